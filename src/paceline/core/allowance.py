@@ -1,10 +1,11 @@
 """A wait that is too long for a rate: the account has nothing left until an end, and then goes on as before.
 
-Plans of coding agents, and days without a unit, refuse so. No rate, burst or rule is to be learned from it. The stated end is believed,
-and tested by a request that waits anyway: windows are opened early, and some hosts state a long wait before a short one.
+Plans of coding agents, and days without a unit, refuse so. No rate, burst or rule is to be learned from it. The stated
+end is believed, and tested by a request that waits anyway: windows are opened early, and some hosts state a long wait
+before a short one.
 
-A refusal may name the window of a plan that is used up. Then it is one however little it asks, and opens early by the provider's will. An
-end that is not stated is tested ever more rarely.
+A refusal may name the window of a plan that is used up. Then it is one however little it asks, and opens early by the
+provider's will. An end that is not stated is tested ever more rarely.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ LONG_WAIT_S: Final = 60.0
 """A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
 
 PROBE_S: Final = 15.0
-"""In the first minute of such a wait, a test goes each time that so long has passed, until one wait was true. Later they go after 1, 2, 4
-... minutes."""
+"""In the first minute of such a wait, a test goes each time that so long has passed, until one wait was true. Later
+they go after 1, 2, 4 ... minutes."""
 
 TEST_MAX_S: Final = 3_600.0
-"""The longest time between two tests: a week of refusals is at most 175. At most an eighth of the wait, or 10 minutes, of a shorter one: an
-early opening costs little of what it gives."""
+"""The longest time between two tests: a week of refusals is at most 175. At most an eighth of the wait, or 10 minutes,
+of a shorter one: an early opening costs little of what it gives."""
 
 SAME_END_NS: Final = 5 * NS
-"""Two stated ends are one where they differ by so little, or by a hundredth of the wait: waits are rounded, and take their way."""
+"""Two stated ends are one where they differ by so little, or by a hundredth of the wait: waits are rounded, and take
+their way."""
 
 NAMED_PART: Final = 1.1
 """A stated wait of up to so many periods of the named quota is believed: a counter restarts then."""
 
 FALSE_MAX: Final = 3
-"""After so many waits in a row that were over before a quarter of them, a host is taken to state such waits before a rate. One may have been
-an early opening, and each costs a test."""
+"""After so many waits in a row that were over before a quarter of them, a host is taken to state such waits before a
+rate. One may have been an early opening, and each costs a test."""
 
 
 class Shut(NamedTuple):
@@ -114,8 +116,8 @@ class Allowance:
     def covers(self, refusal: Refusal) -> bool:
         """Whether a refusal is about an allowance, and so about no rate.
 
-        While one is shut, an unnamed refusal is about it, however little it asks: near its end a window asks for little. For the same
-        reason a shorter wait is enough where one was true.
+        While one is shut, an unnamed refusal is about it, however little it asks: near its end a window asks for
+        little. For the same reason a shorter wait is enough where one was true.
         """
         return refusal.window is not None or (self._false < FALSE_MAX and self._is_unnamed(refusal))
 

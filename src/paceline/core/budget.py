@@ -1,9 +1,9 @@
 """A pool of money of the user's own: what is spent stays within the budget and one request.
 
-What a request costs is known when its answer is over, so each reserves the most that it can cost. While that fits what is left, requests
-go as in any pool. One whose most does not fit, or is not known, takes the one slot of ``ALONE`` in its place, as long as anything is left:
-all others in flight are covered, so what is spent exceeds the budget by that one at most. It needs no rule of its own in a store: the
-slot is a quota beside the dollars.
+What a request costs is known when its answer is over, so each reserves the most that it can cost. While that fits what
+is left, requests go as in any pool. One whose most does not fit, or is not known, takes the one slot of ``ALONE`` in
+its place, as long as anything is left: all others in flight are covered, so what is spent exceeds the budget by that
+one at most. It needs no rule of its own in a store: the slot is a quota beside the dollars.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ ALONE: Final = "alone"
 THE_SLOT: Final = Quota(ALONE, 1.0, 0.0, rule=Rule.SLOTS)
 
 LEAST_USD: Final = 1e-9
-"""What must be left for a request that goes alone: less than the price of any token, and more than the noise of sums."""
+"""What must be left for a request that goes alone: less than the price of any token, and more than the noise of
+sums."""
 
 CLOCK_NS: Final = 5 * NS
-"""How long a request waits for a budget that refills (``1 usd/hour``), or for the answer of its store, where nothing is in flight."""
+"""How long a request waits for a budget that refills (``1 usd/hour``), or for the answer of its store, where nothing is
+in flight."""
 
 _ALONE: Final[Cost] = {REQUESTS: 1, USD: LEAST_USD, ALONE: 1}
 

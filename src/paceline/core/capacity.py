@@ -1,7 +1,7 @@
 """The ports of a pool: to its quotas, and to what learns of them.
 
-A pool is a queue and a capacity. It is the same for quotas in this process (:class:`paceline.core.local.LocalCapacity`) and for
-quotas in a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
+A pool is a queue and a capacity. It is the same for quotas in this process (:class:`paceline.core.local.LocalCapacity`)
+and for quotas in a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Resolution(NamedTuple):
     Attributes:
         asked: The waiters of :meth:`Pool.try_grant <paceline.core.pool.Pool.try_grant>` whose cost the message carried.
             Those that have no outcome by now were not granted, and get ``until``.
-        until: The outcome of these waiters. ``StoreLost``: the store has never answered, and all waiters of the pool get
-            this outcome. ``None``: the store has answered before, and does not answer now. This process goes on with its
-            share, and all undecided waiters are tried again.
+        until: The outcome of these waiters. ``StoreLost``: the store has never answered, and all waiters of the pool
+            get this outcome. ``None``: the store has answered before, and does not answer now. This process goes on
+            with its share, and all undecided waiters are tried again.
         changed: Whether quotas have changed.
         newly_lost: Whether the store answered until now.
     """
@@ -69,7 +69,8 @@ class Capacity(Protocol):
     """The quotas of a pool. No method does IO.
 
     Attributes:
-        ledger: The quotas as known to this process. A pool reads it, and closes in it what is lost; it charges nothing there.
+        ledger: The quotas as known to this process. A pool reads it, and closes in it what is lost; it charges nothing
+            there.
         learning: What answers teach; ``None`` where they change nothing.
         behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
@@ -112,7 +113,8 @@ class Capacity(Protocol):
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; return the true amount per quota.
 
-        ``None``: as reserved, or, for a request larger than a quota that this process keeps alone, its whole cost, up to
+        ``None``: as reserved, or, for a request larger than a quota that this process keeps alone, its whole cost, up
+            to
         ``DEBT_MAX`` quotas.
         """
 
@@ -143,7 +145,8 @@ class Capacity(Protocol):
     ) -> bool:
         """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``; whether quotas have changed.
 
-        One that does not teach is about an allowance. ``gently``: the pause after it opens gently, where this process keeps the quotas alone.
+        One that does not teach is about an allowance. ``gently``: the pause after it opens gently, where this process
+        keeps the quotas alone.
         """
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

@@ -1,16 +1,18 @@
 """What answers change about a quota, as values. The local ledger, the shared ledger and the Redis script make the same changes.
 
-:func:`apply` makes a change in a meter. Two kinds need the ledger. ``SPREAD`` replaces the meter, so each ledger makes it
-itself. After ``ADOPT`` the ledger of a process also corrects the name of the entry and the limit that the user has given.
+:func:`apply` makes a change in a meter. Two kinds need the ledger. ``SPREAD`` replaces the meter, so each ledger makes
+it itself. After ``ADOPT`` the ledger of a process also corrects the name of the entry and the limit that the user has
+given.
 
 These corrections are no changes, because no other process makes them:
 
-- ``Readings`` changes the period of a quota, or counts it as a bucket again, only where this process keeps its quotas alone.
-  A store finds a quota by its unit and period. For the same reason only they count a quota as one that restarts at stated instants.
+- ``Readings`` changes the period of a quota, or counts it as a bucket again, only where this process keeps its quotas
+  alone. A store finds a quota by its unit and period. For the same reason only they count a quota as one that restarts
+  at stated instants.
 - ``Refusals`` spreads a window that restarts at another time. Where there is a store, it keeps the windows.
 - ``QuotaTracker`` adapts the headroom (``Bucket.keep_unused``). Each process measures its own.
-- ``LocalCapacity`` lowers the levels by the refill that the provider's full bucket does not get while granted attempts are on their way:
-  ``no_refill_for_unsent``, ``arrive``. It does so only where this process keeps its quotas alone.
+- ``LocalCapacity`` lowers the levels by the refill that the provider's full bucket does not get while granted attempts
+  are on their way: ``no_refill_for_unsent``, ``arrive``. It does so only where this process keeps its quotas alone.
 """
 
 from __future__ import annotations

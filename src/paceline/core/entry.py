@@ -14,15 +14,16 @@ class Entry:
     """One quota of a pool.
 
     Attributes:
-        meter: Its arithmetic and its use. Another one takes its place when the rule of the quota turns out to be another.
+        meter: Its arithmetic and its use. Another one takes its place when the rule of the quota turns out to be
+            another.
         name: The quota in its notation.
         source: The source of its limit.
-        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set. Where
-            answers have changed the period of the quota, it is the amount per learned period.
-        refused_above: A cost above this is refused at once (``NeverFits``). For a given quota it is what the quota holds,
-            with the part that is not ``usable``. For other limits it is infinite, because only the provider can refuse such
-            a cost. A cost of up to this may be above what the quota holds (``Meter.most``). Then it goes when the quota is
-            unused, reserves what the quota holds, and the rest becomes debt when it is settled.
+        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
+            Where answers have changed the period of the quota, it is the amount per learned period.
+        refused_above: A cost above this is refused at once (``NeverFits``). For a given quota it is what the quota
+            holds, with the part that is not ``usable``. For other limits it is infinite, because only the provider can
+            refuse such a cost. A cost of up to this may be above what the quota holds (``Meter.most``). Then it goes
+            when the quota is unused, reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
         refused: The part of ``spent`` that is of refused attempts: the provider has not served it.

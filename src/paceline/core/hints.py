@@ -56,8 +56,8 @@ _DIGITS = re.compile(r"\d.*\d.*\d.*\d.*\d")
 def shown_names(names: Iterable[object]) -> str:
     """The names of fields or columns for a message.
 
-    A file whose first line is no header has values in place of names, which can be prompts or keys: what does not look like a name
-    is counted alone.
+    A file whose first line is no header has values in place of names, which can be prompts or keys: what does not look
+    like a name is counted alone.
     """
     texts = [str(name) for name in names]
     shown = [text for text in texts if may_be_shown(text)][:NAMES_MAX]

@@ -1,15 +1,15 @@
 """The most attempts in flight, where neither the user nor an answer states it: found from refusals that only their number explains.
 
-A bound on the number in flight leaves one trace that no rate leaves: every refused attempt had more others in flight than every
-admitted one. :class:`InFlightBound` compares these numbers. There is no bound until three refusals show that trace, and
-one admitted attempt with as many others in flight as a refused one is proof against it. A bound that was found grows
-by one while it is full, and falls with a refusal.
+A bound on the number in flight leaves one trace that no rate leaves: every refused attempt had more others in flight
+than every admitted one. :class:`InFlightBound` compares these numbers. There is no bound until three refusals show that
+trace, and one admitted attempt with as many others in flight as a refused one is proof against it. A bound that was
+found grows by one while it is full, and falls with a refusal.
 
 What counts as in flight
-    An attempt that will be refused holds no place at the provider. When an attempt is refused, the later attempts whose outcome
-    is not known had one less in flight than was counted. One that was answered may have ended before or after an attempt that
-    was on its way at that time. So of each attempt two numbers are kept. A refused attempt counts with the larger one, and an
-    admitted attempt with the smaller one.
+    An attempt that will be refused holds no place at the provider. When an attempt is refused, the later attempts whose
+    outcome is not known had one less in flight than was counted. One that was answered may have ended before or after
+    an attempt that was on its way at that time. So of each attempt two numbers are kept. A refused attempt counts with
+    the larger one, and an admitted attempt with the smaller one.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from math import inf
 from paceline.core.rate import Finding, MeasuredRate, RateNote, RefusalDelay
 
 WITNESSES = 3
-"""So many refusals that only the number in flight explains set the bound. Between two of them an attempt must turn out to be admitted,
-because one empty bucket also refuses several attempts in a row."""
+"""So many refusals that only the number in flight explains set the bound. Between two of them an attempt must turn out
+to be admitted, because one empty bucket also refuses several attempts in a row."""
 
 RECENT_N = 50
-"""The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from before a
-change at the provider. While there are witnesses it is kept, so that all of them are compared with the same attempts."""
+"""The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from
+before a change at the provider. While there are witnesses it is kept, so that all of them are compared with the same
+attempts."""
 
 FULL_N, FULL_MAX_N = 4, 120
-"""A bound is tested after so many attempts were admitted that filled it, or after as many as it is. Each refusal doubles the
-first number, up to the second one. A test costs one refusal, so that in the long run one attempt in 120 is refused."""
+"""A bound is tested after so many attempts were admitted that filled it, or after as many as it is. Each refusal
+doubles the first number, up to the second one. A test costs one refusal, so that in the long run one attempt in 120 is
+refused."""
 
 ROW_MAX = 4
-"""The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier then."""
+"""The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier
+then."""
 
 NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE, Finding.CHANCE})
-"""These findings are no evidence for a bound: the attempt was sent before the last change, or was a test of the rate."""
+"""These findings are no evidence for a bound: the attempt was sent before the last change, or was a test of the
+rate."""
 
 
 class InFlightNote:
@@ -65,7 +69,8 @@ class InFlightBound:
         in_flight: The attempts in flight.
         sent_count: How many attempts there were.
         admitted_count: How many of them were admitted.
-        highest: The most others that an attempt had in flight and was admitted: of the last attempts, up to ``RECENT_N``.
+        highest: The most others that an attempt had in flight and was admitted: of the last attempts, up to
+            ``RECENT_N``.
         highest_before: The same of the ``RECENT_N`` attempts before these.
         border: The least others that an attempt had in flight and was refused; infinite for none.
         witnesses: How many refusals only the number in flight explains.
@@ -170,7 +175,10 @@ class InFlightBound:
         return max(self.highest, self.highest_before)
 
     def _leave(self, note: InFlightNote) -> None:
-        """Count an attempt as not in flight: it was refused, or not sent. So the later ones had one less in flight, too."""
+        """Count an attempt as not in flight: it was refused, or not sent.
+
+        So the later ones had one less in flight, too.
+        """
         self.in_flight -= 1
         note.is_known = True
         for other in reversed(self.pending):

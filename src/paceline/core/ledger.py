@@ -1,13 +1,15 @@
 """The quotas of one pool together.
 
-Reservations and settlements are made here. ``Learning`` corrects the quotas: by a :class:`~paceline.core.changes.Change` where
-other processes make the same correction, and else by a method of the ledger.
+Reservations and settlements are made here. ``Learning`` corrects the quotas: by a
+:class:`~paceline.core.changes.Change` where other processes make the same correction, and else by a method of the
+ledger.
 
 An attempt *reserves* the cost that the provider counts at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
-an exact refund, a higher one becomes debt. What the beginning of an answer shows is *adjusted* before. An attempt that was never sent is *cancelled*. A *refused* attempt
-is closed and keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal.
-(A refusal of less than the pool is settled without tokens: ``Pool.refuse``.) A reservation that stays open beyond its time-to-live is closed and stays charged in full.
+an exact refund, a higher one becomes debt. What the beginning of an answer shows is *adjusted* before. An attempt that
+was never sent is *cancelled*. A *refused* attempt is closed and keeps its charge: the provider had less left than the
+ledger, and a refund would lead to the next refusal. (A refusal of less than the pool is settled without tokens:
+``Pool.refuse``.) A reservation that stays open beyond its time-to-live is closed and stays charged in full.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
-        usable: The share of every limit that is used, above 0 and at most 1. Slots and even quotas are used in full. The
-            quotas of the meters, ``given`` and all that is learned are amounts of that share.
+        usable: The share of every limit that is used, above 0 and at most 1. Slots and even quotas are used in full.
+            The quotas of the meters, ``given`` and all that is learned are amounts of that share.
         sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
@@ -464,8 +466,9 @@ class Ledger:
     def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, that was used one period before
-        the end of the wait: one unit goes at the end, and the others evenly. Low points, a learned ceiling and held amounts do not stay.
+        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, that was used
+        one period before the end of the wait: one unit goes at the end, and the others evenly. Low points, a learned
+        ceiling and held amounts do not stay.
         """
         entry, wait_ns = self.entries[index], round((wait_s or 0.0) * NS)
         used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(entry.meter.quota.period_s * NS), 0)

@@ -14,7 +14,8 @@ from paceline.core.quota import FAR_NS, NS, Cost, Quota
 from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
 
 OPENS_NS: Final = round(LONG_WAIT_S * NS)
-"""How long the others wait for the answer of one that goes after an allowance has ended: as long as for the first test of its end."""
+"""How long the others wait for the answer of one that goes after an allowance has ended: as long as for the first test
+of its end."""
 
 
 class LocalCapacity:

@@ -50,7 +50,10 @@ class FoundMeter(Meter, Generic[T]):
 
     @abstractmethod
     def off(self, now_ns: int) -> None:
-        """Limit nothing from now on, and forget what was found: a limit is stated. Refusals in spite of it are evidence."""
+        """Limit nothing from now on, and forget what was found: a limit is stated.
+
+        Refusals in spite of it are evidence.
+        """
 
     @abstractmethod
     def reopen(self, now_ns: int) -> None:

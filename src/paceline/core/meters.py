@@ -1,8 +1,8 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known. :func:`new_meter` chooses the class. ``Held`` and ``Spread`` are buckets with a further rule. Answers that state
-when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
+cost is known. :func:`new_meter` chooses the class. ``Held`` and ``Spread`` are buckets with a further rule. Answers
+that state when a quota restarts make it ``Restarting``. The meters of unstated limits are in ``measured``.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -64,7 +64,8 @@ class Meter(ABC):
 
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
-        bursts: Whether it is counted as a bucket: it is neither spread nor a counter, which may grant much at once, too.
+        bursts: Whether it is counted as a bucket: it is neither spread nor a counter, which may grant much at once,
+            too.
         holds: Whether it counts what is in flight: :meth:`release` changes it.
         restarts_by_answers: Whether it restarts at instants that answers state.
         quota: The quota.
@@ -115,7 +116,8 @@ class Meter(ABC):
     def charge(self, now_ns: int, cost: float) -> int:
         """Charge ``cost``; return the mark of this charge, for :meth:`correct`.
 
-        In buckets the mark is the instant, made unique; in a window its start; 0 in slots, and where nothing was charged.
+        In buckets the mark is the instant, made unique; in a window its start; 0 in slots, and where nothing was
+        charged.
         """
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
@@ -160,10 +162,16 @@ class Meter(ABC):
 
     @abstractmethod
     def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
-        """Run at ``quota``, at the share ``ceiling`` of its rate, from now on; the use stays. What has no rate has no ceiling."""
+        """Run at ``quota``, at the share ``ceiling`` of its rate, from now on; the use stays.
+
+        What has no rate has no ceiling.
+        """
 
     def shift(self, now_ns: int, by_ns: int) -> None:
-        """Move the level by so much refill. Positive: less is left, because others use the key, too. Negative: more is left."""
+        """Move the level by so much refill.
+
+        Positive: less is left, because others use the key, too. Negative: more is left.
+        """
 
     def cap_burst(self, amount: float) -> None:
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
@@ -312,9 +320,10 @@ class Bucket(Meter):
         """See :meth:`Meter.earliest`. There are three cases.
 
         - A cost up to what is granted at once goes when the bucket has that much.
-        - A larger cost up to the burst goes when the bucket is full, or at most ``full_wait_ns`` later. A wait for the whole
-          headroom would delay every such request.
-        - A cost above the burst goes when the bucket is full and the rest of the cost, with ``slack_ns``, has been refilled.
+        - A larger cost up to the burst goes when the bucket is full, or at most ``full_wait_ns`` later. A wait for the
+          whole headroom would delay every such request.
+        - A cost above the burst goes when the bucket is full and the rest of the cost, with ``slack_ns``, has been
+          refilled.
         """
         cost_ns = ceil(cost * self.ns_per_unit) + slack_ns  # rounded up, against over-admission
         need_ns = cost_ns - self.reach_ns
@@ -364,8 +373,8 @@ class Bucket(Meter):
     def _lower(self, mark: int, lack: int, refund: int) -> int:
         """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``lack``.
 
-        With the lower charge, every later low point would have been lower, too; by no more than the first of them, at which
-        the bucket would have become full.
+        With the lower charge, every later low point would have been lower, too; by no more than the first of them, at
+        which the bucket would have become full.
         """
         marks, lacks = self.low_marks, self.low_lacks
         since = bisect_right(marks, mark)
@@ -411,8 +420,8 @@ class Held(Bucket):
     Were it charged at admission, the bucket would refill while the provider's is still full, and grant the same amount
     twice. A cost that is held longer than one period is charged then: long answers do not slow the pool down.
 
-    It opens at once: what is held is not refilled, so that a small first burst would let the first requests go only one after
-    the other, by the length of their answers. The quotas that are charged at admission open gently beside it.
+    It opens at once: what is held is not refilled, so that a small first burst would let the first requests go only one
+    after the other, by the length of their answers. The quotas that are charged at admission open gently beside it.
 
     Attributes:
         held: The cost of each attempt in flight, by its mark, the oldest first.
@@ -486,8 +495,8 @@ class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
-    is safe under every rule. What it lacks is what this bucket lacks; its level is what the last period leaves of the amount.
-    A cost above b goes when the bucket is full. A log of the charges of the last period,
+    is safe under every rule. What it lacks is what this bucket lacks; its level is what the last period leaves of the
+    amount. A cost above b goes when the bucket is full. A log of the charges of the last period,
     in slices, keeps the sum of large costs within the amount. The period is lengthened by a quarter of the
     headroom: requests from the two ends of a period can arrive closer together by as much.
 
@@ -593,7 +602,8 @@ UNEXPLAINED = 0.25
 """How much of a quota others may have used when the first answer after a restart comes."""
 
 OPENING_NS = 2 * NS
-"""How long after the first charge of a window the others wait for an answer that names the window: a refusal comes at once."""
+"""How long after the first charge of a window the others wait for an answer that names the window: a refusal comes at
+once."""
 
 
 class Named(Enum):
@@ -609,19 +619,19 @@ class Named(Enum):
 class Restarting(Spread):
     """A quota whose restarts answers state: the whole amount goes at once after each of them.
 
-    A small burst goes after the latest instant of a restart, and the rest when an answer names the next restart, or after ``OPENING_NS``.
-    So an instant at which nothing restarts costs no more than that burst. The log of the last period goes on: the quota can be
-    spread at any time. It is spread while its ceiling is below 1.
+    A small burst goes after the latest instant of a restart, and the rest when an answer names the next restart, or
+    after ``OPENING_NS``. So an instant at which nothing restarts costs no more than that burst. The log of the last
+    period goes on: the quota can be spread at any time. It is spread while its ceiling is below 1.
 
     Attributes:
         stop_ns: The latest instant of the next restart.
         since_ns: When the present window was entered; 0 for the first one.
         counted: What is used of the present window.
-        opened: How much of the present window may go so far. Infinite when an answer has named its end; of the first one, as of
-            the bucket before.
+        opened: How much of the present window may go so far. Infinite when an answer has named its end; of the first
+            one, as of the bucket before.
         named: Whether an answer has named the next restart.
-        open_ns: When the whole amount may go without such an answer; ``FAR_NS`` before the first charge. In the first window, when
-            one more attempt may go: its answers may all have been faults, which open nothing.
+        open_ns: When the whole amount may go without such an answer; ``FAR_NS`` before the first charge. In the first
+            window, when one more attempt may go: its answers may all have been faults, which open nothing.
     """
 
     __slots__ = ("counted", "named", "open_ns", "since_ns", "stop_ns")
@@ -749,8 +759,8 @@ EXACT_LOG_MAX = 65_536
 class Exact(Meter):
     """The amount within any trailing period, of a quota that answers do not state: a log of the charges.
 
-    A charge leaves the period after the period and the headroom, at most a twentieth of the period: a provider that counts arrivals sees the
-    first one late, if its connection was cold, and the one of a period later at once.
+    A charge leaves the period after the period and the headroom, at most a twentieth of the period: a provider that
+    counts arrivals sees the first one late, if its connection was cold, and the one of a period later at once.
 
     Attributes:
         instants: When there was a charge, ascending.
@@ -817,7 +827,8 @@ class Exact(Meter):
     def arrived(self, now_ns: int, mark: int, amount: float) -> int:
         """The provider may have counted the charge of ``amount`` with this mark as late as now; return its mark from now on.
 
-        It leaves the period one period after now, or as it would have, whichever is later: the headroom is for what is on its way.
+        It leaves the period one period after now, or as it would have, whichever is later: the headroom is for what is
+        on its way.
         """
         at_ns = now_ns - (self.period_ns - ceil(self.quota.period_s * NS))
         if mark <= now_ns - self.period_ns or at_ns <= mark:

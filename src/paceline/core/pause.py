@@ -1,11 +1,14 @@
 """A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
 
-After a long pause many wait, and nothing else bounds them. Then two follow the beginning of the probe's answer, and of each further
-one that goes one follows the beginning of the answer, and one its end: twice as many in each round, and no herd.
+After a long pause many wait, and nothing else bounds them. Then two follow the beginning of the probe's answer, and of
+each further one that goes one follows the beginning of the answer, and one its end: twice as many in each round, and no
+herd.
 
-A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants, answers to the probe
-(``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes share the quotas, there are two, and both
-hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its ``SharedCapacity``. A stop has a
+A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants,
+answers to the probe (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes
+share the quotas, there are two, and both
+hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its
+    ``SharedCapacity``. A stop has a
 pause of its own, in which requests are refused. The Redis script has the same table.
 """
 
@@ -77,8 +80,9 @@ class Pause(Generic[T]):
 
     Attributes:
         phase: What may go.
-        until_ns: No grant before this instant. ``shared`` sets it without an event in two cases: in a process's copy of the
-            store's pause, whose phase the store alone knows, and with all other instants when the store's clock was set.
+        until_ns: No grant before this instant. ``shared`` sets it without an event in two cases: in a process's copy of
+            the store's pause, whose phase the store alone knows, and with all other instants when the store's clock was
+            set.
         probe: The probe in flight; ``None`` in the other phases.
         reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
         opens_ns: How long the others wait for an answer where two follow each; 0: all follow the probe's.
@@ -108,8 +112,8 @@ class Pause(Generic[T]):
     def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:
         """Take an attempt that goes after the pause for its probe. The others wait ``within_ns`` for its answer.
 
-        When that time is over, a ledger lets the others go, and the answer still counts. A stop, and a pause in whose end two
-        follow each answer, take the next attempt for the probe.
+        When that time is over, a ledger lets the others go, and the answer still counts. A stop, and a pause in whose
+        end two follow each answer, take the next attempt for the probe.
         """
         if not self.opens_ns:
             self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)

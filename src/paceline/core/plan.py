@@ -1,6 +1,7 @@
 """What of a plan's windows may be used, and by whom: a share is kept for a person, or a window is spread over its length.
 
-It holds requests back only where the user asks for it, by the shares that answers state: what a request costs of a window is not known.
+It holds requests back only where the user asks for it, by the shares that answers state: what a request costs of a
+window is not known.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ class PlanPolicy:
     """How the windows of a plan are used: Claude Pro, Max and Team, ChatGPT with Codex.
 
     Attributes:
-        keep: The share of each window that is left to requests of the lane ``interactive``, while there was one in the last 8 hours.
-            It melts in the last fifth of the window.
-        spread: The windows that are spread, such as ``7d``: others than these requests use at most the part of it that has passed, and
-            a day more.
+        keep: The share of each window that is left to requests of the lane ``interactive``, while there was one in the
+            last 8 hours. It melts in the last fifth of the window.
+        spread: The windows that are spread, such as ``7d``: others than these requests use at most the part of it that
+            has passed, and a day more.
         stop_at: The share at which all requests wait for the next window; ``None``: none.
         overage: Whether requests go on for money where the provider lets them (``go on``), or ``wait``.
-        when_shut: Whether requests wait for a window that is used up (``hold``), or get the refusal at once (``refuse``).
+        when_shut: Whether requests wait for a window that is used up (``hold``), or get the refusal at once
+            (``refuse``).
 
     Raises:
         QuotaError: A value is out of its range.

@@ -47,11 +47,12 @@ class Pool:
 
     An attempt passes these calls:
 
-    1. :meth:`submit` or :meth:`try_grant`. A waiter in the queue is granted by :meth:`pump`, with a store also by :meth:`resolve`;
+    1. :meth:`submit` or :meth:`try_grant`. A waiter in the queue is granted by :meth:`pump`, with a store also by
+    :meth:`resolve`;
        :meth:`withdraw` removes it.
-    2. As its answer comes: :meth:`observe` (its headers), :meth:`answered` (it has begun), :meth:`adjust` (its first usage).
-    3. One of :meth:`settle`, :meth:`cancel` and :meth:`refuse` closes it. The pause after a refusal depends on :meth:`row`.
-    4. :meth:`pump`, after each of 2 and 3: what has changed may let others go.
+    2. As its answer comes: :meth:`observe` (its headers), :meth:`answered` (it has begun), :meth:`adjust` (its first
+    usage). 3. One of :meth:`settle`, :meth:`cancel` and :meth:`refuse` closes it. The pause after a refusal depends on
+    :meth:`row`. 4. :meth:`pump`, after each of 2 and 3: what has changed may let others go.
 
     Args:
         waiting_max: How many may wait.
@@ -62,13 +63,14 @@ class Pool:
         capacity: The quotas.
         queue: The waiters.
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
-        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, how many overtook
-            others, and how often the store was lost.
+        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, how many
+            overtook others, and how often the store was lost.
         finishes: How many answers there were, by how far the model has come.
         waits: The waits of all granted attempts.
-        saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they overtook.
-        estimates: Per unit the sums of the reserved amounts and of those that the answers report, over all attempts of a given or
-            estimated size with a known true cost.
+        saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they
+            overtook.
+        estimates: Per unit the sums of the reserved amounts and of those that the answers report, over all attempts of
+            a given or estimated size with a known true cost.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
         notices: What is to be logged about silences. ``Learner.notices`` has what the user should know of the limits.
@@ -173,7 +175,10 @@ class Pool:
         return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
 
     def _for_newcomer(self, now_ns: int) -> Stopped | None:
-        """The outcome of a request that comes during a stop. After the stated end it waits, as the others, for the answer to one."""
+        """The outcome of a request that comes during a stop.
+
+        After the stated end it waits, as the others, for the answer to one.
+        """
         assert self._stop is not None
         if not 0 < self._stop.ends_ns <= now_ns:
             return self._stop.for_newcomer(now_ns)
@@ -314,8 +319,8 @@ class Pool:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
 
-        ``None`` is no sign of an answer: it ends neither a silence nor a stop. It ends a row of refusals, and the pause whose
-        probe it was: the attempt was not refused.
+        ``None`` is no sign of an answer: it ends neither a silence nor a stop. It ends a row of refusals, and the pause
+        whose probe it was: the attempt was not refused.
         """
         if not reservation.open:
             return
@@ -401,9 +406,10 @@ class Pool:
     ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal that no wait can end stops the pool (:data:`ENDS`). With ``stop_s`` any refusal stops it for so many seconds, for the reason ``why``. The
-        next :meth:`pump` removes the waiters. A refusal that is not about the pool corrects the charge, so that the request counts
-        and none of its tokens, and takes back what the pool has wrongly learned from earlier refusals of the request.
+        A refusal that no wait can end stops the pool (:data:`ENDS`). With ``stop_s`` any refusal stops it for so many
+        seconds, for the reason ``why``. The next :meth:`pump` removes the waiters. A refusal that is not about the pool
+        corrects the charge, so that the request counts and none of its tokens, and takes back what the pool has wrongly
+        learned from earlier refusals of the request.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self.silence.answered(now_ns)

@@ -1,8 +1,8 @@
 """Whether the provider admits attempts of a pool, and how long the pool waits while it admits none.
 
-A refusal about the pool tells nothing of its request. While the provider admits others, the request is tried again without
-a bound. While it admits none, each refusal shows that the time since the first one was too short: the next wait is as long
-as all of them together. A stated wait is a minimum, unless it is so long that a probe tests it first.
+A refusal about the pool tells nothing of its request. While the provider admits others, the request is tried again
+without a bound. While it admits none, each refusal shows that the time since the first one was too short: the next wait
+is as long as all of them together. A stated wait is a minimum, unless it is so long that a probe tests it first.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ MOST_S: Final = 60.0
 """The first wait after a refusal that states none, and the longest one, in seconds."""
 
 REFUSED_IN_NS: Final = NS // 20
-"""The shortest time that a refusal is assumed to take. An attempt counts as admitted when it has been in flight for twice the time of the
-slowest refusal, or for ``PROBE_NS``."""
+"""The shortest time that a refusal is assumed to take. An attempt counts as admitted when it has been in flight for
+twice the time of the slowest refusal, or for ``PROBE_NS``."""
 
 
 ALONE_CHANCE: Final = 0.01
-"""With a smaller probability than this, the refusals of a request are about that request alone. The request then waits by itself, so
-that an error costs it a second or two."""
+"""With a smaller probability than this, the refusals of a request are about that request alone. The request then waits
+by itself, so that an error costs it a second or two."""
 
 
 class Row(NamedTuple):
     """Refusals of one sort that a pool has met one after the other, with no attempt admitted since the first.
 
     Attributes:
-        number: How many there are. Attempts that were in flight at one of them count once with it, and the tests of a long wait
-            with the refusal that has stated it.
+        number: How many there are. Attempts that were in flight at one of them count once with it, and the tests of a
+            long wait with the refusal that has stated it.
         lasted_s: The time since the first one came, in seconds.
         longest_s: The same of the longest row that has ended.
-        refused: How many attempts of the pool have been refused so, in all rows. Each counts with the probability that it was about
-            the pool.
+        refused: How many attempts of the pool have been refused so, in all rows. Each counts with the probability that
+            it was about the pool.
         admitted: How many attempts the pool has had admitted.
         pending: How many others are in flight and not known to be admitted.
         is_paced: Whether a measured rate decides when the next attempt goes.
@@ -67,8 +67,8 @@ class Row(NamedTuple):
 class Alone:
     """Whether the refusals that one request has got, all for the rate of its pool, are about that request alone.
 
-    If they are about the pool, each of them after the first has the probability that the other attempts since the last one
-    have shown. Attempts that were on their way at the last one show nothing: they may have used up the pool.
+    If they are about the pool, each of them after the first has the probability that the other attempts since the last
+    one have shown. Attempts that were on their way at the last one show nothing: they may have used up the pool.
 
     Attributes:
         chance: The probability of all of them, if they are about the pool.
@@ -100,12 +100,12 @@ class Alone:
 class Rows:
     """The rows of the refusals of one sort: those for the rate of the pool, or those for want of capacity at the provider.
 
-    An attempt is admitted when it has an answer, and also when it has been in flight for longer than refusals take: a provider
-    refuses before it works.
+    An attempt is admitted when it has an answer, and also when it has been in flight for longer than refusals take: a
+    provider refuses before it works.
 
     Args:
-        by_chance: Whether chance decides which of two attempts is refused that were sent at the same time. Under a rate the
-            first ones are admitted, and the row goes on after them.
+        by_chance: Whether chance decides which of two attempts is refused that were sent at the same time. Under a rate
+            the first ones are admitted, and the row goes on after them.
 
     Attributes:
         number: How many refusals the present row has.
@@ -244,7 +244,8 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
     """How long the pool waits after a refusal, the last one of a row, before it sends a probe.
 
     Where a measured rate decides when the next attempt goes, it does not wait.
-    Of two stated waits the shorter one is kept until a probe after it is refused. A wait that was obeyed in vain was too
+    Of two stated waits the shorter one is kept until a probe after it is refused. A wait that was obeyed in vain was
+    too
     short: then the pool's own estimate counts, too.
 
     Args:

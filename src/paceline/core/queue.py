@@ -1,24 +1,26 @@
 """The order in which the requests of a pool go: lanes with weights and priorities, and deadlines.
 
-Inside a lane requests go in the order of arrival: a large request is never overtaken by small ones behind it. Requests whose
-prompts are still cached are the exception: they go before the others, in the order in which their cached prompts are lost.
-An eighth of the rate of the lane goes in the order of arrival all the same. Between lanes, a higher priority
+Inside a lane requests go in the order of arrival: a large request is never overtaken by small ones behind it. Requests
+whose prompts are still cached are the exception: they go before the others, in the order in which their cached prompts
+are lost. An eighth of the rate of the lane goes in the order of arrival all the same. Between lanes, a higher priority
 always goes first. Among the lanes of one priority the order is start-time fair queueing:
 the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
 the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
 earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known.
-If the head of a lane is cached, the start is earlier, and the virtual time advances by that start. It is earlier by the cached
-tokens of the head, and by what the lane is *ahead*: the cost of its last request that was not cached, less the costs since. Without
-the second part, the lane would come after all lanes that have sent nothing yet, and would lose its prompt meanwhile.
-A cost is one number here: how many seconds of the scarcest quota it takes.
+If the head of a lane is cached, the start is earlier, and the virtual time advances by that start. It is earlier by the
+cached tokens of the head, and by what the lane is *ahead*: the cost of its last request that was not cached, less the
+costs since. Without the second part, the lane would come after all lanes that have sent nothing yet, and would lose its
+prompt meanwhile. A cost is one number here: how many seconds of the scarcest quota it takes.
 
 The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
 whose finish is still ahead of the virtual time. So the next request is found about as fast with thousands of lanes as
 with one.
 
 A lane with a parent has no share of its own: the busy lanes of one parent divide the weight of that by theirs.
-WEAK: a lane that was idle starts at the present virtual time, so a parent whose lanes take turns to be idle gets more than its share; and
-the places of its other lanes, where a cached prompt makes these earlier, are not computed again when the number of busy ones changes.
+WEAK: a lane that was idle starts at the present virtual time, so a parent whose lanes take turns to be idle gets more
+    than its share; and
+the places of its other lanes, where a cached prompt makes these earlier, are not computed again when the number of busy
+ones changes.
 """
 
 from __future__ import annotations
@@ -114,8 +116,8 @@ GONE_MAX = 64
 
 
 OVERTAKING = 7.0
-"""Cached requests that overtake the first of a lane take at most so many times its cost before it goes: an eighth of the
-rate goes in the order of arrival."""
+"""Cached requests that overtake the first of a lane take at most so many times its cost before it goes: an eighth of
+the rate goes in the order of arrival."""
 
 
 class Estimate(NamedTuple):
@@ -148,8 +150,8 @@ class Waiter:
         outcome: The result; ``None`` while it waits.
         queued: Whether it has joined the queue.
         name: The caller's name for it, for the status; ``None`` for none.
-        estimate: Returns its present estimate, which answers to other requests may have corrected; ``None``: the cost is
-            fixed.
+        estimate: Returns its present estimate, which answers to other requests may have corrected; ``None``: the cost
+            is fixed.
         cached_tokens: The tokens of its prompt that the provider has in its cache.
         lost_ns: When the cache loses them, as far as known when it was last asked; 0: there is nothing to lose.
         saves: The cost of these tokens, by :attr:`Queue.seconds_of`.
@@ -200,11 +202,12 @@ class _Lane:
 
     Attributes:
         finish: When its last request finished, in virtual time.
-        cached: A heap of the instants at which cached prompts are lost, with the numbers of their waiters; also of former
-            waiters, and of former instants.
+        cached: A heap of the instants at which cached prompts are lost, with the numbers of their waiters; also of
+            former waiters, and of former instants.
         owed: The cost of the cached requests that went before earlier ones, less what these were given for it.
         ahead: What its cached requests may take before lanes that have had less: as much as its last request without a
-            cached prompt has cost, less what they have cost since. Infinite before its first request: as much as is cached.
+            cached prompt has cost, less what they have cost since. Infinite before its first request: as much as is
+            cached.
         keys: The sorted list that holds its key, the busy or the idle one; empty before the first place.
         key: Its key in that list.
     """
@@ -272,7 +275,8 @@ class Queue:
         length: The number of waiters.
         deadlines: A heap of the deadlines of waiters, also of former ones.
         next_number: Returns the next place in the order of arrival.
-        seconds_of: See :meth:`Ledger.seconds_of <paceline.core.ledger.Ledger.seconds_of>`; the sum in a queue without a pool.
+        seconds_of: See :meth:`Ledger.seconds_of <paceline.core.ledger.Ledger.seconds_of>`; the sum in a queue without a
+            pool.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,8 @@ class Rule(StrEnum):
 
 
 OWN_RULES = (Rule.EXACT, Rule.EVEN, Rule.MEASURED)
-"""The rules of quotas that no provider counts or states. Each process keeps its own, and what answers state does not change them."""
+"""The rules of quotas that no provider counts or states. Each process keeps its own, and what answers state does not
+change them."""
 
 
 _RULES = {rule.value: rule for rule in Rule if rule is not Rule.MEASURED}
@@ -163,7 +164,8 @@ class Quota:
     def restarting(self, zone: str) -> Self:
         """A quota of a day as a window that restarts at midnight in ``zone``; any other quota as it is.
 
-        So is one with a rule or zone of its own, and every one for an empty ``zone``. A burst that is not the amount is a rule of its own.
+        So is one with a rule or zone of its own, and every one for an empty ``zone``. A burst that is not the amount is
+        a rule of its own.
         """
         open_rule = self.burst == self.amount if self.rule is Rule.BUCKET else self.rule is Rule.WINDOW
         if not zone or self.period_s != DAY_S or self.anchor is not None or not open_rule:

@@ -4,25 +4,27 @@ This is for a limit that neither the user nor an answer states. The caller repor
 :class:`MeasuredRate` computes when the next attempt may go.
 
 The measurement
-    At the instant of a refusal the quota of the provider is empty. The amount that was admitted between two such instants is the
-    amount that the provider has refilled. This holds for a bucket of any size, and for any attempts in between. An attempt
-    is admitted if it is not refused within a short time: no answer is needed, because a provider refuses before it works.
+    At the instant of a refusal the quota of the provider is empty. The amount that was admitted between two such
+    instants is the amount that the provider has refilled. This holds for a bucket of any size, and for any attempts in
+    between. An attempt is admitted if it is not refused within a short time: no answer is needed, because a provider
+    refuses before it works.
 
 Nothing admitted
-    If nothing is admitted, the rate is below one attempt in the time since the last empty instant. One attempt goes after
-    as long a time again, then after twice that time, and so on. So the waits double without a count of the attempts. A blocked
-    time is measured as a whole, from the end of the last one to its own end. For a counter that restarts this is right, too:
-    the rate before the blocked time would be far too high.
+    If nothing is admitted, the rate is below one attempt in the time since the last empty instant. One attempt goes
+    after as long a time again, then after twice that time, and so on. So the waits double without a count of the
+    attempts. A blocked time is measured as a whole, from the end of the last one to its own end. For a counter that
+    restarts this is right, too: the rate before the blocked time would be far too high.
 
 The cycle
-    After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises slowly at
-    first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same rate.
+    After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises
+    slowly at first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same
+    rate.
 
 Chance
-    A refusal that a limit cannot give contradicts the measured rate: a higher one was proven just before. Either the provider has
-    become slower, or it refuses a share of the attempts by chance. The attempts after it prove a rate again, and then a check goes
-    below that one. A limit refuses nothing there. If several attempts are refused in a check, such a share of refusals is no measurement
-    from then on. A larger share is one.
+    A refusal that a limit cannot give contradicts the measured rate: a higher one was proven just before. Either the
+    provider has become slower, or it refuses a share of the attempts by chance. The attempts after it prove a rate
+    again, and then a check goes below that one. A limit refuses nothing there. If several attempts are refused in a
+    check, such a share of refusals is no measurement from then on. A larger share is one.
 
 Stated waits
     A wait that a refusal states is kept if it is longer than the own one. Tests show which share of it is needed.
@@ -38,35 +40,37 @@ from typing import Final, NamedTuple
 from paceline.core.quota import NS
 
 START = 10.0
-"""An unknown rate begins with so many attempts per second, and doubles each second until the first refusal. Then 5,000 requests
-to a provider without a limit take an eighth longer, and one that holds a single attempt refuses about five in the first second."""
+"""An unknown rate begins with so many attempts per second, and doubles each second until the first refusal. Then 5,000
+requests to a provider without a limit take an eighth longer, and one that holds a single attempt refuses about five in
+the first second."""
 
 CUT = 0.1
-"""How far below the measured rate a cycle begins, as a share of it. A bucket must refill after a refusal. The mean loss of
-a cycle is a quarter of it, and less in a longer cycle."""
+"""How far below the measured rate a cycle begins, as a share of it. A bucket must refill after a refusal. The mean loss
+of a cycle is a quarter of it, and less in a longer cycle."""
 
 CYCLE_S, CYCLE_N = 5.0, 20
-"""A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts. A
-test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in 120."""
+"""A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts.
+A test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in
+120."""
 
 STEADY_MAX = 6.0
-"""How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are refused then, and
-a doubled rate is found in 40 s. With 3 times it is 1.1 % and 13 s, with 12 times 0.4 % and 100 s."""
+"""How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are
+refused then, and a doubled rate is found in 40 s. With 3 times it is 1.1 % and 13 s, with 12 times 0.4 % and 100 s."""
 
 SAME = 0.07
 """Two measured rates that differ by a smaller share are the same."""
 
 FELL = 0.85
-"""A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that went
-below the known rate also lower the measurement, where the provider has no burst to keep what they left."""
+"""A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that
+went below the known rate also lower the measurement, where the provider has no burst to keep what they left."""
 
 EVIDENCE_N = 8
 """A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
 end."""
 
 LEAN_NS = 5 * NS
-"""Where several processes measure the same rate, each goes towards their mean within this time. What one process gains the
-others lose, so that all get the same in the end."""
+"""Where several processes measure the same rate, each goes towards their mean within this time. What one process gains
+the others lose, so that all get the same in the end."""
 
 STRIKES = 3
 """Nothing is admitted, if so many attempts after a cut were all refused. One or two may only have been too early."""
@@ -75,23 +79,24 @@ WAIT_MIN_S = 0.05
 """The shortest wait while nothing is admitted: refusals need longer to come back."""
 
 PROOF_N = 6
-"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of them would
-find chance sooner, and take a trailing minute for it, too."""
+"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of
+them would find chance sooner, and take a trailing minute for it, too."""
 
 CHECK_SHARE = 0.8
 """A check goes at this share of a proven rate. A limit that falls step by step has lost less during the check."""
 
 CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
-"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number. One that would take
-more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 % four together miss 0.2 %."""
+"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number.
+One that would take more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 %
+four together miss 0.2 %."""
 
 CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
-"""So many refusals in one check confirm chance. The check ends if none comes for ``GAP_N`` attempts and ``GAP`` times the mean number
-between two: where other clients share a quota, refusals come in a burst that is over sooner."""
+"""So many refusals in one check confirm chance. The check ends if none comes for ``GAP_N`` attempts and ``GAP`` times
+the mean number between two: where other clients share a quota, refusals come in a burst that is over sooner."""
 
 SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
-"""A smaller share is forgotten when a limit is measured above it: other clients of the same quota cause such a share, too. Then nothing is
-taken for chance for so long."""
+"""A smaller share is forgotten when a limit is measured above it: other clients of the same quota cause such a share,
+too. Then nothing is taken for chance for so long."""
 
 COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
@@ -100,42 +105,47 @@ SHARE_MAX = 0.75
 """No larger share is taken for chance. It would be an outage."""
 
 MORE, ALARM = 0.25, 8.0
-"""Refusals are more than chance if they are ``e ** ALARM`` times as likely where a quarter of the other attempts is refused, too."""
+"""Refusals are more than chance if they are ``e ** ALARM`` times as likely where a quarter of the other attempts is
+refused, too."""
 
 ENDED = 10.0
-"""Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000 such times."""
+"""Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000
+such times."""
 
 ROW_MAX = 5
 """Nothing is admitted, if so many attempts in a row are refused while a rate is doubted."""
 
 WAIT_S, WAIT_N = 15.0, 3
-"""The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end of
-the blocked time is found that late."""
+"""The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end
+of the blocked time is found that late."""
 
 LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
-"""A blocked time was a long one, if its last wait was longer than so many attempts take at the rate that it has measured. After two of them
-a counter is likely: the next refusal after a full measurement begins a blocked time at once, whose first wait is as long as so many attempts."""
+"""A blocked time was a long one, if its last wait was longer than so many attempts take at the rate that it has
+measured. After two of them a counter is likely: the next refusal after a full measurement begins a blocked time at
+once, whose first wait is as long as so many attempts."""
 
 UNKNOWN_WAIT_S = 60.0
-"""The longest wait while no rate is known: a provider that admits nothing for ten minutes is given up soon after that."""
+"""The longest wait while no rate is known: a provider that admits nothing for ten minutes is given up soon after
+that."""
 
 STATED_MAX_S = 60.0
-"""In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14 refusals, and a
-day that is not costs 15 s."""
+"""In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14
+refusals, and a day that is not costs 15 s."""
 
 TESTED_MIN_S = 2.0
 """A shorter stated wait is not tested: the gain would be less than the refusal costs."""
 
 LATE_NS = NS // 500
-"""An attempt waited for the rate if it goes at most so much, and half of its own time, after the instant at which it may. Timers
-are late by a millisecond or two."""
+"""An attempt waited for the rate if it goes at most so much, and half of its own time, after the instant at which it
+may. Timers are late by a millisecond or two."""
 
 FASTEST = 1e6
 """The rate rises no further than to so many attempts per second: no process sends them faster."""
 
 VERDICT_NS, VERDICT_MIN_NS, VERDICT_MAX_NS = NS, NS // 20, 2 * NS
-"""An attempt that was not refused within twice the slowest refusal is admitted. This is that time before the first refusal, and
-its bounds: the network delays an attempt, too, and an overloaded provider must not stop the measurement."""
+"""An attempt that was not refused within twice the slowest refusal is admitted. This is that time before the first
+refusal, and its bounds: the network delays an attempt, too, and an overloaded provider must not stop the
+measurement."""
 
 
 class RatePhase(Enum):
@@ -232,7 +242,10 @@ class Mark(NamedTuple):
 
 
 class Common(NamedTuple):
-    """The mean rate of all processes that measure it, per second; 0 for one process alone. It was known at ``at_ns``."""
+    """The mean rate of all processes that measure it, per second; 0 for one process alone.
+
+    It was known at ``at_ns``.
+    """
 
     at_ns: int
     rate: float
@@ -242,7 +255,8 @@ class RefusalDelay:
     """How long refusals take, and so, after which time an attempt is admitted.
 
     Attributes:
-        slowest_ns: The time from an attempt to its refusal, of the slowest one. It fades. It is 0 before the first refusal.
+        slowest_ns: The time from an attempt to its refusal, of the slowest one. It fades. It is 0 before the first
+            refusal.
     """
 
     __slots__ = ("slowest_ns",)
@@ -265,9 +279,9 @@ class RefusalDelay:
 class StatedWaits:
     """Which share of the waits that refusals state is kept.
 
-    One stated wait of 1, 2, 4, … is tested: the probe goes after half of the wait. If it is admitted, half is kept from then on.
-    If it is refused, the wait is right, and the tests become rarer. So an honest provider is tested a few times in all, and a
-    provider that always states the same long wait costs little after a few tests.
+    One stated wait of 1, 2, 4, … is tested: the probe goes after half of the wait. If it is admitted, half is kept from
+    then on. If it is refused, the wait is right, and the tests become rarer. So an honest provider is tested a few
+    times in all, and a provider that always states the same long wait costs little after a few tests.
 
     Attributes:
         share: The share of a stated wait that is kept.
@@ -303,8 +317,8 @@ class Cycle:
 
     Attributes:
         top: The measured rate, per second; 0 before the first measurement.
-        span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A blocked time
-            does not count: it may have been an outage, and then the rate must rise quickly.
+        span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A
+            blocked time does not count: it may have been an outage, and then the rate must rise quickly.
         progress: The place in the cycle: 0 at its beginning, 1 at ``top``, 2 at twice ``top``.
         steady: How many times longer the cycle is, because successive tests have found the same rate.
     """
@@ -320,8 +334,8 @@ class Cycle:
 
         Args:
             top: The rate.
-            lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the rate is
-                found without a test: such rates become lower step by step while the limit falls.
+            lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the
+                rate is found without a test: such rates become lower step by step while the limit falls.
         """
         if abs(top - self.top) >= SAME * self.top:
             self.steady = 1.0
@@ -363,7 +377,8 @@ class Chance:
         row: How many attempts in a row were refused.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
         barred_ns: Until then nothing is taken for chance.
-        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a lower one.
+        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a
+            lower one.
     """
 
     __slots__ = (
@@ -450,8 +465,8 @@ class Chance:
 class MeasuredRate:
     """What a provider admits of one unit per second, found from outcomes.
 
-    The time between two attempts is the cost of the first one at the present rate, so that nothing goes in a burst. An unknown
-    provider may hold one attempt at once.
+    The time between two attempts is the cost of the first one at the present rate, so that nothing goes in a burst. An
+    unknown provider may hold one attempt at once.
 
     Attributes:
         phase: How the rate changes with time.
@@ -597,7 +612,10 @@ class MeasuredRate:
         return self.cycle.top or self.common.rate
 
     def lean(self, now_ns: int, mean: float) -> None:
-        """Go towards the ``mean`` of all processes that measure this rate. A process that has sent nothing begins with it."""
+        """Go towards the ``mean`` of all processes that measure this rate.
+
+        A process that has sent nothing begins with it.
+        """
         passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
         if mean and not self.sent_count and self.phase is RatePhase.OPENING:
             self.expect(now_ns, mean)
@@ -841,7 +859,10 @@ class MeasuredRate:
         self.last_ns, self.next_at_ns = now_ns, now_ns + round(self.mean / rate * NS)
 
     def _grow(self, now_ns: int, amount: float) -> None:
-        """Raise the rate for the time that an attempt of ``amount`` has waited for it. A time without demand counts for nothing."""
+        """Raise the rate for the time that an attempt of ``amount`` has waited for it.
+
+        A time without demand counts for nothing.
+        """
         waited_ns, self.last_ns = now_ns - self.last_ns, now_ns
         idle_ns = now_ns - self.next_at_ns
         if idle_ns > LATE_NS + amount / self.rate / 2 * NS:

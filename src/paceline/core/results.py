@@ -15,8 +15,8 @@ Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
 QUEUE, STORE, COOL_DOWN, STORE_LOST, NO_ANSWER = "queue", "store", "cool-down", "store lost", "no answer"
-"""What binds when no quota does: the waiters ahead, an answer of the store, a pause, a lost store, or the answer to the probe of
-a pool whose requests in flight are not answered."""
+"""What binds when no quota does: the waiters ahead, an answer of the store, a pause, a lost store, or the answer to the
+probe of a pool whose requests in flight are not answered."""
 
 
 class SourceKind(StrEnum):
@@ -196,14 +196,14 @@ class Reservation:
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: What was charged, one number per entry: less than ``cost`` where the request is larger than a quota. Quotas
-            are only ever appended to a ledger, so an older reservation has amounts for the first of them.
-        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per entry. Where a store has charged the
-            quotas there are none, or only marks of measured limits.
-        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each entry, or ``None``, with which ``Learning`` compares the
-            answer; empty: nothing is learned from its settlement.
-        granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it for the
-            instant of sending.
+        amounts: What was charged, one number per entry: less than ``cost`` where the request is larger than a quota.
+            Quotas are only ever appended to a ledger, so an older reservation has amounts for the first of them.
+        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per entry. Where a store has
+            charged the quotas there are none, or only marks of measured limits.
+        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each entry, or ``None``, with which
+            ``Learning`` compares the answer; empty: nothing is learned from its settlement.
+        granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it
+            for the instant of sending.
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
         begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
@@ -233,7 +233,8 @@ class WaitUntil(NamedTuple):
 
     Attributes:
         at_ns: The instant.
-        quota: What binds: a quota in its notation, or ``queue``, ``store``, ``cool-down``, ``store lost`` or ``no answer``.
+        quota: What binds: a quota in its notation, or ``queue``, ``store``, ``cool-down``, ``store lost`` or ``no
+            answer``.
     """
 
     at_ns: int
@@ -340,8 +341,10 @@ class Refusal:
         code: The provider's error code.
         retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
         sooner_s: The shortest of several.
-        chance: The probability that it is about its scope, and not about the request alone, by the request's earlier refusals.
-        retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the request.
+        chance: The probability that it is about its scope, and not about the request alone, by the request's earlier
+            refusals.
+        retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the
+            request.
         limits: The quotas that it states where it names several, and not which of them is used up.
         window: The window of the account's plan that it is about, by its headers.
         of_account: Whether that window is about all that the account sends, and not about some models alone.
@@ -397,8 +400,8 @@ class Reading:
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.
         reset_number: A reset whose subject or unit is unknown; ``reset_s`` is missing then.
-        until_s: Seconds until the instant that the header states, by the clock of this machine; negative when it has passed. It is
-            true whenever the answer was written.
+        until_s: Seconds until the instant that the header states, by the clock of this machine; negative when it has
+            passed. It is true whenever the answer was written.
     """
 
     unit: str

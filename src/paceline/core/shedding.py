@@ -1,9 +1,9 @@
 """Whether full servers refuse for a rate, or a share of the attempts by chance.
 
-Chance refuses the same share at any speed, so that a refused attempt is best tried again at once. A rate admits the same number
-at any speed: then such retries are refused, up to the share that :class:`~paceline.pacing.retry.RetryBudget` allows. So where nearly that
-share is refused, the next attempts go at the speed at which the last ones were admitted. If many of them are still refused, chance is
-the reason.
+Chance refuses the same share at any speed, so that a refused attempt is best tried again at once. A rate admits the
+same number at any speed: then such retries are refused, up to the share that
+:class:`~paceline.pacing.retry.RetryBudget` allows. So where nearly that share is refused, the next attempts go at the
+speed at which the last ones were admitted. If many of them are still refused, chance is the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from math import log
 from paceline.core.quota import NS
 
 SHARE, MORE, ALARM = 0.55, 0.75, 8.0
-"""A rate may be the reason if ``MORE`` of the attempts are refused rather than ``SHARE``, by a likelihood ratio of ``e ** ALARM``: 30 in a
-row, or three of four in a hundred. Servers that refuse half of the attempts by chance do not look so."""
+"""A rate may be the reason if ``MORE`` of the attempts are refused rather than ``SHARE``, by a likelihood ratio of ``e
+** ALARM``: 30 in a row, or three of four in a hundred. Servers that refuse half of the attempts by chance do not look
+so."""
 
 LEAST_NS, LEAST_N = NS, 4
 """The rate is known after this time, in which so many attempts were admitted."""

@@ -1,7 +1,7 @@
 """The silence of a pool: its attempts get no answer, so that it sends one probe after another until an answer comes.
 
-:class:`Silence` decides when a pool is silent. It begins a pause of the capacity (:mod:`paceline.core.pause`) for each probe,
-and lifts its own pause when an answer comes.
+:class:`Silence` decides when a pool is silent. It begins a pause of the capacity (:mod:`paceline.core.pause`) for each
+probe, and lifts its own pause when an answer comes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import NO_ANSWER
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
-"""A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
-times the usual time to an answer. Then one attempt goes every ``PROBE_NS``."""
+"""A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so
+many times the usual time to an answer. Then one attempt goes every ``PROBE_NS``."""
 
 SILENT_MAX_NS = 30 * NS
 """A silent pool sends at full speed again after this time: its answers take longer than before."""
@@ -27,7 +27,8 @@ NOTICES_MAX = 8
 class Silence:
     """Whether the attempts of a pool get answers.
 
-    It acts at once, because each request that is sent meanwhile may be refused later, and says so when a probe has no answer either.
+    It acts at once, because each request that is sent meanwhile may be refused later, and says so when a probe has no
+    answer either.
 
     Args:
         capacity: The capacity of the pool.

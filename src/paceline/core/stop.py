@@ -13,8 +13,8 @@ ENDS = {
     RefusalKind.MONEY: "no money left",
     RefusalKind.NEVER_FITS: "the provider allows none of it, because a limit is 0",
 }
-"""The refusals that stop a pool where they are about all of it, because no wait helps, and the words for them. A model that this
-account does not have has a limit of 0."""
+"""The refusals that stop a pool where they are about all of it, because no wait helps, and the words for them. A model
+that this account does not have has a limit of 0."""
 
 
 class Stop:

@@ -17,8 +17,9 @@ MEASURED = Source(SourceKind.LEARNED, "measured")
 class Unstated:
     """The entries of the unstated limits of a ledger: a rate for each unit, and a number in flight.
 
-    A ledger charges their meters like any other. Where a store charges the others, :class:`~paceline.shared.capacity.SharedCapacity`
-    charges these itself: by :meth:`earliest`, :meth:`without`, :meth:`sent`, :meth:`answered` and :meth:`unsent`.
+    A ledger charges their meters like any other. Where a store charges the others,
+    :class:`~paceline.shared.capacity.SharedCapacity` charges these itself: by :meth:`earliest`, :meth:`without`,
+    :meth:`sent`, :meth:`answered` and :meth:`unsent`.
 
     Args:
         ledger: The ledger.
@@ -190,7 +191,10 @@ class Unstated:
             in_flight.bound.named(now_ns, note)
 
     def _blame(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
-        """Blame the rate of the unit that a refusal names. If it names none, the number in flight may be the reason, too."""
+        """Blame the rate of the unit that a refusal names.
+
+        If it names none, the number in flight may be the reason, too.
+        """
         if refusal.unit is not None:
             self.begin(now_ns, refusal.unit)
         rate, in_flight = self._rates[refusal.unit or self._guilty], self._in_flight

@@ -8,10 +8,12 @@ from typing import Final
 from paceline.core.quota import NS
 
 BOUNDS_S: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0)
-"""The upper bounds of the counts, in seconds; the last count has no bound. Clients of a gateway give up at 300 or 600 s."""
+"""The upper bounds of the counts, in seconds; the last count has no bound. Clients of a gateway give up at 300 or 600
+s."""
 
 LANES_MAX: Final = 100
-"""The lanes with counts of their own, the first ones: names of lanes come from callers. Later ones count as :data:`OTHER`."""
+"""The lanes with counts of their own, the first ones: names of lanes come from callers. Later ones count as
+:data:`OTHER`."""
 
 OTHER: Final = "other"
 
@@ -24,7 +26,8 @@ class Waits:
     Attributes:
         total_ns: Their sum.
         longest_ns: The longest of them.
-        lanes: Of each lane how many waits ended in each of the ranges that :data:`BOUNDS_S` divide; then their sum in nanoseconds.
+        lanes: Of each lane how many waits ended in each of the ranges that :data:`BOUNDS_S` divide; then their sum in
+            nanoseconds.
     """
 
     __slots__ = ("lanes", "longest_ns", "total_ns")

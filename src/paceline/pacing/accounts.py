@@ -33,13 +33,16 @@ NAME_SHOWN: Final = 8
 """The digits of a digest that stand for a session or a subagent."""
 
 ACCOUNTS_MAX: Final = 2_000
-"""The accounts of one limiter; for a further one, one is forgotten that was never served, or not used for ``IDLE_S``."""
+"""The accounts of one limiter; for a further one, one is forgotten that was never served, or not used for
+``IDLE_S``."""
 
 IDLE_S: Final = 600.0
-"""The time without a request after which an account that was served may be forgotten, if nothing of it would be lost."""
+"""The time without a request after which an account that was served may be forgotten, if nothing of it would be
+lost."""
 
 CREDENTIALS_MAX: Final = 16
-"""The credentials of one account that are remembered; the oldest is dropped first, and is another account if it is used again."""
+"""The credentials of one account that are remembered; the oldest is dropped first, and is another account if it is used
+again."""
 
 CLAIMS_MAX: Final = 4 * ACCOUNTS_MAX
 """The claims of clients that are remembered; the oldest is dropped first."""
@@ -107,8 +110,8 @@ class Accounts:
 
     Attributes:
         salt: Returns the key of the digests. It is asked for once, at the first credential.
-        names_all: Whether the first credential has an account of its own name, too: other processes, and this one when it
-            starts again, meet the credentials in another order, and share what is known of each through a store.
+        names_all: Whether the first credential has an account of its own name, too: other processes, and this one when
+            it starts again, meet the credentials in another order, and share what is known of each through a store.
         forgotten: Called with the name of an account that is forgotten.
         plans: The windows of their plans.
     """
@@ -138,8 +141,9 @@ class Accounts:
     ) -> Payer:
         """The account of ``credential`` at ``provider``.
 
-        What a client claims of itself gives it the account of an earlier credential only while that one is open. It is parted
-        again when another credential of the account is refused for long: a client is shut by its own refusals alone.
+        What a client claims of itself gives it the account of an earlier credential only while that one is open. It is
+        parted again when another credential of the account is refused for long: a client is shut by its own refusals
+        alone.
 
         Args:
             provider: The provider.

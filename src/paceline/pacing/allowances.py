@@ -31,14 +31,16 @@ UNITS: Final = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
 """What an allowance can limit."""
 
 PATIENCE_S: Final = 600.0
-"""How long a request without a timeout of its own waits for the requests before it, near the end of a budget: the timeout of OpenAI's and
-Anthropic's SDKs (openai 2.8, anthropic 0.75; 2025-11). A program that does not read a stream to its end would wait for itself."""
+"""How long a request without a timeout of its own waits for the requests before it, near the end of a budget: the
+timeout of OpenAI's and Anthropic's SDKs (openai 2.8, anthropic 0.75; 2025-11). A program that does not read a stream to
+its end would wait for itself."""
 
 AUDIO_TOKENS_S: Final = 32
 """The most tokens of a second of a recording (Google's guide to audio, 2026; OpenAI's 10)."""
 
 OUTPUT_MAX: Final = 1_000_000
-"""The tokens of output that are charged where no maximum is known and the answer reports no usage: no model writes more in an answer."""
+"""The tokens of output that are charged where no maximum is known and the answer reports no usage: no model writes more
+in an answer."""
 
 Tally = Callable[[LaneSpec, str, str, "Usage"], None]
 """Called with the lane, the provider, the model and the usage of a request that is charged."""
@@ -187,7 +189,8 @@ class Allowances:
     def of(self, lane: LaneSpec) -> list[tuple[Allowance, LaneSpec]]:
         """The allowances that a request in ``lane`` is charged to, each with the lane in which it waits there.
 
-        Its own come first: a wait for these keeps no other lane from what it shares. The lanes of a parent share its limits.
+        Its own come first: a wait for these keeps no other lane from what it shares. The lanes of a parent share its
+        limits.
         """
         line = line_of(lane)
         waits = [*zip((one.name for one in line), (lane, *line), strict=False), (EVERYONE, DEFAULT_LANE)]

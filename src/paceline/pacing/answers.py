@@ -8,7 +8,8 @@ from typing import Final, TypedDict
 from paceline.pacing.faults import Fault, fault_of, is_timeout
 
 ROWS_MAX: Final = 1_000
-"""The kinds of answers that are told apart; of a further one the server and the pool are ``other``: the names of models are callers'."""
+"""The kinds of answers that are told apart; of a further one the server and the pool are ``other``: the names of models
+are callers'."""
 
 OTHER: Final = "other"
 
@@ -77,7 +78,8 @@ class Answers:
             upstream: The address of the server.
             pool: The pool that was charged, or its provider alone.
             status: The status of the answer; 0 for none.
-            cause: What it is: ``answered``, a kind of refusal, ``request`` (the request is wrong), or a key of ``REMEDIES``.
+            cause: What it is: ``answered``, a kind of refusal, ``request`` (the request is wrong), or a key of
+                ``REMEDIES``.
             now_s: The time in seconds since 1970.
         """
         key = upstream.rpartition("://")[2], pool, status, cause

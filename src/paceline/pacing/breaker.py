@@ -18,8 +18,9 @@ from paceline.pacing.scheduler import Scheduler
 log = logging.getLogger("paceline")
 
 SHED_S = 1.0
-"""Refusals for want of capacity count as failures of the host if no attempt of the pool was ever admitted, or none for so many seconds.
-Otherwise they may be chance: servers that refuse half of their load refuse five in a row every few seconds."""
+"""Refusals for want of capacity count as failures of the host if no attempt of the pool was ever admitted, or none for
+so many seconds. Otherwise they may be chance: servers that refuse half of their load refuse five in a row every few
+seconds."""
 
 HOSTS_MAX = 1_000
 """How many hosts have a breaker: their names come from callers, and memory is bounded."""
@@ -32,8 +33,8 @@ class BreakerPolicy:
     Attributes:
         failures: How many failures in a row open it: 5xx, timeouts and broken connections, of any model.
         pause_s: The longest pause in seconds.
-        first_pause_s: The first pause in seconds; then one attempt goes, and if it fails, too, the next pause is twice as
-            long. With the value of ``pause_s``, all pauses have the same length.
+        first_pause_s: The first pause in seconds; then one attempt goes, and if it fails, too, the next pause is twice
+            as long. With the value of ``pause_s``, all pauses have the same length.
     """
 
     failures: int = 5
@@ -50,7 +51,8 @@ class BreakerPolicy:
 class Breaker:
     """The failures of one host in a row, and the pause that follows them.
 
-    The breaker is open until a success ends the pause. It holds nothing back itself: its pools pause, and each sends a probe.
+    The breaker is open until a success ends the pause. It holds nothing back itself: its pools pause, and each sends a
+    probe.
 
     Attributes:
         in_row: The number of failures since the last success.

@@ -25,8 +25,8 @@ class Buffer:
             await review(paper)
         await publish(paper)
 
-    An item that fails or is cancelled leaves the buffer with its block. An item must not wait for a second place of the same
-    buffer while it has one.
+    An item that fails or is cancelled leaves the buffer with its block. An item must not wait for a second place of the
+    same buffer while it has one.
 
     Args:
         low: The buffer fills again when it has fewer items; from 1 to ``high``.

@@ -1,10 +1,11 @@
 """Requests that pass further schedulers beside their own: the account, joint limits, the slots of the provider, the spacing of starts.
 
-The account comes before the own quotas: it may have nothing left for days, and a charge that was made before says nothing then.
-A joint limit comes after the own quotas: a model that waits for its own uses nothing of a quota that others could use. Its line
-has the requests of all pools in the order in which they arrived. Slots come after quotas: no request holds a slot while it waits for a quota, so a model with little quota does not take the
-slots of another one, and no deadlock is possible. A request that waits at a further scheduler holds the charge of its own
-pool, which is given back if the request leaves.
+The account comes before the own quotas: it may have nothing left for days, and a charge that was made before says
+nothing then. A joint limit comes after the own quotas: a model that waits for its own uses nothing of a quota that
+others could use. Its line has the requests of all pools in the order in which they arrived. Slots come after quotas: no
+request holds a slot while it waits for a quota, so a model with little quota does not take the slots of another one,
+and no deadlock is possible. A request that waits at a further scheduler holds the charge of its own pool, which is
+given back if the request leaves.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class Passed(NamedTuple):
     waiter: Waiter
 
     def settle(self, actual: Cost | None, waiter: Waiter | None = None) -> None:
-        """Charge ``actual``, as far as the quotas there count it; ``None``: as reserved. ``waiter``: the one in the own pool."""
+        """Charge ``actual``, as far as the quotas there count it; ``None``: as reserved.
+
+        ``waiter``: the one in the own pool.
+        """
         if waiter is not None:
             self.waiter.sized, self.waiter.reported = waiter.sized, waiter.reported
         units = self.scheduler.pool.ledger.units
@@ -168,8 +172,8 @@ class ChainedScheduler(Scheduler):
     async def _own(self, waiter: Waiter, wait: _Wait) -> tuple[Outcome, Passed | None]:
         """The outcome in the own pool, after the account's, and what is held there.
 
-        Each may be shut for hours, and asks a waiting request whether it still is: no request has the turn of one while it waits
-        for the other.
+        Each may be shut for hours, and asks a waiting request whether it still is: no request has the turn of one while
+        it waits for the other.
         """
         while (account := self.account) is not None:
             there = _further(waiter)

@@ -24,8 +24,8 @@ CANCELLED_MAX = 100
 elapsed_ns: Callable[[], int] = time.monotonic_ns
 if sys.platform != "win32":
     elapsed_ns = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end.
-It counts from the start of the machine, and all its processes read the same."""
+"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days
+end. It counts from the start of the machine, and all its processes read the same."""
 
 _ANCHOR_NS = time.time_ns() - elapsed_ns()
 
@@ -55,7 +55,8 @@ def go_on(serve: Callable[[], None], disturbed: str) -> None:
         except BaseException as raised:  # noqa: BLE001
             error = raised
         else:
-            threading.current_thread()  # known by another number since gevent's patch: the end of the thread looks for that
+            # known by another number since gevent's patch: the end of the thread looks for that
+            threading.current_thread()
             return
 
 
@@ -104,10 +105,10 @@ class _Timer:
 class SystemClock:
     """Monotonic time that started at the wall clock's, suspended time included, and a daemon thread that sleeps until the next timer.
 
-    The thread starts with the first timer, and again in a forked child, after gevent's patch, or when it has ended. It belongs to no event
-    loop, so a loop that is closed or blocked delays only its own tasks. After any exception in it, at any point, it
-    goes on with all timers that are pending. The clock has no lock: a finalizer can run anywhere, also while its thread
-    sets a timer, and may need the clock itself.
+    The thread starts with the first timer, and again in a forked child, after gevent's patch, or when it has ended. It
+    belongs to no event loop, so a loop that is closed or blocked delays only its own tasks. After any exception in it,
+    at any point, it goes on with all timers that are pending. The clock has no lock: a finalizer can run anywhere, also
+    while its thread sets a timer, and may need the clock itself.
     """
 
     def __init__(self) -> None:
@@ -154,8 +155,8 @@ class SystemClock:
 
     def _serve(self) -> None:
         """Make the calls that are pending, and all later ones, until another thread takes them over."""
-        # By its module: gevent may have replaced it since the import, and Thread, too. A greenlet that waits on the one before would
-        # stop the whole process.
+        # By its module: gevent may have replaced it since the import, and Thread, too. A greenlet that waits on the one
+        # before would stop the whole process.
         new: SimpleQueue[_Timer | None] = queue.SimpleQueue()
         self._new = new  # first: a timer that is in neither queue is pending below
         self._heap = heap = list(self._pending)

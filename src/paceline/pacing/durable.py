@@ -17,13 +17,16 @@ from itertools import chain, count
 from typing import BinaryIO, Final
 
 SHARED_MOST_S: Final = 30.0
-"""How long a write waits for the writes of others: a busy disk takes seconds for one, and a process may have been stopped in it."""
+"""How long a write waits for the writes of others: a busy disk takes seconds for one, and a process may have been
+stopped in it."""
 
 OPEN_ELSEWHERE_MOST_S: Final = 3.0
-"""How long a file that another process has open is tried to be replaced, on Windows: scanners and indexers are done by then."""
+"""How long a file that another process has open is tried to be replaced, on Windows: scanners and indexers are done by
+then."""
 
 LOOK_S: Final = 1.0
-"""How often an open file is compared with its name: a kill loses what was written since. A look takes a few microseconds."""
+"""How often an open file is compared with its name: a kill loses what was written since. A look takes a few
+microseconds."""
 
 _MARK, _CHUNK = 64, 2**20  # bytes by which the first and the last line are known again, and that are copied at a time
 _FAR: Final = 2**31 - 2  # Windows locks bytes, and an old runtime cannot lock one behind this
@@ -37,8 +40,8 @@ class Appender:
         mode: The mode of a new file.
         end: Where an existing file is cut before; not at all when ``None``.
         new: Whether the file must be new.
-        shared: Whether other threads and processes append to the file at the same time. What is in the file already may be
-            without an end of line.
+        shared: Whether other threads and processes append to the file at the same time. What is in the file already may
+            be without an end of line.
 
     Attributes:
         regular: Whether it is a regular file. A pipe or a device cannot be cut: nothing may follow a line that failed.
@@ -152,8 +155,8 @@ def is_same(one: os.stat_result, other: os.stat_result) -> bool:
 class Watch:
     """Compares an open file with its name: to write into a file that has lost its name fails nowhere.
 
-    Where files have no numbers (some network and Windows file systems), or a file has another one by its name than by its handle from the
-    start, existence and length alone are compared.
+    Where files have no numbers (some network and Windows file systems), or a file has another one by its name than by
+    its handle from the start, existence and length alone are compared.
 
     Args:
         path: The name.
@@ -223,10 +226,10 @@ def take_back(path: str) -> None:
 class WatchedFile(Appender):
     """A file that no other program should write, and that is looked after while it is open.
 
-    Once in :data:`LOOK_S`, and where it is settled, it is compared with its name, its length and its first and last line; its length before
-    each append, too. If it was deleted, moved, replaced, shortened or extended, an append fails as on a full disk. The next one writes
-    everything again from what is open: at its name, or, if another file has that, or another program's lines are in it, at the first of the
-    :func:`recovered_names`.
+    Once in :data:`LOOK_S`, and where it is settled, it is compared with its name, its length and its first and last
+    line; its length before each append, too. If it was deleted, moved, replaced, shortened or extended, an append fails
+    as on a full disk. The next one writes everything again from what is open: at its name, or, if another file has
+    that, or another program's lines are in it, at the first of the :func:`recovered_names`.
 
     Args:
         path: The path; the file is made where it is missing.
@@ -476,8 +479,8 @@ def open_binary(path: str, flags: int, mode: int = 0o600) -> int:
 def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` at the end of the block, whole and on the disk; not if the block raises.
 
-    It has the mode of the old file and, where permitted, its owner. Without an old file it is like ``like``, or private. A link to
-    the old file stays a link.
+    It has the mode of the old file and, where permitted, its owner. Without an old file it is like ``like``, or
+    private. A link to the old file stays a link.
 
     Raises:
         OSError: It cannot be written; the old file is unchanged.

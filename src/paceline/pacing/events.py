@@ -26,13 +26,14 @@ class Event:
         retry_after_s: When ``refused``: the wait that the provider asked for, in seconds, if any.
         name: The ``name`` that the caller gave to ``acquire``, if any.
         granted_s: When the permit was granted, in seconds since the Unix epoch.
-        usage: When ``settled`` for a request of a client: what its answer reports, by the fields of :class:`~paceline.providers.base.Usage`. The
-            ``used`` cost is what the provider charges, which may be more.
+        usage: When ``settled`` for a request of a client: what its answer reports, by the fields of
+            :class:`~paceline.providers.base.Usage`. The ``used`` cost is what the provider charges, which may be more.
         model: For a request of a client: its model; else ``None``.
         status: For a request of a client that is ``settled``: the HTTP status of its answer; 0 for none.
         refusal: When ``refused``: what the provider has stated, e.g. the unit and the limit.
         reported: When ``settled``: the amounts that the answer reports per unit, where the ``used`` cost is another.
-        sized: Whether the tokens of the request were given or estimated; else 600 of input and 200 of output were assumed.
+        sized: Whether the tokens of the request were given or estimated; else 600 of input and 200 of output were
+            assumed.
     """
 
     kind: str
@@ -56,8 +57,8 @@ class Event:
 class Notifier:
     """Calls a listener with events. Its first exception is logged; none reaches the caller that caused the event.
 
-    ``SystemExit`` and ``KeyboardInterrupt`` reach it: they ask the program to end. A permit that was just granted is then
-    given back.
+    ``SystemExit`` and ``KeyboardInterrupt`` reach it: they ask the program to end. A permit that was just granted is
+    then given back.
     """
 
     __slots__ = ("_failed", "_listener")

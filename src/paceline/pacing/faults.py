@@ -30,8 +30,8 @@ FAULTS: Final = {
     }.items()
     for name in names.split()
 }
-"""The faults by the names of exceptions; the first base class of an exception that is here decides. They are raised by httpx2,
-httpx, dspy, aiohttp and urllib3, and by the standard library under transports of other makers."""
+"""The faults by the names of exceptions; the first base class of an exception that is here decides. They are raised by
+httpx2, httpx, dspy, aiohttp and urllib3, and by the standard library under transports of other makers."""
 
 CAUSES_MAX: Final = 4
 """How many exceptions that SDKs wrap around one another are looked at."""

@@ -1,7 +1,7 @@
 """Several quotas for one kind of requests: of several keys, regions, deployments or providers.
 
-A request joins the queue of the member where it can go soonest, by the quotas and by the requests that wait there. It is not
-tied to it: where it waits much longer than expected, because the member was paused meanwhile, it chooses again.
+A request joins the queue of the member where it can go soonest, by the quotas and by the requests that wait there. It
+is not tied to it: where it waits much longer than expected, because the member was paused meanwhile, it chooses again.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class Choice:
     ) -> Tries:
         """Where to wait for a permit.
 
-        The seconds are the patience with one member. They are no deadline of the request: after a grant the caller gives its waiter
-        ``until_ns``, because a further attempt has the time that is left until then.
+        The seconds are the patience with one member. They are no deadline of the request: after a grant the caller
+        gives its waiter ``until_ns``, because a further attempt has the time that is left until then.
 
         Args:
             expected_s: The expected wait at a member, in seconds; infinite where the request cannot be granted.
@@ -182,19 +182,19 @@ class Group:
         async with group.acquire(input_tokens=1_200, output_tokens=300) as (member, permit):
             permit.settle(await clients[member].chat.completions.create(...))
 
-    A member whose account has no money left, whose queue is full, or whose store has never answered is left out; so is one
-    that is paused, for as long as others are sooner.
+    A member whose account has no money left, whose queue is full, or whose store has never answered is left out; so is
+    one that is paused, for as long as others are sooner.
 
     Args:
         members: The limiter and the pool of each member, by a name of your choice. Several keys need several limiters.
-        in_order: Whether the first member that can take the request at once has it, and a later one only when those before
-            are full: provisioned throughput first, then pay-as-you-go.
+        in_order: Whether the first member that can take the request at once has it, and a later one only when those
+            before are full: provisioned throughput first, then pay-as-you-go.
         weights: Where several members are equally soon, their shares; 1 for a member that is not named.
         sticky_s: How many seconds longer a request waits for the member of its ``sticky`` key than for the soonest.
 
     Raises:
-        QuotaError: There is no member, a pool is unknown, a weight is not above 0 or not of a member, or ``sticky_s`` is
-            negative.
+        QuotaError: There is no member, a pool is unknown, a weight is not above 0 or not of a member, or ``sticky_s``
+            is negative.
     """
 
     def __init__(
@@ -228,8 +228,8 @@ class Group:
             timeout: Seconds to wait at most, in all.
             lane: As for :meth:`Limiter.acquire <paceline.limiter.limiter.Limiter.acquire>`.
             name: As there.
-            conversation: As there. Without a ``sticky`` key the request goes to the member that has its prompt cached, while that
-                is not much later than the others.
+            conversation: As there. Without a ``sticky`` key the request goes to the member that has its prompt cached,
+                while that is not much later than the others.
             **cost: As there.
 
         Returns:
@@ -261,7 +261,8 @@ class GroupAcquisition:
         """Block this thread until a permit is granted.
 
         Raises:
-            AcquireTimeoutError, NeverFitsError, QueueFullError, PoolStoppedError, StoreError: No member can have the request;
+            AcquireTimeoutError, NeverFitsError, QueueFullError, PoolStoppedError, StoreError: No member can have the
+            request;
                 the error of the last one that was tried.
         """
         return self._wait_with(lambda acquisition: acquisition.wait())

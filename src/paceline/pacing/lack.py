@@ -44,8 +44,8 @@ _BY_NUMBER: Final = {
 }
 
 _OF_RESOLVERS: Final = (errno.EBUSY, errno.EINVAL)
-"""What getaddrinfo() may say without a file: with mdns4_minimal in nsswitch.conf it is busy, and once this process has asked for a
-host that does not exist, an argument is invalid (glibc 2.36, 2026-11-27)."""
+"""What getaddrinfo() may say without a file: with mdns4_minimal in nsswitch.conf it is busy, and once this process has
+asked for a host that does not exist, an argument is invalid (glibc 2.36, 2026-11-27)."""
 
 
 def lack_of(error: BaseException | None) -> Lack | None:

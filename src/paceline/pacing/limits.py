@@ -33,7 +33,8 @@ class Resolved:
         pool: The name of the pool.
         quotas: Its quotas.
         sources: The source of each quota.
-        learns: Whether a provider counts, too, so that its answers correct the quotas; ``up``: they raise given ones, too.
+        learns: Whether a provider counts, too, so that its answers correct the quotas; ``up``: they raise given ones,
+            too.
         charged_after: The units that the provider charges when the answer is produced.
         slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.

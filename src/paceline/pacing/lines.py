@@ -1,7 +1,7 @@
 """The lines that a pool writes to the log.
 
-Waits, permits, refusals and retries go to the logger ``paceline.rate_limit``. Each is one line of text, with its values in
-fields of the record (``extra``), whose names do not change. What a pool notices goes to the logger ``paceline``.
+Waits, permits, refusals and retries go to the logger ``paceline.rate_limit``. Each is one line of text, with its values
+in fields of the record (``extra``), whose names do not change. What a pool notices goes to the logger ``paceline``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger("paceline.rate_limit")
 _notices = logging.getLogger("paceline")
 
 LEVELS: Final[dict[int, bool]] = getattr(log, "_cache", {})
-"""What ``log.isEnabledFor`` has found so far, for paths on which even that call is too slow; logging empties it at every
-change. Not ``False``: ask ``isEnabledFor``."""
+"""What ``log.isEnabledFor`` has found so far, for paths on which even that call is too slow; logging empties it at
+every change. Not ``False``: ask ``isEnabledFor``."""
 
 KEEPS: Final = "paceline_keeps"
 """An attribute of a handler that keeps what is logged, and does not show it."""

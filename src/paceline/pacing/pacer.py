@@ -63,7 +63,8 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
     """Acquire everything inside the block through the lane ``name``, also inside SDKs.
 
     Args:
-        name: The lane. A :class:`LaneSpec` brings its weight, its priority and its parent; its limits hold where ``Limiter(lanes=...)`` has it.
+        name: The lane. A :class:`LaneSpec` brings its weight, its priority and its parent; its limits hold where
+            ``Limiter(lanes=...)`` has it.
         weight: Its share among busy lanes of the same priority; by default as in ``Limiter(lanes=...)``, or 1.
         priority: A higher one always goes first; the latest value holds for the whole lane. By default as in
             ``Limiter(lanes=...)``, or 0.
@@ -142,9 +143,9 @@ class Pacer:
 
         Args:
             scheduler: The scheduler.
-            estimate: Returns the amounts per unit, ``requests`` among them, and what of the prompt is cached, by what is known
-                at present. It is called again when the request comes first in the queue: answers may have shown meanwhile that
-                the first estimate was wrong.
+            estimate: Returns the amounts per unit, ``requests`` among them, and what of the prompt is cached, by what
+                is known at present. It is called again when the request comes first in the queue: answers may have
+                shown meanwhile that the first estimate was wrong.
             units: Further units that the provider counts, beside the units of the estimate.
             again: As for :meth:`BaseLimiter.acquire`.
             timeout: As there.
@@ -280,24 +281,26 @@ class BaseLimiter:
             pool: The pool: ``openai/gpt-6-luna``, ``gpt-6-luna``, or the user's own name.
             timeout: Seconds to wait at most; one that cannot be met fails at once.
             lane: The class of work; by default the lane of the surrounding :func:`paceline.lane`.
-            again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It keeps the lane and
-                the conversation of that one, and ends no later.
+            again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It keeps the
+                lane and the conversation of that one, and ends no later.
             name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
-            conversation: The name of the conversation that this turn belongs to: its prompt begins with the prompt of the turn before,
-                which the provider may have cached. What ``permit.settle(answer)`` shows of the cache holds for the next turn.
-            cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has shown.
-            **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default. ``tokens`` is
-                both together; beside one of them it gives the other. If the pool counts tokens and you give no amount of
-                them, 600 of input and 200 of output are reserved, as by ``limiter.estimate(pool)``: a request that uses
-                none passes ``tokens=0``.
+            conversation: The name of the conversation that this turn belongs to: its prompt begins with the prompt of
+                the turn before, which the provider may have cached. What ``permit.settle(answer)`` shows of the cache
+                holds for the next turn.
+            cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has
+                shown.
+            **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
+                ``tokens`` is both together; beside one of them it gives the other. If the pool counts tokens and you
+                give no amount of them, 600 of input and 200 of output are reserved, as by ``limiter.estimate(pool)``: a
+                request that uses none passes ``tokens=0``.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``, which joins the queue then.
 
         Raises:
-            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, a name is too long, or an argument
-                cannot have an effect: ``tokens`` alone where input and output are counted apart, ``usd`` where only clients
-                have a budget, ``cached_tokens`` without a conversation, another lane than ``again`` has.
+            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, a name is too long, or an
+                argument cannot have an effect: ``tokens`` alone where input and output are counted apart, ``usd`` where
+                only clients have a budget, ``cached_tokens`` without a conversation, another lane than ``again`` has.
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         pacer = self.pacer
@@ -319,7 +322,8 @@ class BaseLimiter:
 
         Raises:
             QuotaError, TooLargeError: As for :meth:`acquire`.
-            PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry policy allows.
+            PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry
+                policy allows.
             StoreError: The store of the quotas has never answered.
         """
         pacer = self.pacer

@@ -10,15 +10,16 @@ from paceline.core.quota import DAY_S, OWN_RULES, Quota, Rule
 from paceline.core.results import Reading
 
 REFILLED_DAY_S: Final = DAY_S + 1
-"""The period of the bucket beside the window of a day: a second longer, because a pool has one quota per unit and period."""
+"""The period of the bucket beside the window of a day: a second longer, because a pool has one quota per unit and
+period."""
 
 
 def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
     """``quotas``, with the quotas of a day as windows that restart at the midnight of ``provider``; UTC where it is unknown.
 
     Where the provider refills the quota of a day continuously, it refuses the amount that a restart makes available at
-    once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the provider
-    does.
+    once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the
+    provider does.
     """
     from paceline.providers.registry import day_zone
 
@@ -43,8 +44,8 @@ def periods(quotas: Iterable[Quota]) -> dict[str, list[float]]:
 def of_periods(readings: Iterable[Reading], known: Mapping[str, Sequence[float]]) -> Iterator[Reading]:
     """``readings``, each of one quota of a pool whose units have the periods ``known``.
 
-    A reading without a period is of the shortest one that its reset fits in. One of a day tells the window its limit, and
-    the bucket beside it everything.
+    A reading without a period is of the shortest one that its reset fits in. One of a day tells the window its limit,
+    and the bucket beside it everything.
     """
     for reading in readings:
         own = known.get(reading.unit, ())

@@ -111,7 +111,8 @@ _PLAIN = (int, float)  # other numbers are converted to float
 
 
 around_waits: list[Callable[[Acquisition], AbstractContextManager[object]]] = []
-"""Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this way."""
+"""Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this
+way."""
 
 
 @contextmanager
@@ -165,23 +166,25 @@ class Permit:
     def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
-        An answer is charged as the provider charges it, which is the rule of an attached client, too: where the provider
-        holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the reserved
-        ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged as they are.
-        The pool learns from the limits in the answer's headers.
+        An answer is charged as the provider charges it, which is the rule of an attached client, too: where the
+        provider holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the
+        reserved ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged
+        as they are. The pool learns from the limits in the answer's headers.
 
         Args:
-            usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or an
-                object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and above 64
-                times the reserved ones, is bounded by them and logged. An answer that reports no usage (pictures, speech)
-                stays charged as reserved.
-            headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default the headers of ``usage``, if any.
+            usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or
+                an object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and
+                above 64 times the reserved ones, is bounded by them and logged. An answer that reports no usage
+                (pictures, speech) stays charged as reserved.
+            headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default the headers of ``usage``,
+                if any.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved. ``tokens`` beside one of these two gives the other.
 
         Raises:
-            QuotaError: ``usage`` is no answer and has no known usage fields, or is a response with an error; or an amount is not a number
-                of 0 or more; or it is ``tokens`` alone, where quotas count input and output apart.
+            QuotaError: ``usage`` is no answer and has no known usage fields, or is a response with an error; or an
+                amount is not a number of 0 or more; or it is ``tokens`` alone, where quotas count input and output
+                apart.
             TypeError: ``headers`` is neither a mapping nor pairs.
         """
         actual: Cost | None = units or None
@@ -302,13 +305,13 @@ class Permit:
     def failed(self, error: object = None) -> None:
         """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
 
-        A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays inside,
-        and in a pool of your own.
+        A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays
+        inside, and in a pool of your own.
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
-                provider; ``None``, too. Without a connection the charge is given back. A refusal for rate is reported as by
-                :meth:`refused`. Any other error settles the permit as reserved.
+                provider; ``None``, too. Without a connection the charge is given back. A refusal for rate is reported
+                as by :meth:`refused`. Any other error settles the permit as reserved.
 
         Raises:
             TypeError: ``error`` is neither an exception nor an HTTP response.
@@ -533,7 +536,8 @@ class Acquisition:
             AcquireTimeoutError: The timeout has passed, or cannot be met.
             NeverFitsError: The cost is above what a quota can ever hold.
             QueueFullError: The queue is full.
-            PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry policy allows.
+            PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry
+                policy allows.
             StoreError: The store of the quotas has never answered.
         """
         if self._used:
@@ -563,7 +567,10 @@ class Acquisition:
         return self._scheduler.expected_s(self.waiter)
 
     def why(self) -> Waiting | None:
-        """Why it waits: its place in the queue, the quota that binds, the expected wait. ``None`` if it does not wait."""
+        """Why it waits: its place in the queue, the quota that binds, the expected wait.
+
+        ``None`` if it does not wait.
+        """
         return self._scheduler.why(self.waiter)
 
     def __await__(self) -> Generator[Any, None, Permit]:
@@ -678,7 +685,8 @@ def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collecti
         pool: The name of the pool.
         cost: The amounts per unit.
         units: The units that are counted.
-        stated: Those that were counted before the first answer. Of others a sum alone is a warning: the same call was right before.
+        stated: Those that were counted before the first answer. Of others a sum alone is a warning: the same call was
+            right before.
 
     Raises:
         TokensApartError: Input or output is counted, and does not follow from ``cost``.

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from paceline.providers.plan_headers import PlanReading
 
 CACHED, OUTPUT = 0.1, 5.0
-"""The worth of a token that was read from a cache, and of one of output, in tokens of input: the ratios of Anthropic's prices for all its models
-(genai-prices, 2026-11). WEAK: what weighs in a plan is not published. Models differ, and so a session with a small model is shown too large."""
+"""The worth of a token that was read from a cache, and of one of output, in tokens of input: the ratios of Anthropic's
+prices for all its models (genai-prices, 2026-11). WEAK: what weighs in a plan is not published. Models differ, and so a
+session with a small model is shown too large."""
 
 ANOTHER_S: Final = 60.0
 ANOTHER: Final = 0.01
-"""An end that is so much later, or a used share that is so much lower, is another window: the stated ones tremble by less."""
+"""An end that is so much later, or a used share that is so much lower, is another window: the stated ones tremble by
+less."""
 
 SESSIONS_MAX: Final = 50
 """The sessions of one window that are told apart, those that use most; the others are added up."""
@@ -87,8 +89,8 @@ class WindowUse:
     def read(self, reading: PlanReading, sent_s: float = inf) -> None:
         """An answer states the window. ``sent_s``: when its request was sent, since 1970.
 
-        Answers to requests that were under way together come in any order: one that states less is of another window only if it was
-        sent after the larger share was read.
+        Answers to requests that were under way together come in any order: one that states less is of another window
+        only if it was sent after the larger share was read.
         """
         ends_s = None if reading.until_s is None else reading.read_s + reading.until_s
         used = self._used if reading.used is None else reading.used

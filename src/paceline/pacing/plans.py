@@ -59,7 +59,10 @@ def is_shut(row: Mapping[str, Any]) -> bool:
 
 
 class Plans:
-    """The last reading of each window, by account: the name of its provider, ``anthropic@7f3a91``. Nothing of a credential."""
+    """The last reading of each window, by account: the name of its provider, ``anthropic@7f3a91``.
+
+    Nothing of a credential.
+    """
 
     def __init__(self) -> None:
         self._windows: dict[str, dict[str, PlanReading]] = {}

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from paceline.providers.plan_headers import PlanReading
 
 BUDGET_TTL_S = 86_400.0
-"""How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked for."""
+"""How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked
+for."""
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -56,7 +57,8 @@ class Pools:
         named: The schedulers by the names in calls. Several names can have one pool.
         own_units: By pool the user's own units of its quotas, until its first request.
         unusual: By pool the given quotas on units of few providers, until its first call of a client.
-        stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no identity.
+        stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no
+            identity.
         made: Called with the name of each pool of a provider's model, when it is made.
         read_elsewhere: Called with an account, and with what another process has read of its plan.
     """

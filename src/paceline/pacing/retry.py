@@ -16,22 +16,22 @@ RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY}
 
 
 FAIR_REFUSED, FAIR_ADMITTED, FAIR_CHANCE = 6, 20, 1e-6
-"""A request that was refused so many times, while so many times as many other attempts of the pool were admitted, is refused because of
-the request itself. Where the pool is refused often, more refusals are needed, so that chance explains them with this probability.
-Fewer others are enough, if those between its refusals leave no larger chance."""
+"""A request that was refused so many times, while so many times as many other attempts of the pool were admitted, is
+refused because of the request itself. Where the pool is refused often, more refusals are needed, so that chance
+explains them with this probability. Fewer others are enough, if those between its refusals leave no larger chance."""
 
 FAIR_SHARE = 0.75
 """The largest share of refusals that is taken for chance."""
 
 BEHIND = 3
-"""A request that was refused so many times goes behind the others while the pool admits none, so that the next probe is another
-request. Where a rate is measured, it does so at any time, and after one fewer in a row of the pool: it may be refused for its own sake, and
-its refusals slow the others down.
+"""A request that was refused so many times goes behind the others while the pool admits none, so that the next probe is
+another request. Where a rate is measured, it does so at any time, and after one fewer in a row of the pool: it may be
+refused for its own sake, and its refusals slow the others down.
 Up to this number, the refusals of one request lengthen the pause of the pool as refusals in a row do."""
 
 DEAD_PROBES, DEAD_TIMES = 8, 8
-"""A pool stops after so many refusals in a row, if they have lasted so many times as long as the longest row before, and twice
-``max_retry_after_s``."""
+"""A pool stops after so many refusals in a row, if they have lasted so many times as long as the longest row before,
+and twice ``max_retry_after_s``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,10 @@ class Failures:
 
     Attributes:
         own: How many were about the request itself: server faults, broken connections, its size or its mode.
-        in_vain: How many were by full servers, or about the request alone, since other attempts of the pool were last admitted.
-        of_pool: How many were refused for the rate of the pool, or by full servers. One of them says nothing of the request.
+        in_vain: How many were by full servers, or about the request alone, since other attempts of the pool were last
+            admitted.
+        of_pool: How many were refused for the rate of the pool, or by full servers. One of them says nothing of the
+            request.
         admitted: How many attempts of the pool had been admitted at the first of these.
         alone: Whether those for the rate are about the request alone.
     """
@@ -110,23 +112,26 @@ class Failures:
 class RetryPolicy:
     """When another attempt at a request follows a failed one, and after what pause.
 
-    A refusal for the rate of the pool uses up nothing of a request: while the provider admits others, it is tried again.
+    A refusal for the rate of the pool uses up nothing of a request: while the provider admits others, it is tried
+    again.
 
     Attributes:
-        max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that is not about the pool;
-            and by full servers, or by refusals for rate that only this request meets, as long as no other request of the pool is
-            admitted. With 1, no attempt follows the first one.
-        max_refused: How many attempts may be refused for the rate of the pool; ``None``: any number, while it admits others.
+        max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that is not about
+            the pool; and by full servers, or by refusals for rate that only this request meets, as long as no other
+            request of the pool is admitted. With 1, no attempt follows the first one.
+        max_refused: How many attempts may be refused for the rate of the pool; ``None``: any number, while it admits
+            others.
         max_elapsed_s: No attempt starts later than this after the first, in seconds; ``None``: without a bound.
-        backoff_s: The first pause when the provider names none, in seconds; it doubles with each failure, and with each refusal
-            of the pool since an attempt was admitted.
+        backoff_s: The first pause when the provider names none, in seconds; it doubles with each failure, and with each
+            refusal of the pool since an attempt was admitted.
         backoff_max_s: The longest such pause, in seconds.
         jitter: The random share of a pause, to either side.
         faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
             attempts is paced; a bare HTTP client does not.
-        max_retry_after_s: No retry if the provider asks for a longer pause (about a daily quota, for example), and a probe
-            after 15 s (60 s, if such a wait was true before) was refused, too. The pool then stops: until the end of that pause it
-            refuses further requests at once, and tries one after 10, 20, 40 minutes. It also stops when nothing was admitted for twice that time.
+        max_retry_after_s: No retry if the provider asks for a longer pause (about a daily quota, for example), and a
+            probe after 15 s (60 s, if such a wait was true before) was refused, too. The pool then stops: until the end
+            of that pause it refuses further requests at once, and tries one after 10, 20, 40 minutes. It also stops
+            when nothing was admitted for twice that time.
     """
 
     max_attempts: int = 6
@@ -151,8 +156,8 @@ class RetryPolicy:
         Args:
             failures: The failed attempts, this one included.
             refusal: The refusal; ``None`` for a server fault (5xx) or a broken connection.
-            row: The refusals of the pool in a row, this one included; ``None`` if it is about neither its rate nor the capacity
-                of its provider.
+            row: The refusals of the pool in a row, this one included; ``None`` if it is about neither its rate nor the
+                capacity of its provider.
             luck: A random number in [0, 1).
         """
         if refusal is not None and refusal.kind not in RETRIED:
@@ -221,17 +226,18 @@ def _asks(asked_s: float) -> str:
 class RetryBudget:
     """Bounds retries after faults and by full servers in proportion to success: further retries wait, spread out.
 
-    Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is left,
-    and then waits until it is earned. So servers that refuse three attempts of four by chance are used in full, and a
-    server that answers none gets one retry a second. Retries after a refusal for rate need no budget: they wait in the queue.
+    Every admitted attempt earns ``EACH`` retries, and every second ``PER_S``. A retry spends one, in advance if none is
+    left, and then waits until it is earned. So servers that refuse three attempts of four by chance are used in full,
+    and a server that answers none gets one retry a second. Retries after a refusal for rate need no budget: they wait
+    in the queue.
     """
 
     EACH = 3.0
     PER_S = 1.0
     MOST = 100.0
     RECENT_S = 5.0
-    """The time to earn a retry is estimated from the successes of about so many seconds, and again after as long: success may
-    begin or end meanwhile."""
+    """The time to earn a retry is estimated from the successes of about so many seconds, and again after as long:
+    success may begin or end meanwhile."""
 
     __slots__ = ("_admitted", "_earned", "_left", "_now_ns", "_recent")
 
@@ -250,7 +256,10 @@ class RetryBudget:
         return self._earned + max(-self._left, 0.0)
 
     def wait_s(self, now_ns: int, admitted: int, due: float) -> float:
-        """How many seconds pass until ``due`` retries are earned: a millisecond or more, and at most ``RECENT_S``. 0: they are."""
+        """How many seconds pass until ``due`` retries are earned: a millisecond or more, and at most ``RECENT_S``.
+
+        0: they are.
+        """
         self._earn(now_ns, admitted)
         if due <= self._earned:
             return 0.0

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
-"""The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at once, as
-many are read as in ``READ_AHEAD_NS``."""
+"""The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at
+once, as many are read as in ``READ_AHEAD_NS``."""
 
 
 class Worker(Protocol):
@@ -68,7 +68,10 @@ class Worker(Protocol):
         """The capacity of the plan of an account, whose requests wait in ``queue``."""
 
     def agreed(self, pool: str, text: str) -> str:
-        """What the first process of the store has noted under ``pool``: ``text``, if that is this one. It waits for the store."""
+        """What the first process of the store has noted under ``pool``: ``text``, if that is this one.
+
+        It waits for the store.
+        """
 
     @property
     def running(self) -> bool:
@@ -108,10 +111,12 @@ class Scheduler:
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
-        by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a provider.
+        by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a
+            provider.
         fails: Whether the last call by hand had no answer.
         patience: For how long the beginnings of its streams are held.
-        prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by it.
+        prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by
+            it.
     """
 
     further: Sequence[Scheduler] = ()

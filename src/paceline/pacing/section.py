@@ -1,10 +1,10 @@
 """The critical section of a pool: one lock, and what follows each change: grants, the timer, wake-ups.
 
-One thread at a time is in the section. A finalizer or a signal handler can run anywhere, also in that thread. What it wants
-to change is deferred until the section ends, and then the section is entered again, until no such change is left.
+One thread at a time is in the section. A finalizer or a signal handler can run anywhere, also in that thread. What it
+wants to change is deferred until the section ends, and then the section is entered again, until no such change is left.
 
-Everything that may wait or run code of others follows outside of the lock: threads and tasks are woken, the store's worker
-is informed, events are sent.
+Everything that may wait or run code of others follows outside of the lock: threads and tasks are woken, the store's
+worker is informed, events are sent.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Section:
         clock: The clock.
         lines: The log lines of the pool.
         lateness: The granted waiters that have not continued.
-        poke: Informs the worker that an exchange with the store is due, and returns whether it will be made; ``None`` where this
-            process keeps the quotas alone.
+        poke: Informs the worker that an exchange with the store is due, and returns whether it will be made; ``None``
+            where this process keeps the quotas alone.
         running: Whether the worker's thread lives.
     """
 

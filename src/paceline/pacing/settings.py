@@ -1,7 +1,7 @@
 """The settings of a limiter, each declared once: type, default, unit and bounds, text.
 
-From a declaration follow the argument of :class:`~paceline.limiter.limiter.Limiter` and its documentation, the setting of
-a file with its check, the variable ``PACELINE_...``, and the lines of the help, the JSON schema and docs/config.md.
+From a declaration follow the argument of :class:`~paceline.limiter.limiter.Limiter` and its documentation, the setting
+of a file with its check, the variable ``PACELINE_...``, and the lines of the help, the JSON schema and docs/config.md.
 """
 
 from __future__ import annotations

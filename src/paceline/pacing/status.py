@@ -203,8 +203,8 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
 def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
     """The state of ``pool`` in one level, under the names of metrics: ``rpm_remaining``, ``rate_limit_429_count``.
 
-    Of a quota per minute or day there are ``_limit``, ``_remaining``, ``_reset_s`` and, of a window, ``_resets_at``, after
-    the name of the quota in a file of limits (``rpm``, ``tpd``); where two count a day, the lower amounts.
+    Of a quota per minute or day there are ``_limit``, ``_remaining``, ``_reset_s`` and, of a window, ``_resets_at``,
+    after the name of the quota in a file of limits (``rpm``, ``tpd``); where two count a day, the lower amounts.
     """
     found: dict[str, Any] = {}
     for m in pool.ledger.meters:

@@ -26,7 +26,8 @@ class Tries:
     Attributes:
         made: How many attempts were made.
         behind: Whether the next one goes to the end of its lane.
-        refusal: The refusal of the last attempt; ``None`` if it was none. It may be about the request alone, as those before show.
+        refusal: The refusal of the last attempt; ``None`` if it was none. It may be about the request alone, as those
+            before show.
     """
 
     __slots__ = ("_began_ns", "_due", "_failures", "_health", "_luck", "_policy", "behind", "made", "refusal")

@@ -1,7 +1,7 @@
 """What refusals show of the rate of one quota: the share of it that the provider admits, its ceiling.
 
-What was admitted between two refusals of a quota in demand is its refill. Without a refusal the ceiling climbs. The meter has the
-ceiling, and its tracker changes it: the methods return what it is to be.
+What was admitted between two refusals of a quota in demand is its refill. Without a refusal the ceiling climbs. The
+meter has the ceiling, and its tracker changes it: the methods return what it is to be.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ APART_S = 4.0
 """Two refusals at least this far apart show the rate between them: the level at the server was about zero at both."""
 
 CEILING_PART = 0.97
-"""A ceiling is set to this part of that rate. With the whole of it, refusals were twice as frequent, for 0.3 % of speed."""
+"""A ceiling is set to this part of that rate. With the whole of it, refusals were twice as frequent, for 0.3 % of
+speed."""
 
 CLIMB = 0.02
-"""By how much a learned ceiling climbs within the time between the two refusals, so that it climbs more slowly after a longer time. It
-climbs faster the longer there is no refusal."""
+"""By how much a learned ceiling climbs within the time between the two refusals, so that it climbs more slowly after a
+longer time. It climbs faster the longer there is no refusal."""
 
 CLIMB_NS = NS // 2
 """The shortest time between two steps of a climb."""
@@ -95,11 +96,14 @@ class CeilingTracker:
         self.climbed_ns, self._climb_s = now_ns, climb_s
 
     def climb(self, now_ns: int, m: Bucket, amount: float) -> float | None:
-        """The ceiling of ``m`` after a step, for an attempt of ``amount``; ``None``: no step is due. Idle time adds nothing."""
+        """The ceiling of ``m`` after a step, for an attempt of ``amount``; ``None``: no step is due.
+
+        Idle time adds nothing.
+        """
         if m.ceiling >= 1 or now_ns - self.climbed_ns < CLIMB_NS:
             return None
-        # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its refill.
-        # At least 1 s counts, because many small attempts come between two steps.
+        # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its
+        # refill. At least 1 s counts, because many small attempts come between two steps.
         demand_s = max(2 * amount * m.ns_per_unit / NS, 1.0)
         step_s = min((now_ns - self.climbed_ns) / NS, demand_s)
         self.climbed_ns = now_ns

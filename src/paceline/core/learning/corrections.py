@@ -24,11 +24,13 @@ QUOTAS_MAX = 16
 class Corrections:
     """Corrects the quotas of a ledger after answers.
 
-    A correction passes three levels. ``Meter.become`` changes the arithmetic for another amount. ``Ledger.adopt`` changes the
-    name and the given limit of the entry with it. :meth:`set_limit` also changes the source, begins an epoch, and informs the
-    other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and :meth:`spread` in the same way.
+    A correction passes three levels. ``Meter.become`` changes the arithmetic for another amount. ``Ledger.adopt``
+    changes the name and the given limit of the entry with it. :meth:`set_limit` also changes the source, begins an
+    epoch, and informs the other processes. A quota is spread by ``Spread`` (a meter), ``Ledger.spread`` and
+    :meth:`spread` in the same way.
 
-    :class:`~paceline.core.learning.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated`` and ``notices``.
+    :class:`~paceline.core.learning.learning.Learning` has the arguments, and the attributes ``guesses``, ``unstated``
+    and ``notices``.
 
     Attributes:
         ledger: The ledger.
@@ -102,7 +104,8 @@ class Corrections:
     def give_back(self, now_ns: int, reservation: Reservation) -> None:
         """Take a refused attempt off the stated quotas, because another limit has refused it.
 
-        Where processes share them, the store keeps the charge. So does a quota of a day: some hosts count refused attempts for it.
+        Where processes share them, the store keeps the charge. So does a quota of a day: some hosts count refused
+        attempts for it.
         """
         for index, entry in enumerate(self.entries):
             quota, tracker = entry.meter.quota, self.trackers.get(index)
@@ -134,7 +137,8 @@ class Corrections:
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; whether a quota is new or has changed.
 
-        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, a new quota is
+        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, a new
+        quota is
         added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without a limit.
         """
         limit = answer.limit
@@ -193,8 +197,10 @@ class Corrections:
     def _take_sent(self, now_ns: int, index: int, used: float, sent_ns: int) -> None:
         """Charge a quota that an answer has just stated: what is in flight, and what else is ``used`` by the answer.
 
-        What is in flight is charged as it was sent. The answer to an attempt that was sent at ``sent_ns`` may have counted some of
-        it: the attempts of about the same time come to the server in any order. A store charges what it grants from now on, and
+        What is in flight is charged as it was sent. The answer to an attempt that was sent at ``sent_ns`` may have
+        counted some of
+        it: the attempts of about the same time come to the server in any order. A store charges what it grants from now
+            on, and
         this process tells it what it lacks.
         """
         entry, ledger, tracker = self.entries[index], self.ledger, self.trackers[index]

@@ -1,7 +1,7 @@
 """Guesses: limits that may be too low, so that they are tested upward. No answer has confirmed them, or a refusal has lowered them.
 
-An unconfirmed limit is a published or an assumed one: neither the user nor an answer has stated it. It must neither turn a
-request away nor stall a run, so one that binds is raised with the attempts that were served. A published one is
+An unconfirmed limit is a published or an assumed one: neither the user nor an answer has stated it. It must neither
+turn a request away nor stall a run, so one that binds is raised with the attempts that were served. A published one is
 raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
 served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal.
 
@@ -30,12 +30,12 @@ SLOTS_MAX = 512
 """The most slots that a number which a refusal has named is raised to."""
 
 ROUNDS_MAX = 160
-"""Slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is 1, and each refusal after the first
-one doubles it, up to this number."""
+"""Slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is 1, and each
+refusal after the first one doubles it, up to this number."""
 
 RETEST_NS, RETEST_TIMES = 300 * NS, 12
-"""When a lowered limit is tested: after this time, or its period if that is longer. Each further refusal doubles the time, up to
-so many times the first."""
+"""When a lowered limit is tested: after this time, or its period if that is longer. Each further refusal doubles the
+time, up to so many times the first."""
 
 RETEST_STEP, RETEST_EACH_NS = 1.25, 60 * NS
 """By how much a test raises a limit, and how long one step lasts, unless the period is longer."""
@@ -45,8 +45,8 @@ class Guess:
     """How a limit is tested upward.
 
     Attributes:
-        most: The amount at which the test ends; infinite for an unconfirmed limit. For one that a refusal has lowered it is
-            what it was before, and for slots that a refusal has named ``SLOTS_MAX``.
+        most: The amount at which the test ends; infinite for an unconfirmed limit. For one that a refusal has lowered
+            it is what it was before, and for slots that a refusal has named ``SLOTS_MAX``.
         source: The source of that amount.
         wait_ns: Of a lowered limit, the time from a refusal to the test.
         test_ns: Of a lowered limit, when it is raised next.
@@ -198,8 +198,8 @@ class Guesses:
     ) -> list[tuple[int, float, Source, float]]:
         """The limits that rise after an attempt that the provider has served at the cost ``true``.
 
-        Of each: the index of the quota, the new amount, its source, and the gain of the level. Slots whose test has ended are
-        among them, with their present amount: it has held.
+        Of each: the index of the quota, the new amount, its source, and the gain of the level. Slots whose test has
+        ended are among them, with their present amount: it has held.
         """
         raises = []
         binding = self._binding(now_ns, self._ledger.amounts(reservation.cost))

@@ -17,12 +17,13 @@ from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation, within
 
 OPENING_TIMES, OPENING_PART = 20, 0.25
-"""A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an answer is
-over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One that has more time opens
-gently."""
+"""A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an
+answer is over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One
+that has more time opens gently."""
 
 PASSED_S = 3.0
-"""An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By less, clocks differ."""
+"""An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By
+less, clocks differ."""
 
 
 class Readings:
@@ -51,8 +52,8 @@ class Readings:
 
         1. The next restart of a quota that restarts, the refill, and the limit, with which a new quota is added.
         2. What a window has left.
-        3. By the tracker, the level, the burst, and whether the quota is a bucket. One that is none restarts, or is spread.
-        4. The level without a comparison, where the limit or the refill has changed.
+        3. By the tracker, the level, the burst, and whether the quota is a bucket. One that is none restarts, or is
+        spread. 4. The level without a comparison, where the limit or the refill has changed.
         """
         changed = False
         self._shown, self._shown_for = {}, reservation
@@ -113,8 +114,8 @@ class Readings:
     def _may_add(self, reading: Reading) -> bool:
         """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
 
-        One with a proved period must be the only one on its unit, or readings must agree about the period: some readings of
-        a counter look like a bucket's with another period. A quota with an assumed period is not added.
+        One with a proved period must be the only one on its unit, or readings must agree about the period: some
+        readings of a counter look like a bucket's with another period. A quota with an assumed period is not added.
         """
         if reading.period_s is None or reading.basis is Basis.STATED:
             return True
@@ -186,8 +187,9 @@ class Readings:
     ) -> bool:
         """Take the instant of the restart that an answer states; whether the quota is counted as one that restarts.
 
-        ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Without ``counts`` the quota may be a
-        bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store knows no such instants.
+        ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Without ``counts`` the quota
+        may be a bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store
+        knows no such instants.
         """
         entry = self._entries[index]
         tracker, m, limit, remaining = self._trackers.get(index), entry.meter, reading.limit, reading.remaining
@@ -242,8 +244,8 @@ class Readings:
     ) -> bool:
         """Take the period that readings have shown, and the ``limit``, which is per that period; whether the period is new.
 
-        A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period, so
-        the period stays, and the limit is converted. Else the period changes, and the given limit is converted.
+        A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period,
+        so the period stays, and the limit is converted. Else the period changes, and the given limit is converted.
         """
         entry, quota = self._entries[index], tracker.meter.quota
         known_s = tracker.stated_period_s or quota.period_s

@@ -12,8 +12,8 @@ LONGER_PERIOD = 2
 """An answer with a reset, or a wait, of more than so many periods is about a quota with a longer period."""
 
 REFILL_LACK, REFILL_SHARE = 10, 0.25
-"""A lack shows a period if it is at least so many times the resolution of its number, or at least this share of the limit. A
-smaller one misleads: a few attempts in a trailing period look like a bucket that takes an hour to refill."""
+"""A lack shows a period if it is at least so many times the resolution of its number, or at least this share of the
+limit. A smaller one misleads: a few attempts in a trailing period look like a bucket that takes an hour to refill."""
 
 REFILL_READINGS = 5
 """How many readings show the period of a bucket, if they agree."""
@@ -25,20 +25,22 @@ PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 6
 """The usual periods, the most usual ones first."""
 
 RENEWAL_GAP, RENEWAL_TIMES = 0.5, 1.2
-"""The longest reset of a counter is its period if the readings came for so many times its length (``RENEWAL_TIMES``), and no two of
-them were further apart than this share of it (``RENEWAL_GAP``). Then the counter has restarted in the meantime."""
+"""The longest reset of a counter is its period if the readings came for so many times its length (``RENEWAL_TIMES``),
+and no two of them were further apart than this share of it (``RENEWAL_GAP``). Then the counter has restarted in the
+meantime."""
 
 RENEWAL_LACK = 1.25
-"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is longer."""
+"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is
+longer."""
 
 
 class Refill:
     """The period of a quota, from readings.
 
-    A bucket that lacks a share of its limit is full after the same share of its period. So a reading with a lack and a reset
-    has bounds for the period. The bounds of a bucket have a part in common. The bounds of a counter that restarts, of a trailing
-    period, and of a bucket that is smaller than the limit have none. Of the smaller bucket ``remaining + reset x rate`` is its size in
-    all readings. The longest reset of a counter is its period.
+    A bucket that lacks a share of its limit is full after the same share of its period. So a reading with a lack and a
+    reset has bounds for the period. The bounds of a bucket have a part in common. The bounds of a counter that
+    restarts, of a trailing period, and of a bucket that is smaller than the limit have none. Of the smaller bucket
+    ``remaining + reset x rate`` is its size in all readings. The longest reset of a counter is its period.
 
     Attributes:
         sure: Whether the readings so far come from a bucket with one period.
@@ -103,8 +105,8 @@ class Refill:
         Args:
             sent_ns: When the attempt was sent; a reading of one that was sent before the last is left out.
             reading: The reading.
-            known: The amount of the quota as it was given. The first reading shows the period if its limit and reset have the rate
-                of the quota, in a longer period.
+            known: The amount of the quota as it was given. The first reading shows the period if its limit and reset
+                have the rate of the quota, in a longer period.
             known_s: Its period, in seconds.
             charged_since: The charges from an instant to this attempt, which is among them.
         """

@@ -37,8 +37,8 @@ FULL = 0.9
 class Refusals:
     """Learns from refusals for rate and growth.
 
-    A refusal that names no quota is taken for one about the tightest quota. One that names a quota which is not listed adds
-    it, if it states the limit; else that limit is measured.
+    A refusal that names no quota is taken for one about the tightest quota. One that names a quota which is not listed
+    adds it, if it states the limit; else that limit is measured.
 
     Args:
         corrections: Corrects the quotas.
@@ -58,16 +58,19 @@ class Refusals:
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal; whether it has added a quota, or stated another limit.
 
-        One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or growth shows only
-        that no unstated limit was the reason. Else:
+        One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or
+        growth shows only that no unstated limit was the reason. Else:
 
-        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds that refusals come by
+        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds
+        that refusals come by
            chance, what they have taught about the stated limit is forgotten.
         2. A stated limit is taken, or added as a quota.
-        3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on, and the attempt is taken off the
+        3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on, and the
+        attempt is taken off the
            quota. After a refusal that states nothing, to a request that was alone, it is so with what is left, too.
         4. What has a rule of its own: slots become fewer, a guess falls back, windows and stated restarts are doubted.
-        5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would lower the rate
+        5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would
+        lower the rate
            again and again, the rate is measured from then on.
         """
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
@@ -235,7 +238,8 @@ class Refusals:
     def _fitted(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Whether the quota at ``index`` had enough for a request that was alone, and is refused without a number.
 
-        Nothing else of it was used, or there is enough left for another such attempt. In a crowd the refusals themselves show what is left.
+        Nothing else of it was used, or there is enough left for another such attempt. In a crowd the refusals
+        themselves show what is left.
         """
         if index is None or not reservation.alone or refusal.sooner_s or refusal.retry_after_s:
             return False
@@ -247,8 +251,8 @@ class Refusals:
         """Whether a refusal that states no limit shows that the one at ``index`` is not the provider's.
 
         Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
-        without an index: there are slots only, or quotas of a day. A stated wait is enough for a counter that others have
-        used up. A short one shows another limit if the quota was spread before the attempt was sent.
+        without an index: there are slots only, or quotas of a day. A stated wait is enough for a counter that others
+        have used up. A short one shows another limit if the quota was spread before the attempt was sent.
         """
         if refusal.limit is not None or refusal.kind is not RefusalKind.RATE:
             return False
@@ -298,8 +302,9 @@ class Refusals:
     def _refutes(self, now_ns: int, index: int, m: Restarting, refusal: Refusal) -> bool:
         """Whether a refusal has refuted the restarts that answers state; then the quota is spread.
 
-        It has not if the window is used up, as one that asks to wait until the restart says, too: the provider may count more than was
-        charged. Before an answer has named the window, another one has in the second such window only.
+        It has not if the window is used up, as one that asks to wait until the restart says, too: the provider may
+        count more than was charged. Before an answer has named the window, another one has in the second such window
+        only.
         """
         if m.level(now_ns) <= 0:
             return False
@@ -319,8 +324,9 @@ class Refusals:
     def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
 
-        Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period: a refusal that
-        asks for such a wait is about an allowance, and one of the next minute must not spread them over a day.
+        Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period:
+        a refusal that asks for such a wait is about an allowance, and one of the next minute must not spread them over
+        a day.
         """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
         counted = [(i, m) for i, m in counted if not m.quota.is_long]

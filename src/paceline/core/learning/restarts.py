@@ -13,10 +13,12 @@ ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
 
 LEAST_NS = 3 * ROUNDED_NS
-"""If neither a reset nor their distance is as long, restarts are too close together: the rounding is too large a part of it."""
+"""If neither a reset nor their distance is as long, restarts are too close together: the rounding is too large a part
+of it."""
 
 JUMP = 0.5
-"""An instant that moves by this part of the longest reset is about the next restart. The reset of a trailing period moves by less."""
+"""An instant that moves by this part of the longest reset is about the next restart. The reset of a trailing period
+moves by less."""
 
 TRANSIT_NS = NS // 4
 """How long an attempt, or an answer, is on its way at most."""
@@ -32,10 +34,10 @@ class Written(Enum):
 class Restarts:
     """The instant of the next restart of a counter, as bounds.
 
-    An answer states the time until the restart. It was written between the sending of its attempt and its arrival, so each answer
-    bounds the instant from both sides. Where answers take too long for that, both times of writing are followed until one of them is
-    refuted. The bounds of answers about one restart have a part in common. The reset of a bucket and of a trailing period moves with
-    what is sent, before it is reached.
+    An answer states the time until the restart. It was written between the sending of its attempt and its arrival, so
+    each answer bounds the instant from both sides. Where answers take too long for that, both times of writing are
+    followed until one of them is refuted. The bounds of answers about one restart have a part in common. The reset of a
+    bucket and of a trailing period moves with what is sent, before it is reached.
 
     Attributes:
         low_ns: The earliest instant of the restart that was named last.
@@ -70,7 +72,8 @@ class Restarts:
             now_ns: The present.
             reset_s: Seconds until the restart; negative when it has passed.
             lack: What the quota lacked.
-            instant: Whether the answer states the instant, so that ``reset_s`` counts from now; else from when it was written.
+            instant: Whether the answer states the instant, so that ``reset_s`` counts from now; else from when it was
+                written.
 
         Returns:
             ``None``: the answer took so long, or the reset is so short, that it names no restart.
@@ -122,7 +125,10 @@ class Restarts:
         return read[left[0]]
 
     def _take_period(self, since_ns: int, low_ns: int, high_ns: int) -> None:
-        """Take the bounds of the distance of two restarts. An attempt of the later one was sent ``since_ns`` after the earlier one."""
+        """Take the bounds of the distance of two restarts.
+
+        An attempt of the later one was sent ``since_ns`` after the earlier one.
+        """
         distance_s = usual(low_ns / NS, high_ns / NS)
         self.most_s = min(self.most_s, distance_s)
         if since_ns < self._longest_ns - ROUNDED_NS:  # no restart has passed between

@@ -30,10 +30,10 @@ HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
 """An adaptive headroom at the start, and its bounds, in seconds of refill."""
 
 HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
-"""The length of a test of an adaptive headroom, and what must be left. The test looks for the least refill that the provider
-has left, by its headers. The headroom is halved if with half of it so much would still have been left. It stays if more than
-twice the headroom was left at all times, because then the quota was not in demand. A late attempt, and a refusal that raises the
-headroom, begin the test again."""
+"""The length of a test of an adaptive headroom, and what must be left. The test looks for the least refill that the
+provider has left, by its headers. The headroom is halved if with half of it so much would still have been left. It
+stays if more than twice the headroom was left at all times, because then the quota was not in demand. A late attempt,
+and a refusal that raises the headroom, begin the test again."""
 
 CLOCK_MARGIN = 1.15
 """A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
@@ -42,16 +42,16 @@ QUANTISED_MARGIN = 0.9
 """A quota whose ``remaining + reset x rate`` is below this share of the burst is a smaller bucket."""
 
 COUNTER_PART, COUNTER_NS = 20, 2 * NS
-"""A bucket asks to wait until it has refilled the refused amount. A refusal is a counter's if it asks to wait longer, by
-more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
+"""A bucket asks to wait until it has refilled the refused amount. A refusal is a counter's if it asks to wait longer,
+by more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
 EPOCHS_MAX = 1_000_000
-"""How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of them may
-equal the epoch of an older note. A shared ledger has fewer changes of rate and rule in its life."""
+"""How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of
+them may equal the epoch of an older note. A shared ledger has fewer changes of rate and rule in its life."""
 
 LARGE_CUT = 0.6
-"""A ceiling that falls below this part of itself, at once or step by step, was far from the rate of the provider. The next one is
-near it, if a limit is the reason: then there is no second such fall."""
+"""A ceiling that falls below this part of itself, at once or step by step, was far from the rate of the provider. The
+next one is near it, if a limit is the reason: then there is no second such fall."""
 
 
 class Note(NamedTuple):
@@ -98,8 +98,8 @@ class QuotaTracker:
 
     Attributes:
         charged: The sum of all charges.
-        shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
-            Corrections by :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
+        shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to
+            date. Corrections by :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
@@ -217,7 +217,8 @@ class QuotaTracker:
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
 
-        The server may have counted the attempts of about the same time after this one, so that all of them are used at least.
+        The server may have counted the attempts of about the same time after this one, so that all of them are used at
+        least.
         """
         if reading.remaining is None or not self.meter.bursts:
             return
@@ -231,7 +232,10 @@ class QuotaTracker:
         self._change(now_ns, What.SHIFT, by_ns)
 
     def _full_since(self, now_ns: int, since_ns: int) -> int:
-        """When the quota is full again if the charges since an instant are all that it lacks. It is emptied by them at most."""
+        """When the quota is full again if the charges since an instant are all that it lacks.
+
+        It is emptied by them at most.
+        """
         quota, full_ns = self.meter.quota, 0
         first = bisect_right(self._slices, (since_ns - SLICE_NS, math.inf))
         sums = [*(before for _, before in self._slices[first + 1 :]), self.charged]
@@ -240,7 +244,10 @@ class QuotaTracker:
         return min(full_ns, now_ns + math.ceil(quota.burst * quota.ns_per_unit))
 
     def begin_epoch(self, now_ns: int) -> None:
-        """Begin another epoch: the rate or the rule has changed. What was measured of them is forgotten, a low headroom, too."""
+        """Begin another epoch: the rate or the rule has changed.
+
+        What was measured of them is forgotten, a low headroom, too.
+        """
         self.epoch += 1
         self._rate.forget()
         self.raise_headroom(HEADROOM_S)
@@ -290,8 +297,8 @@ class QuotaTracker:
             sent_ns: When the attempt was sent.
             note: Its note.
             reading: The reading.
-            limit_is_higher: Whether the provider's limit is above the given one. Then the reading can lower the level, and
-                shows nothing else.
+            limit_is_higher: Whether the provider's limit is above the given one. Then the reading can lower the level,
+                and shows nothing else.
             lower_only: Whether the reading cannot raise the level. It shows all else.
 
         Returns:
@@ -347,8 +354,9 @@ class QuotaTracker:
     def look_at_kept(self, now_ns: int, open_before: Callable[[int], float]) -> None:
         """Raise the level if the charges were too high at the reading that is kept for it.
 
-        What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A reading
-        before the last one that changed the level is not used: what it does not count yet has been learned since.
+        What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A
+        reading before the last one that changed the level is not used: what it does not count yet has been learned
+        since.
 
         Args:
             now_ns: The present.
@@ -383,7 +391,8 @@ class QuotaTracker:
     def used_by(self, sent_ns: int, amount: float, lack: float) -> tuple[float, float]:
         """The least and the most that is used now of a counter that lacked ``lack`` at an attempt of ``amount``, sent at ``sent_ns``.
 
-        The attempt is in the lack, and others of about the same time may be. Of a quota whose charges are corrected, the most is unknown.
+        The attempt is in the lack, and others of about the same time may be. Of a quota whose charges are corrected,
+        the most is unknown.
         """
         after = max(self.charged - self._charged_until(sent_ns + self.about_ns), 0.0)
         since = self.charged - self._charged_before(sent_ns - self.about_ns)
@@ -485,7 +494,8 @@ class QuotaTracker:
     def _blame_burst(self, now_ns: int, sent_ns: int, note: Note, amount: float) -> None:
         """Lower the burst cap to what was used when the attempt was refused, if the bucket should have had enough left.
 
-        If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised instead.
+        If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised
+        instead.
         """
         bucket = self.meter
         learned_unit_ns = bucket.ns_per_unit
@@ -504,9 +514,9 @@ class QuotaTracker:
     ) -> int:
         """When the bucket will be full, by the refusal of an attempt of ``amount``.
 
-        By the numbers of the refusal, if it has them: what is left now, and the charge of the attempt, which is kept. Else
-        by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the pause, if others wait or are in flight. To a lone
-        request a refusal without numbers says nothing of the level.
+        By the numbers of the refusal, if it has them: what is left now, and the charge of the attempt, which is kept.
+        Else by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the
+        pause, if others wait or are in flight. To a lone request a refusal without numbers says nothing of the level.
         """
         bucket = self.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
