@@ -12,7 +12,7 @@ from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import SettingsError
 from paceline.emulator.world import Admitted, Refused
 
-DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
+DOCS = Path(__file__).parents[2] / "docs" / "testing.md"
 
 
 def world(name, **changes) -> World:
