@@ -127,7 +127,7 @@ class Refusals:
                 amount = reservation.amounts[index]
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
                 other = refusal.unit is None and index in ample
-                after_ns = None if reservation.alone else pause_ns
+                after_ns = None if reservation.alone and _is_bare(refusal) else pause_ns
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, after_ns) and not other:
                     self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
                 changed = self._measure_instead(now_ns, index, tracker, reservation, refusal) or changed
@@ -241,7 +241,7 @@ class Refusals:
         Nothing else of it was used, or there is enough left for another such attempt. In a crowd the refusals
         themselves show what is left.
         """
-        if index is None or not reservation.alone or refusal.sooner_s or refusal.retry_after_s:
+        if index is None or not reservation.alone or not _is_bare(refusal):
             return False
         m, amounts = self._entries[index].meter, reservation.amounts
         own = amounts[index] if index < len(amounts) else 0.0
@@ -355,3 +355,9 @@ class Refusals:
             if 0 < limit < tracker.meter.quota.amount:
                 self._corrections.set_limit(now_ns, index, 2 * limit, self._entries[index].source)
                 tracker.fall_back(now_ns, limit)
+
+
+def _is_bare(refusal: Refusal) -> bool:
+    """Whether it states no amount and no wait."""
+    stated = (refusal.limit, refusal.used, refusal.retry_after_s, refusal.sooner_s)
+    return not refusal.limits and all(one is None for one in stated)
