@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import re
 import subprocess
 import sys
 import threading
 import tomllib
 from datetime import date
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -25,6 +27,7 @@ from paceline.config import Config, data_set
 from paceline.config.servers import server
 from paceline.core.results import PacelineWarning, QuotaError, SourceKind
 from paceline.facts.lives import Life
+from paceline.gateway.private import find_way
 from paceline.gateway.server import end_watch
 from paceline.gateway.upstreams import _configured
 from paceline.limiter.limiter import Limiter
@@ -376,6 +379,19 @@ class TestAProjectsSettings:
     @pytest.mark.parametrize(
         ("text", "name", "host"),
         [
+            *(
+                (f"[upstreams]\n{name} = {{ base_url = '{url}', key_env = 'OPENAI_API_KEY' }}", name, urlsplit(url).hostname)
+                for name, url in [
+                    ("openai", "http://api.openai.com/v1"),
+                    ("openai", "https://api.openai.com:9999"),
+                    ("openai", "https://evil.example\\.api.openai.com"),
+                    ("azure", "https://attacker.openai.azure.com"),
+                    ("databricks", "https://attacker.cloud.databricks.com"),
+                    ("baseten", "https://attacker.api.baseten.co"),
+                    ("groq", "https://api.openai.com"),
+                ]
+            ),
+            ('base_url = "http://api.openai.com"\nprovider = "openai"', "openai", "api.openai.com"),
             ('[upstreams]\nopenai = { base_url = "http://elsewhere.example" }', "openai", "elsewhere.example"),
             ('base_url = "http://elsewhere.example/v1"\nprovider = "openai"', "openai", "elsewhere.example"),
             ('[upstreams]\nmine = { provider = "openai", base_url = "http://10.0.0.5" }', "mine", "10.0.0.5"),
@@ -389,7 +405,8 @@ class TestAProjectsSettings:
         file = str(tmp_path / "paceline.toml")
         with pytest.raises(QuotaError) as error:
             server(config, name, environ)
-        assert f"a key would go to {host}, which is no host of " in str(error.value)
+        why = "which is no host of|which any customer of|in clear text|at a port"
+        assert re.search(rf"a key would go to {re.escape(host)}, ({why})", str(error.value))
         assert str(error.value).endswith(f"name it with --config {file}")
         assert server(project(tmp_path, text, named=True), name, environ).key == "sk-secret"
         by_variable = Config.load(tmp_path / "paceline.toml", {"PACELINE_CONFIG": file})
@@ -400,7 +417,9 @@ class TestAProjectsSettings:
     @pytest.mark.parametrize(
         ("table", "more"),
         [
-            ('azure = { base_url = "https://mine.openai.azure.com", key_env = "MINE" }', {}),
+            ('openai = { base_url = "https://api.openai.com:443/v1", key_env = "MINE" }', {}),
+            ('bedrock = { base_url = "https://bedrock-runtime.eu-west-1.amazonaws.com", key_env = "MINE" }', {}),
+            ('vertex = { base_url = "https://europe-west1-aiplatform.googleapis.com", key_env = "MINE" }', {}),
             ('openai = { base_url = "https://eu.api.openai.com" , key_env = "MINE" }', {}),
             ('openai = { base_url = "http://127.0.0.1:9/v1", key_env = "MINE" }', {}),
             ('openai = { base_url = "http://h.example", key_env = "MINE" }', {"PACELINE_UPSTREAMS__OPENAI__BASE_URL": "http://mine.example"}),
@@ -410,6 +429,11 @@ class TestAProjectsSettings:
         file = tmp_path / "paceline.toml"
         file.write_text(f"[upstreams]\n{table}", "utf-8")
         assert server(Config.load(file, more), table.partition(" ")[0], {"MINE": "sk-mine"}).key == "sk-mine"
+
+    def test_beside_a_found_file_the_environment_may_name_any_address(self, tmp_path):
+        config = project(tmp_path, ROW, named=False)
+        environ = {"OPENAI_BASE_URL": "http://mine.example/v1", "OPENAI_API_KEY": "sk-mine"}
+        assert server(find_way(config, environ).servers, "openai", environ).key == "sk-mine"
 
     def test_a_found_file_changes_no_known_provider(self, tmp_path):
         before = PROVIDERS["openai"]

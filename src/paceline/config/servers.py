@@ -21,6 +21,7 @@ from paceline.providers.registry import (
     base_of,
     checked_key,
     is_loopback,
+    is_own,
     no_keys,
     provider_for_host,
     provider_named,
@@ -46,8 +47,13 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
         raise QuotaError(f"invalid {variable}: {error}") from None
 
 
-UPSTREAMS, BASE_URL, ARGUMENTS = "upstreams", "base_url", "command line"
-"""Names of settings, and of the place of those that a command was given."""
+UPSTREAMS, BASE_URL, ARGUMENTS, ENVIRONMENT = "upstreams", "base_url", "command line", "the environment"
+"""Names of settings, and of the places of those that a command was given, or its program finds."""
+
+
+class UnnamedError(QuotaError):
+    """A file that was found leads a key where only a named one may."""
+
 
 FILE: Final = "_FILE"
 """What follows the name of a variable with a key in the name of the one with its file, as images of containers have it."""
@@ -161,7 +167,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     key, file = _server_key(name, table, named, environ)
     at_host = provider_for_host(urlsplit(base_url).hostname or "")
     if key:
-        _check_named(config, name, base_url, named, at_host)
+        _check_named(config, name, base_url, named)
     provider = at_host if at_host is not None and at_host.name == named.name else named
     if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
         provider = with_account(provider, name)
@@ -172,12 +178,12 @@ def check_address(config: Config) -> None:
     """Look where ``base_url`` leads keys.
 
     Raises:
-        QuotaError: It stands in a file that was found, and is no address of the provider, nor on this machine.
+        UnnamedError: It stands in a file that was found, and is neither https at a host of the provider alone, nor this machine.
     """
     if config.base_url:
         at_host = provider_for_host(urlsplit(config.base_url).hostname or "")
         provider = provider_named(config.provider) if config.provider else at_host or provider_named("openai")
-        _check_named(config, "", config.base_url, provider, at_host)
+        _check_named(config, "", config.base_url, provider)
 
 
 def _server_key(
@@ -197,28 +203,35 @@ def _server_key(
     return key, file
 
 
-def _check_named(config: Config, name: str, base_url: str, provider: Provider, at_host: Provider | None) -> None:
+def _check_named(config: Config, name: str, base_url: str, provider: Provider) -> None:
     """A key goes to an address in a file only if it is the provider's own, or this machine, or the user has named the file.
 
     Raises:
-        QuotaError: The file was found, and names another address.
+        UnnamedError: The file was found, and names another address.
     """
     key = (UPSTREAMS, name, BASE_URL) if config.upstreams.get(name, {}).get(BASE_URL) else (BASE_URL,)
-    origin, host = config.origins.get(key, ""), urlsplit(base_url).hostname or ""
-    if (
-        config.trusted
-        or origin.startswith((ENV_PREFIX, ARGUMENTS))
-        or base_url == host_root(provider)
-        or is_loopback(host)
-    ):
-        return
-    entry = PROVIDERS.get(base_of(at_host.name)) if at_host is not None else None
-    if at_host is None or base_of(at_host.name) != base_of(provider.name) or (entry is not None and entry.rootless):
+    origin, url = config.origins.get(key, ""), urlsplit(base_url)
+    host = url.hostname or ""
+    named = config.trusted or origin.startswith((ENV_PREFIX, ARGUMENTS, ENVIRONMENT))
+    why = "" if named or is_loopback(host) else _why_foreign(provider, host, url.scheme, url.netloc)
+    if why:
         file = re.sub(r":\d+$| \[tool.paceline\]$", "", origin)
-        raise QuotaError(
-            f"{origin}: {'.'.join(key)}: a key would go to {host}, which is no host of {provider.name}, by a file that you have not named:"
+        raise UnnamedError(
+            f"{origin}: {'.'.join(key)}: a key would go to {host}, {why}, by a file that you have not named:"
             f" look at it, then name it with --config {file}"
         )
+
+
+def _why_foreign(provider: Provider, host: str, scheme: str, netloc: str) -> str:
+    """Why an address is not one where the provider alone reads keys; empty if it is."""
+    entry, at_host = PROVIDERS.get(base_of(provider.name)), provider_for_host(host)
+    rootless = entry is not None and entry.rootless
+    if rootless or not is_own(provider, host):
+        theirs = at_host is not None and base_of(at_host.name) == base_of(provider.name) and not rootless
+        return f"which any customer of {provider.name} may have" if theirs else f"which is no host of {provider.name}"
+    if scheme != "https":
+        return "in clear text: write https"
+    return "" if netloc.lower() in (host, f"{host}:443") else f"at a port that is not the one of {provider.name}"
 
 
 def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:

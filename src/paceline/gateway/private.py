@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from paceline.config import Config, parse_base_url
-from paceline.config.servers import FILE, server
+from paceline.config.servers import ENVIRONMENT, FILE, server
 from paceline.core.results import QuotaError
 from paceline.gateway.handover import listen
 from paceline.gateway.keys import KeyFile
@@ -280,7 +280,7 @@ def _told(root: str, variable: str) -> str:
 
 def _with(config: Config, tables: Mapping[str, Any]) -> Config:
     """Settings with the servers in ``tables``, and no other one."""
-    return replace(config.having({"upstreams": tables}, "the environment"), provider=None) if tables else config
+    return replace(config.having({"upstreams": tables}, ENVIRONMENT), provider=None) if tables else config
 
 
 def _server_of(

@@ -244,6 +244,18 @@ def known_host(host: str) -> str:
     return name if name in PROVIDERS else ""
 
 
+def is_own(provider: Provider, host: str) -> bool:
+    """Whether ``host`` is the provider's by its whole name, below one, or by its region.
+
+    A host like ``*.openai.azure.com`` is its customers': anyone may register one.
+    """
+    if not re.fullmatch(r"[a-z0-9.-]+", host):  # HTTP libraries disagree about "\\" and the like
+        return False
+    hosts = set(provider.hosts)
+    below = (one.removeprefix("*.") for one in hosts if one.startswith("*."))
+    return not hosts.isdisjoint(_named_for(host)) or any(one in hosts and host.endswith(f".{one}") for one in below)
+
+
 @lru_cache(maxsize=256)
 def _at_host(provider: Any, host: str) -> Provider:
     """The provider; where each host has limits of its own (Azure's resources, Bedrock's regions), the one for ``host``."""
@@ -281,8 +293,7 @@ def _owner(host: str) -> str | None:
     name = _hosts.get(host) or known.get(host)
     if name is not None:  # mostly
         return name
-    label, _, rest = host.partition(".")
-    patterns = [host, f"*-{label.rpartition('-')[2]}.{rest}", f"{label}.*.{rest.partition('.')[2]}"]
+    patterns = _named_for(host)
     while "." in host:
         host = host.partition(".")[2]
         patterns.append(f"*.{host}")
@@ -290,6 +301,12 @@ def _owner(host: str) -> str | None:
         name for hosts in ((_hosts, known), (others,)) for one in patterns for each in hosts if (name := each.get(one))
     )
     return next(found, None)
+
+
+def _named_for(host: str) -> list[str]:
+    """``host``, and the patterns of it whose ``*`` is a region of the provider."""
+    label, _, rest = host.partition(".")
+    return [host, f"*-{label.rpartition('-')[2]}.{rest}", f"{label}.*.{rest.partition('.')[2]}"]
 
 
 @cache
