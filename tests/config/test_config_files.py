@@ -2,6 +2,7 @@
 
 import json
 import linecache
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -392,6 +393,25 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         assert warning.filename == __file__
         assert linecache.getline(__file__, warning.lineno).strip() == "paceline.Limiter.load(name)"
         assert str(warning.message).startswith(f"a.yaml:2: {text.partition(':')[0]}")
+
+
+@pytest.mark.parametrize(
+    "name", ["openai/gpt-6-luna", "openai/*", "gpt-6-luna", "claude/x", "groq/openai/gpt-oss-120b"]
+)
+def test_a_unit_that_no_provider_counts(write, name):
+    text = f'provider = "groq"\n[limits]\n"{name}" = ["5 bananas/min", "9 requests/min"]'
+    assert re.search(
+        r"^paceline.toml: limits: .*: no provider counts 'bananas', write e.g. requests", message(write(text))
+    )
+    assert "no provider counts 'bananas'" in message(
+        write(""), {"PACELINE_LIMITS__OPENAI__GPT_6_LUNA": "5 bananas/min"}
+    )
+
+
+def test_units_that_some_provider_counts_and_those_of_pools_of_one_s_own(write):
+    text = '[limits]\nstarts = "7 starts/min"\n"acme/m" = "5 bananas/min"\n"openai/gpt-image-2" = "5 images/min"\n'
+    text += '"groq/whisper-large-v3" = "7200 audio_seconds/hour"\n"cohere/x" = "9 input_images/min"'
+    assert len(load(write(text)).limits) == 5
 
 
 def test_overrides_are_not_for_files(write):

@@ -41,6 +41,7 @@ from paceline.config.sources import (
     FILES,
     Problems,
     SettingsSource,
+    dotted,
     environment,
     find_file,
     models_of,
@@ -48,14 +49,14 @@ from paceline.config.sources import (
 )
 from paceline.core.plan import PlanPolicy
 from paceline.core.queue import LaneSpec
-from paceline.core.quota import Quota, parse_quotas
+from paceline.core.quota import KNOWN_UNITS, REQUESTS, TOKENS, Quota, parse_quotas
 from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings, PlainSettings
-from paceline.providers.registry import provider_named
-from paceline.providers.tables import DEFAULT, known_providers, lookup
+from paceline.providers.registry import maker, prefixed, provider_named
+from paceline.providers.tables import DEFAULT, counted_units, known_providers, lookup
 
 __all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_base_url", "parse_limit"]
 
@@ -108,6 +109,7 @@ class Config(FileSettings):
         for source in [*environment(environ, SettingsTable.__annotations__, names), SettingsSource(chosen, where)]:
             config = config.updated(read(source, problems, overrides=True))
         config.use_facts()
+        _check_units(config, problems)
         try:
             if config.tier is not None and config.home in known_providers():
                 lookup(config.home, DEFAULT, config.tier)
@@ -198,6 +200,16 @@ def _breaker(breaker: BreakerPolicy | None, field: Key, value: Any) -> BreakerPo
     """The breaker with one of its fields, or on, or off."""
     breaker = breaker or BreakerPolicy()
     return replace(breaker, **{field[0]: value}) if field else breaker if value else None
+
+
+def _check_units(config: Config, problems: Problems) -> None:
+    """Report limits of providers' models on units that no provider counts: such a limit would hold nothing back."""
+    for name, quotas in config.limits.items():
+        own = {quota.unit for quota in quotas}.difference(KNOWN_UNITS)
+        is_model = prefixed(name) or maker(name) or name in models_of(config.provider or "")
+        if own and is_model and (wrong := sorted(own - counted_units())):
+            why = f"no provider counts {wrong[0]!r}, write e.g. {REQUESTS} or {TOKENS}; a quota of your own needs a name of its own"
+            problems.add(f"{config.origins[LIMITS, name]}: {dotted((LIMITS, name))}", why)
 
 
 def _merged(table: Mapping[str, Any], path: Key, value: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ _UNITS: Final = {
     "": REQUESTS, "requests": REQUESTS, "req": REQUESTS, "tokens": TOKENS, "project-tokens": TOKENS, "input-tokens": INPUT_TOKENS,
     "output-tokens": OUTPUT_TOKENS, "input-images": "input_images", "images": "images", "audio-seconds": AUDIO_SECONDS,
 }  # fmt: skip
-_ORDER: Final = list(dict.fromkeys(_UNITS.values()))
+UNITS: Final = list(dict.fromkeys(_UNITS.values()))
 # "tokens-per-minute", "req-10-second", "requests-day", "tokens-1h", "minute"; a month's quota is no speed, and is not read
 _FAMILY = re.compile(r"([a-z-]*?)(?:(?:^|-)(?:per-)?(?:(\d{1,5})-?)?(second|minute|hour|day|(?<=\d)[smhd]))?")
 # Of the IETF's draft: "api";q=1000;w=300 and "api";r=999;t=295; of its older form limit=100, remaining=50, reset=5
@@ -124,7 +124,7 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
     # The family of all tokens repeats the one of the input or of the output.
     split = any(unit in (INPUT_TOKENS, OUTPUT_TOKENS) for unit, _ in found)
     kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
-    return sorted(kept, key=lambda reading: (_ORDER.index(reading.unit), reading.period_s or 0))
+    return sorted(kept, key=lambda reading: (UNITS.index(reading.unit), reading.period_s or 0))
 
 
 @lru_cache(maxsize=4_096)

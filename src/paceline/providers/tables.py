@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from paceline import facts
 from paceline.core.hints import did_you_mean
-from paceline.core.quota import Quota, parse_quotas
+from paceline.core.quota import KNOWN_UNITS, Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
 from paceline.facts.lives import Life, newer_row
 from paceline.providers.parse import spelled, undated
@@ -194,6 +194,15 @@ def ending(provider: str, model: str) -> str:
 def known_providers() -> tuple[str, ...]:
     """The providers that have a table."""
     return tuple(sorted(name for name, head in facts.heads().items() if "ladders" in head))
+
+
+@facts.cached
+def counted_units() -> frozenset[str]:
+    """The units that providers count, by their tables and headers."""
+    from paceline.providers.quota_headers import UNITS
+
+    found = (quota.unit for name in known_providers() for one in models(name) for quota in lookup(name, one).quotas)
+    return frozenset((*KNOWN_UNITS, *UNITS, *found))
 
 
 def tiers(provider: str) -> list[str]:
