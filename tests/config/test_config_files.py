@@ -384,6 +384,13 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         with pytest.warns(PacelineWarning, match="'opnai' is used as a provider of your own; did you mean 'openai'"):
             assert load(write("concurrency.opnai = 3")).concurrency == {"opnai": 3}
 
+    @pytest.mark.parametrize("provider", ["opnai", "acme", "ollama"])
+    @pytest.mark.filterwarnings("ignore:'opnai' is used")
+    def test_no_tier_of_it_is_known(self, write, provider):
+        text = message(write(f'provider = "{provider}"\ntier = 99'))
+        assert text.startswith(f"paceline.toml: no tiers of {provider} are known")
+        assert ("did you mean 'openai'" in text) == (provider == "opnai")
+
     @pytest.mark.parametrize("text", ["concurrency:\n  opnai: 3\n", "defaults:\n  opnai: {default: {rpm: 5}}\n"])
     def test_it_is_told_where_it_stands_at_the_line_that_loads_it(self, write, text):
         name = write(text, "a.yaml")

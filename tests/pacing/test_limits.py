@@ -201,6 +201,14 @@ def test_an_invalid_provider_or_tier(provider, tier, message):
         Limiter.for_provider(provider, tier=tier)
 
 
+def test_a_provider_that_is_nearly_a_known_one_is_told():
+    with pytest.warns(PacelineWarning, match="'opnai' is used as a provider of your own; did you mean 'openai'"):
+        Limiter(provider="opnai")
+    Limiter(provider="acme")
+    Limiter({"opnai/*": "9 requests/min"}, provider="opnai")
+    Limiter(provider="OpenAI@eu")
+
+
 @pytest.mark.parametrize("given", [{"x": 500}, {"x": None}, {"x": ["5 requests/min", 7]}])
 def test_an_invalid_limit(given):
     with pytest.raises(QuotaError, match=r"limit of 'x': .* is no quota: write it as a text, e.g. '.* requests/min'"):

@@ -56,7 +56,7 @@ from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.settings import PacingSettings, PlainSettings
 from paceline.providers.registry import maker, prefixed, provider_named
-from paceline.providers.tables import DEFAULT, counted_units, known_providers, lookup
+from paceline.providers.tables import DEFAULT, counted_units, lookup
 
 __all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_base_url", "parse_limit"]
 
@@ -111,7 +111,7 @@ class Config(FileSettings):
         config.use_facts()
         _check_units(config, problems)
         try:
-            if config.tier is not None and config.home in known_providers():
+            if config.tier is not None and config.home is not None:
                 lookup(config.home, DEFAULT, config.tier)
         except QuotaError as error:  # no such tier
             problems.add(config.origins["tier",], error)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from reprlib import Repr
 from typing import Annotated, Any, Final, Literal, cast, get_args, get_type_hints
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.allowances import check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S, Setting, declared
-from paceline.providers.registry import ALIASES, PROVIDERS, suggest
+from paceline.providers.registry import ALIASES, slip, suggest
 from paceline.stores import as_store
 
 try:
@@ -581,7 +580,5 @@ def _check_provider(source: SettingsSource, path: Place) -> None:
     """Warn if ``path`` has a provider that is unknown but has nearly the name of a known one."""
     if path[0] in (CONCURRENCY, JOINT) or (path[0] in (LIMITS, "defaults") and len(path) == 3):
         provider = path[1].partition("/")[0].strip().lower()
-        near = get_close_matches(provider, [*PROVIDERS, *ALIASES], 1, 0.85)
-        if near and near[0] != provider and provider != "default":
-            hint = f"{path[1]!r} is used as a provider of your own; did you mean {near[0]!r}?"
+        if provider != "default" and (hint := slip(provider)):
             warn(f"{source.place(path[:2])}: {hint}")

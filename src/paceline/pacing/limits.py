@@ -100,12 +100,15 @@ class Limits:
         self.settings = settings
         self.provider = None
         if provider is not None:
-            from paceline.providers.registry import provider_named
+            from paceline.providers.registry import provider_named, slip
             from paceline.providers.tables import lookup
 
             if not isinstance(provider, str) or not provider.strip():
                 raise QuotaError(f"provider is {provider!r}: it must be the name of a provider, e.g. 'openai'")
             self.provider = provider_named(provider).name
+            own = any(name.startswith(f"{self.provider}/") for name in self.given)  # so it is meant
+            if not own and (hint := slip(provider)):
+                self.warn(provider, hint)
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
         self._overrides = overrides(settings.rpm_override, settings.tpm_override)

@@ -135,6 +135,14 @@ def is_provider(name: str) -> bool:
     return clean in PROVIDERS or clean in _added
 
 
+def slip(name: str) -> str:
+    """A hint if ``name`` is no known provider but nearly one; else empty."""
+    if is_provider(name):
+        return ""
+    near = did_you_mean(base_of(name), [*PROVIDERS, *ALIASES], cutoff=0.85)
+    return near and f"{name!r} is used as a provider of your own{near}"
+
+
 def prefixed(name: str) -> tuple[Provider, str] | None:
     """The provider and its model in a name like ``groq/openai/gpt-oss-120b``; ``None`` if the name begins with no known provider."""
     prefix, _, model = name.partition("/")
