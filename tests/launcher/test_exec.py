@@ -248,6 +248,16 @@ def test_without_a_key_there_is_no_gateway():
         assert err.startswith("paceline exec: no key is set")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no command touch")
+def test_a_program_is_not_started_beside_a_file_that_leads_its_key_away(tmp_path):
+    (tmp_path / "paceline.toml").write_text('[upstreams.openai]\nbase_url = "http://elsewhere.example"')
+    _, err = run("touch", "ran", code=2, cwd=tmp_path, environ={"OPENAI_API_KEY": "k"})
+    assert err.startswith(
+        "paceline exec: paceline.toml: upstreams.openai.base_url: a key would go to elsewhere.example"
+    )
+    assert not (tmp_path / "ran").exists()
+
+
 @LONG
 def test_pytest_and_modules_are_paced(world, tmp_path):
     script(tmp_path, "def test_one(): ask(3)", "test_one.py")

@@ -64,6 +64,7 @@ def command(
     **given: Any,
 ) -> None:
     """Run COMMAND with its requests paced: in all its Python processes, and for other programs through a gateway."""
+    from paceline.config.servers import UnnamedError
     from paceline.launcher.command import FORCE, StartError, run
     from paceline.launcher.kind import is_python
     from paceline.pacing.lack import raise_files
@@ -98,7 +99,7 @@ def command(
             for line in told:
                 click.echo(f"paceline exec: {line}", err=True)
         except PacelineError as error:
-            if gateway or strict or login:
+            if gateway or strict or login or isinstance(error, UnnamedError):
                 click.echo(f"paceline exec: {error}", err=True)
                 sys.exit(USAGE)
             hint = f"there is no gateway for programs that are not Python: {error}"
