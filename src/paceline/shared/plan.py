@@ -19,8 +19,8 @@ from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost
 from paceline.core.results import COOL_DOWN, Decision, Refusal, Reservation, WaitUntil
 from paceline.shared.capacity import StoreSide
-from paceline.shared.messages import Note, Noted, Refused, Settled, StoreReply
-from paceline.shared.schedule import PLACE_NS
+from paceline.shared.messages import POLL_NS, Note, Noted, Refused, Settled, StoreReply
+from paceline.shared.schedule import ASK_AGAIN_NS, PLACE_NS
 
 KNOWN_NS: Final = NS
 """For how long a process goes on by the last reply: with many requests, a message a second."""
@@ -39,6 +39,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self.ledger = own
         self._probe: Reservation | None = None  # that all processes wait for
         self._goes = self._probes = False  # the last reply lets one go, as the probe
+        self._tested_ns = 0  # until then the outcome of another process's probe is awaited
         self._known = self.allowance.state  # of all processes
         self._person_ns = 0  # when a person was told of
 
@@ -56,14 +57,18 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             return PENDING
         decision = super().reserve(now_ns, waiter)
         if isinstance(decision, WaitUntil):
-            as_of_ns = self.holdings.snapshot.as_of_ns
-            self._schedule.held_ns = min(decision.at_ns, as_of_ns + PLACE_NS)  # another process may open it
+            self._schedule.held_ns = min(decision.at_ns, self._ask_ns(now_ns))  # another process may open it
         elif self._probes and isinstance(decision, Reservation):
             self._probe, self._probes, self._goes = decision, False, False
         if self.plan.person_ns > self._person_ns + THERE_NS // 60:
             self._person_ns = self.plan.person_ns
             self._note(now_ns, PERSON, "")
         return decision
+
+    def _ask_ns(self, now_ns: int) -> int:
+        """When to ask the store next: soon, while a probe of another process is under way."""
+        after_ns = ASK_AGAIN_NS if now_ns < self._tested_ns else PLACE_NS
+        return self.holdings.snapshot.as_of_ns + max(after_ns, self.membership.peers * POLL_NS)
 
     def _is_known(self, now_ns: int, phase: PausePhase) -> bool:
         is_new = self.membership.state.known and now_ns < self.holdings.snapshot.as_of_ns + KNOWN_NS
@@ -86,9 +91,15 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         """Take what other processes know, and whether one may go."""
         if reply is None or self.membership.state.alone:
             return
+        pause, self._goes = self.ledger.pause, bool(reply.grants)
+        if self._goes:
+            self._tested_ns = 0
+        elif pause.phase is CLOSED and now_ns >= pause.until_ns:  # it was to be tested now: another process does
+            self._tested_ns = now_ns + min(reply.pause_ns, OPENS_NS)
         for note in reply.notes:
             self._hear(now_ns, note)
-        pause, self._goes = self.ledger.pause, bool(reply.grants)
+        if now_ns < self._tested_ns:
+            self._schedule.ask_ns = min(self._schedule.ask_ns, self._ask_ns(now_ns))
         if self._goes:
             self._probes = reply.probe
             if pause.phase is CLOSED and self.holdings.outbox.empty:
@@ -99,6 +110,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
     def _hear(self, now_ns: int, note: Note) -> None:
         try:
             if note.key == SHUT:
+                self._tested_ns = 0
                 if not self.holdings.outbox.has_note(SHUT):  # else what this process knows is newer
                     self.allowance.adopt(now_ns - note.age_ns, json.loads(note.text))
                     self._known = self.allowance.state
