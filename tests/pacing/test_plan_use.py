@@ -58,6 +58,17 @@ def test_the_first_answer_of_the_next_window_is_ours():
         assert use.own == (0.5 if window else 0.25)  # of the first window nobody saw the beginning
 
 
+def test_a_window_of_seconds_is_another_one_after_its_end():
+    use = WindowUse()
+    for at_s, until_s in ((1.0, 20.0), (21.0, 40.0)):  # both used up by the first answer that this process sees
+        read(use, 0.8, at_s, until_s)
+        use.charge(MAIN, 100.0)
+        read(use, 1.0, at_s + 1, until_s)
+        assert use.own == pytest.approx(0.2)
+    read(use, 1.0, 41.0, 60.0)  # as another process has heard
+    assert (use.own, use.sessions()) == (0.0, [])
+
+
 def test_answers_of_requests_that_were_under_way_together_come_in_any_order():
     use = WindowUse()
     read(use, 0.0)

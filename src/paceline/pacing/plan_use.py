@@ -8,6 +8,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
+from paceline.core.allowance import SAME_END_NS
+from paceline.core.quota import NS
 from paceline.estimation.plan_weight import PlanWeight
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ class WindowUse:
         ends_s = None if reading.until_s is None else reading.read_s + reading.until_s
         used = self._used if reading.used is None else reading.used
         late = sent_s < self._used_s
-        another = self._is_another(used, ends_s, late=late)
+        another = self._is_another(used, ends_s, reading.read_s, late=late)
         if late and not another and used is not None and self._used is not None:
             used = max(used, self._used)
         if another:
@@ -110,8 +112,11 @@ class WindowUse:
             self._used, self._used_s = used, reading.read_s
         self._ends_s = self._ends_s if ends_s is None else ends_s
 
-    def _is_another(self, used: float | None, ends_s: float | None, *, late: bool) -> bool:
-        later = ends_s is not None and self._ends_s is not None and ends_s > self._ends_s + ANOTHER_S
+    def _is_another(self, used: float | None, ends_s: float | None, read_s: float, *, late: bool) -> bool:
+        later = False
+        if ends_s is not None and self._ends_s is not None:
+            has_ended = read_s >= self._ends_s  # a window of seconds has an end that is little later
+            later = ends_s > self._ends_s + (SAME_END_NS / NS if has_ended else ANOTHER_S)
         return later or (not late and used is not None and self._used is not None and used < self._used - ANOTHER)
 
     def charge(self, client: Client, amount: float) -> None:
