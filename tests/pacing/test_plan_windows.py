@@ -1,7 +1,9 @@
 """What is kept of the windows of plans: the newest reading of each, until it ends, and a bounded number."""
 
+from paceline.core.allowance import Shut
 from paceline.pacing import plans
 from paceline.pacing.plans import Plans
+from paceline.providers.base import Usage
 from paceline.providers.plan_headers import PlanReading
 
 NOW_S = 1_790_000_000.0
@@ -22,12 +24,31 @@ def test_the_newest_reading_counts_until_its_window_ends():
     rows = kept.status(ns(NOW_S + 12))
     assert [(row["account"], row["window"], row["used"], row["ends_s"], row["ends_at"]) for row in rows] == [
         ("a", "5h", 0.1, 1e13 - 12, None),
-        ("b", "7d", 0.3, None, None),
         ("b", "5h", 0.2, 28.0, "2026-09-21T14:14:00Z"),
+        ("b", "7d", 0.3, None, None),
     ]
     assert [row["window"] for row in kept.status(ns(NOW_S + 40))] == ["5h", "7d"]
     kept.forget("b")
     assert len(kept.status(ns(NOW_S))) == 1
+
+
+def test_a_window_of_which_only_a_status_is_stated_is_shown_when_it_is_used_up():
+    kept = Plans()
+    kept.read("a", [PlanReading("overage", status="rejected", scope="money", read_s=NOW_S)])
+    assert kept.status(ns(NOW_S)) == []
+    shut = Shut("overage", "shut", ns(NOW_S), 0, ns(NOW_S + 60), 1)
+    [row] = kept.status(ns(NOW_S), [("a", None, shut)])
+    assert (row["window"], row["state"], row["status"]) == ("overage", "shut", "rejected")
+
+
+def test_what_went_through_here_is_of_the_present_window_only():
+    kept = Plans()
+    for used in (0.5, 0.7):
+        kept.read("a", [PlanReading("5h", used, 60.0, length_s=5 * H, read_s=NOW_S)])
+        kept.charge("a", ["5h"], Usage(input_tokens=100))
+    shut = Shut("5h", "shut", ns(NOW_S), 0, ns(NOW_S + 60), 3)
+    rows = [kept.status(ns(NOW_S + at_s), [("a", None, shut)])[0] for at_s in (1, 61)]
+    assert [(row["own"], len(row["sessions"]), row["state"]) for row in rows] == [(0.2, 1, "shut"), (None, 0, "shut")]
 
 
 def test_no_more_is_kept_than_is_bounded(monkeypatch):
@@ -35,7 +56,7 @@ def test_no_more_is_kept_than_is_bounded(monkeypatch):
     monkeypatch.setattr(plans, "KEPT_MAX", 2)
     kept = Plans()
     for account in "abc":
-        kept.read(account, [PlanReading(f"{n}h", read_s=NOW_S) for n in range(5)])
+        kept.read(account, [PlanReading(f"{n}h", 0.1, read_s=NOW_S) for n in range(5)])
     assert [(row["account"], row["window"]) for row in kept.status(ns(NOW_S))] == [
         (account, f"{n}h") for account in "bc" for n in (2, 3, 4)
     ]

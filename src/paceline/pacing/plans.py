@@ -129,7 +129,7 @@ class Plans:
         now_s = now_ns / NS
         with self._lock:
             kept = [(account, reading) for account, rows in self._windows.items() for reading in rows.values()]
-            kept.sort(key=lambda one: (one[0], one[1].length_s or 0.0, one[1].window))
+            kept.sort(key=lambda one: (one[0], one[1].length_s or inf, one[1].window))
             rows: dict[tuple[str, ...], PlanStatus] = {
                 (account, one.window): _status(account, one, self._uses[account][one.window], now_s)
                 for account, one in kept
@@ -147,7 +147,12 @@ class Plans:
         for account, waits in held:
             if (open_row := rows.get((account, waits.window))) is not None and open_row["state"] == "open":
                 open_row["state"], open_row["waiting"] = "held", waits.waiting
-        return [row for row in rows.values() if row["state"] != "open" or row["ends_s"] is None or row["ends_s"] > 0]
+        return [row for row in rows.values() if row["state"] != "open" or _is_told(row)]
+
+
+def _is_told(row: PlanStatus) -> bool:
+    """Whether the row of a window that is open says something: its share, or an end to come."""
+    return row["used"] is not None if row["ends_s"] is None else row["ends_s"] > 0
 
 
 class Stated:
@@ -191,6 +196,8 @@ class Stated:
 
 def _status(account: str, reading: PlanReading, use: WindowUse, now_s: float) -> PlanStatus:
     ends_at_s = None if reading.until_s is None else reading.read_s + reading.until_s
+    if ends_at_s is not None and ends_at_s <= now_s:
+        use = WindowUse()  # of the window that follows nothing is known
     return {
         "account": account,
         "window": reading.window,
