@@ -118,6 +118,7 @@ NOT_RUN = {
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
     r"^paceline check --admin": "asks a provider: tests/check",
     r"facts-2027-01\.toml|limits update --undo": "needs the file of a newer data set: tests/providers",
+    r"^paceline usage http": "needs the gateway that it asks: tests/gateway",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
     r"--shard 1/3|requests\.shard": "needs the other shards: docs/first_minutes.md",
 }

@@ -40,7 +40,7 @@ def test_every_scenario_can_be_meant_and_admits_something(name):
 
 
 def test_the_table_in_the_docs_lists_them_all():
-    rows = re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text().partition("## Scenarios")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text().partition("## Choose a scenario")[2], re.MULTILINE)
     assert sorted(rows) == scenarios()
 
 
