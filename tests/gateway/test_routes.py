@@ -209,6 +209,7 @@ def test_an_answer_that_has_begun_is_not_begun_again(routed, servers, client):
         ({"m": "opena/x"}, "'opena' is no server or group; did you mean 'openai'"),
         ({"m": "openai"}, "has no model: write openai/MODEL"),
         ({"m": ["openai/x"] * 7}, "it has 7 targets: give 1 to 6"),
+        ({"m": ["openai/x", "openai/y", "openai/x"]}, "'openai/x' stands there twice"),
         ({"m": "openai/*"}, "a name can have one '*'"),
         ({"*/*": "openai/*"}, "a name can have one '*'"),
         ({"m": [1]}, "write a list of servers with a model"),
@@ -217,3 +218,14 @@ def test_an_answer_that_has_begun_is_not_begun_again(routed, servers, client):
 def test_what_is_no_target(models, said):
     with pytest.raises(QuotaError, match=said.replace("*", r"\*")):
         Upstreams(Config.load(environ={}, given={"upstreams": {"openai": {}}, "models": models}), {})
+
+
+def test_the_most_specific_name_wins():
+    models = {"emu/*": "a/*", "*": "a/*", "*-luna": "b/*", "g*": "b/*", "gpt*": "c/*", "gpt*a": "a/1*", "gpt-6": "a/6"}
+    tables = {name: {"provider": "vllm", "base_url": "http://127.0.0.1:9"} for name in "abc"}
+    names = ("emu/gpt-6-luna", "x-luna", "gx-luna", "gpt-6-luna", "gpt-7", "gpt-6", "x")
+    for order in (1, -1):
+        given = {"upstreams": tables, "models": dict(list(models.items())[::order])}
+        routes = Upstreams(Config.load(environ={}, given=given), {}).native.routes
+        places = [routes.find(name)[0].target for name in names]
+        assert places == ["a/gpt-6-luna", "b/x", "b/x-luna", "a/1-6-lun", "c/-7", "a/6", "a/x"]

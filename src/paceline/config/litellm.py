@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from paceline.config.schema import TARGETS_MAX, parse_base_url
+from paceline.config.schema import TARGETS_MAX, parse_base_url, part_of, specific
 from paceline.core.results import QuotaError
 from paceline.providers.registry import PROVIDERS, base_of, is_provider, maker, provider_named
 from paceline.providers.roots import host_root
@@ -554,10 +554,9 @@ class _Conversion:
         """The places of a name, which may be one that a pattern stands for."""
         if name in found:
             return found[name]
-        for pattern, targets in found.items():
-            before, star, behind = pattern.partition("*")
-            if star and name.startswith(before) and name.endswith(behind) and len(name) >= len(before + behind):
-                return [target.replace("*", name[len(before) : len(name) - len(behind)]) for target in targets]
+        for pattern in sorted(found, key=specific):
+            if "*" in pattern and (part := part_of(name, pattern)) is not None:
+                return [target.replace("*", part) for target in found[pattern]]
         return []
 
     def variables(self) -> list[str]:

@@ -129,6 +129,19 @@ def table(example: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def specific(pattern: str) -> tuple[int, int]:
+    """Sorts the names that match one name: first the one with the most text before its ``*``, then behind it. No two are equal there."""
+    before, _, behind = pattern.partition("*")
+    return -len(before), -len(behind)
+
+
+def part_of(name: str, pattern: str) -> str | None:
+    """What the ``*`` of ``pattern`` stands for in ``name``; ``None``: it does not match."""
+    before, _, behind = pattern.partition("*")
+    matches = name.startswith(before) and name.endswith(behind) and len(name) >= len(before + behind)
+    return name[len(before) : len(name) - len(behind)] if matches else None
+
+
 def parse_base_url(text: str) -> str:
     """The server's address without a slash at the end; a ``/v1`` stays, for paths that have no version of their own.
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from paceline.config import Config
-from paceline.config.schema import TARGETS_MAX
+from paceline.config.schema import TARGETS_MAX, part_of, specific
 from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
 from paceline.core.results import QuotaError
@@ -180,23 +180,21 @@ class Routes:
     def __init__(self, models: Mapping[str, Sequence[str]], places: Mapping[str, Destination]) -> None:
         self._places = places
         self._exact: dict[str, tuple[Destination, ...]] = {}
-        self._patterns: list[tuple[str, str, Sequence[str]]] = []  # what stands before and behind the "*"
+        self._patterns = {name: models[name] for name in sorted(models, key=specific) if "*" in name}
         for name, targets in models.items():
             self._check(name, targets)
-            before, star, behind = name.partition("*")
-            if star:
-                self._patterns.append((before, behind, targets))
-            else:
+            if "*" not in name:
                 self._exact[name] = tuple(self._place(name, target) for target in targets)
-        self._patterns.sort(key=lambda one: -len(one[0] + one[1]))
 
     def _check(self, name: str, targets: Sequence[str]) -> None:
         if not 0 < len(targets) <= TARGETS_MAX:
             raise QuotaError(f"models.{name}: it has {len(targets)} targets: give 1 to {TARGETS_MAX}")
         if name.count("*") > 1 or any(one.count("*") > name.count("*") for one in targets):
             raise QuotaError(f"models.{name}: a name can have one '*', and a target one only if its name has it")
-        for target in targets:
+        for place, target in enumerate(targets):
             server, slash, model = target.partition("/")
+            if target in targets[:place]:
+                raise QuotaError(f"models.{name}: {target!r} stands there twice: what it can't answer, it gets once")
             if server not in self._places:
                 hint = did_you_mean(server, self._places) or f"; known: {', '.join(self._places)}"
                 raise QuotaError(f"models.{name}: {target!r}: {server!r} is no server or group{hint}")
@@ -211,10 +209,10 @@ class Routes:
         """The places of ``name``, in their order; none for an unknown one."""
         if name in self._exact:
             return self._exact[name]
-        for before, behind, targets in self._patterns:
-            if name.startswith(before) and name.endswith(behind) and len(name) >= len(before) + len(behind):
-                part = name[len(before) : len(name) - len(behind)]
-                return tuple(self._place(name, target.replace("*", part)) for target in targets)
+        for pattern, targets in self._patterns.items():
+            if (part := part_of(name, pattern)) is not None:
+                meant = dict.fromkeys(target.replace("*", part) for target in targets)
+                return tuple(self._place(name, target) for target in meant)
         return ()
 
     def _place(self, name: str, target: str) -> Destination:
@@ -228,7 +226,7 @@ class Routes:
         """Whether a server has a metered call at ``path``, decoded."""
         every = [
             *self._exact.values(),
-            *([self._places[one.partition("/")[0]] for one in part] for *_, part in self._patterns),
+            *([self._places[one.partition("/")[0]] for one in part] for part in self._patterns.values()),
         ]
         return any(place.members[0].provider.describe(path, {}) is not None for places in every for place in places)
 
