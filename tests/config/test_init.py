@@ -174,6 +174,29 @@ class TestConversion:
         assert said in "\n".join(made.lost)
         Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
 
+    @pytest.mark.parametrize("key", ["none", "EMPTY", "sk-no-key-required", "fake-api-key", "lm-studio", "sk-1234"])
+    @pytest.mark.parametrize("model", ["hosted_vllm/a", "openai/a"])
+    def test_a_key_that_stands_for_none_is_not_asked_for(self, key, model):
+        one = {"model": model, "api_base": "http://127.0.0.1:8000/v1", "api_key": key}
+        made = convert({"model_list": [{"model_name": "m", "litellm_params": one}]})
+        config = Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
+        if key == "sk-1234":
+            assert len(made.variables) == 1
+        else:
+            assert made.variables == []
+            assert [one.key for one in Upstreams(config, {"OPENAI_API_KEY": "sk-of-openai"}).values()] == ["none"]
+
+    def test_fallbacks_of_a_pattern_and_hidden_names(self):
+        entries = [("*-luna", "groq/*"), ("gpt-*", "openai/gpt-*"), ("m", "groq/m")]
+        made = convert({
+            "model_list": [{"model_name": name, "litellm_params": {"model": model}} for name, model in entries],
+            "router_settings": {
+                "fallbacks": [{"m": ["gpt-6-luna"]}], "model_group_alias": {"n": {"model": "m", "hidden": True}}
+            },
+        })  # fmt: skip
+        assert made.settings["models"]["m"] == ["groq/m", "openai/gpt-6-luna"]
+        assert "model_group_alias: n: hidden: " in "\n".join(made.lost)
+
     def test_an_address_for_all_is_that_of_each_deployment(self):
         deployments = [{"model_name": "m", "litellm_params": {"model": "openai/foo", "api_key": "os.environ/MY_KEY"}}]
         for more in (

@@ -129,7 +129,7 @@ def test_clients_keep_their_address_their_names_and_their_secret(moved, file):
     assert len(server.seen) == len(NAMES[file.stem])
     assert not [led_to for led_to, sent in server.seen if SECRET.encode() in sent]
     bare = {led_to.partition("/")[0] for led_to, sent in server.seen if b"key-of-" not in sent}
-    assert bare == ({"vllm_8000", "ollama_11434"} if file.stem == "own_machines" else set())
+    assert bare == ({"vllm_8000", "ollama_11434", "openai_7997"} if file.stem == "own_machines" else set())
     other = openai.OpenAI(base_url=f"{running.url}/v1", api_key="sk-another", max_retries=0)
     with other, pytest.raises(openai.AuthenticationError):
         ask(other, name)

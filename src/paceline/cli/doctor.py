@@ -188,7 +188,7 @@ class Page:
                     self.problems.append(str(error))
                 else:
                     if at.key:
-                        yield f"upstreams.{named}", str(at.key_file or at.key_env)
+                        yield f"upstreams.{named}", str(at.key_file or at.key_env or at.key)
 
     def _settings(self, config: Config) -> Iterator[Row]:
         from paceline.config.show import BY_DEFAULT, rows

@@ -37,6 +37,13 @@ ELSEWHERE: Final = {
 BASES: Final = ("API_BASE", "BASE_URL")
 """The ends of names of variables with the address of a provider, as litellm and the clients of providers have them."""
 
+PLACEHOLDERS: Final = frozenset({
+    "none", "null", "na", "empty", "dummy", "fake", "anything", "unused", "ignored", "placeholder", "no", "notneeded", "notused", "notrequired",
+    "nokeyneeded", "nokeyrequired", "ollama", "vllm", "lmstudio",
+})  # fmt: skip
+"""What stands for a key before a server that asks for none, without punctuation, ``sk`` and ``api_key`` (documentation of litellm,
+of vLLM (``EMPTY``), Ollama (``ollama``), LM Studio (``lm-studio``) and llama.cpp (``sk-no-key-required``), 2026-11)."""
+
 TRANSLATED: Final = ("anthropic", "gemini", "cohere")
 """Providers with an API of their own beside OpenAI's."""
 
@@ -187,7 +194,7 @@ class _Conversion:
         self._lost: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
         self._needed: dict[str, None] = {}
-        self._servers: dict[tuple[str, str, str], str] = {}
+        self._servers: dict[tuple[str, str, str | None], str] = {}
         self._upstreams: dict[str, dict[str, Any]] = {}
         self._deployments: list[_Deployment] = []
         self._patterns: dict[str, list[str]] = {}
@@ -319,14 +326,17 @@ class _Conversion:
             )
         return self._entry(provider, root, self._variable(provider, root, key, place))
 
-    def _variable(self, provider: str, root: str, key: str, place: str) -> str:
-        """The variable of a key; empty for the usual one of its provider.
+    def _variable(self, provider: str, root: str, key: str, place: str) -> str | None:
+        """The variable of a key; ``None`` for the usual one of its provider, empty for no key.
 
         A key that the file has for an address of its own gets a variable of its own: the provider's must not go there.
         """
         known = PROVIDERS.get(provider)
         usual = known.key_env if known is not None else f"{_slug(provider)}_API_KEY".upper()
         variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else ""
+        if root and _is_placeholder(key):
+            self._lose(place, "api_key: it stands for no key, and none is needed")
+            return ""
         if key and not variable:
             own = f"{_words(provider, root)}_API_KEY".upper() if root else usual
             keys = self._keys.setdefault(own, [])
@@ -335,19 +345,23 @@ class _Conversion:
             self._lose(place, f"api_key: a key is written in the file: put it into the variable {variable}")
         if key or not root:
             self._needed[variable or usual] = None
-        return "" if variable == usual else variable
+        return None if variable in ("", usual) else variable
 
-    def _entry(self, provider: str, root: str, variable: str) -> str:
+    def _entry(self, provider: str, root: str, variable: str | None) -> str:
         """The name of a server, which is added to ``[upstreams]`` when it comes first."""
         identity = (provider, root, variable)
         if identity not in self._servers:
-            words = _words(provider, root, variable)
+            words = _words(provider, root, variable or "")
             server, number = words, 2
             while server in self._upstreams:
                 server, number = f"{words}_{number}", number + 1
             self._servers[identity] = server
-            settings = {"provider": provider if server != provider else "", "base_url": root, "key_env": variable}
-            self._upstreams[server] = {key: value for key, value in settings.items() if value}
+            settings = {
+                "provider": provider if server != provider else None,
+                "base_url": root or None,
+                "key_env": variable,
+            }
+            self._upstreams[server] = {key: value for key, value in settings.items() if value is not None}
         return self._servers[identity]
 
     def _root(self, provider: str, params: Mapping[str, Any], place: str) -> str | None:
@@ -476,6 +490,11 @@ class _Conversion:
         found = {name: list(dict.fromkeys(targets)) for name, targets in found.items() if targets}
         aliases = _table(self._router, "model_group_alias")
         for alias, meant in aliases.items():
+            if isinstance(meant, Mapping) and meant.get("hidden"):
+                self._lose(
+                    "router_settings",
+                    f"model_group_alias: {alias}: hidden: GET /v1/models lists it; a key without it in its models sees it not",
+                )
             name = meant.get("model") if isinstance(meant, Mapping) else meant
             if targets := [one for one in found.get(str(name), ()) if "*" not in one]:
                 found[str(alias)] = targets
@@ -584,6 +603,12 @@ def _named(params: Mapping[str, Any]) -> tuple[str, str]:
     if slash:  # a prefix that is not known here is a provider of litellm's with OpenAI's API, or one that paceline does not serve
         return (base_of(provider_named(prefix).name) if is_provider(prefix) else _slug(prefix)), rest
     return maker(params["model"]) or "openai", params["model"]
+
+
+def _is_placeholder(key: str) -> bool:
+    """Whether a text in the place of a key is none."""
+    words = re.sub(r"[^a-z0-9]", "", key.lower().removeprefix("sk-"))
+    return words in PLACEHOLDERS or words.removesuffix("key").removesuffix("api") in PLACEHOLDERS
 
 
 def _words(provider: str, root: str, variable: str = "") -> str:

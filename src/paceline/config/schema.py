@@ -340,7 +340,7 @@ class UpstreamTable(TypedDict, total=False):
 
     base_url: Annotated[Text, AfterValidator(parse_base_url)]
     provider: Text
-    key_env: Text
+    key_env: Annotated[str, AfterValidator(str.strip), expected("a text")]  # empty: it asks for no key
     key_file: Text
     models: Annotated[dict[Name, Text], table('"gpt-6-luna" = "my-deployment"')]
 

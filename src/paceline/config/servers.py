@@ -58,6 +58,9 @@ class UnnamedError(QuotaError):
 FILE: Final = "_FILE"
 """What follows the name of a variable with a key in the name of the one with its file, as images of containers have it."""
 
+NO_KEY: Final = "none"
+"""What a server gets that asks for no key, which ``key_env = ""`` says: SDKs and groups want one."""
+
 
 def read_key(file: Path) -> str:
     """The key in a file.
@@ -166,7 +169,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     variable = table.get("key_env", named.key_env)
     key, file = _server_key(name, table, named, environ)
     at_host = provider_for_host(urlsplit(base_url).hostname or "")
-    if key:
+    if key and variable:
         _check_named(config, name, base_url, named)
     provider = at_host if at_host is not None and at_host.name == named.name else named
     if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
@@ -197,6 +200,8 @@ def _server_key(
             raise QuotaError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
         return _key_of(Path(table["key_file"]))
     variable = table.get("key_env", named.key_env)
+    if not variable and named.key_env:
+        return NO_KEY, None
     key, file = key_in(environ, variable)
     if not key and "key_env" in table:
         raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
@@ -253,7 +258,7 @@ def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
             raise QuotaError(f"groups.{name}: {member!r} is no server in [upstreams]{hint}")
     made = ServerGroup(name, {member: server(config, member, environ) for member in members}, options)
     for member, one in made.members.items():
-        if not one.key_env:
+        if not one.provider.key_env:
             raise QuotaError(f"groups.{name}: {member!r} cannot be a member: {no_keys(base_of(one.provider.name))}")
     try:
         made.choice()

@@ -194,7 +194,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
         one = server(way.servers, name, environ)
         if not one.key and is_loopback(urlsplit(one.root).hostname or ""):
             way.real[one.key_env] = "none"
-        elif "key_env" in config.upstreams.get(name, {}):
+        elif config.upstreams.get(name, {}).get("key_env"):
             way.keys.append(one.key_env)  # which the program does not need
     named = {name: name for name in tables if name in NAMES}
     if tables and (native := Upstreams(way.servers, way.real).native) is not None:
