@@ -22,7 +22,7 @@ def add(file, name, given, *more):
 
 def test_a_client_keeps_its_secret_and_its_hash_alone_is_kept(serve, emulator, client, tmp_path):
     file, hashed = tmp_path / "keys.json", hashlib.sha256(b"sk-of-another-client").hexdigest()
-    done = add(file, "old", f"{OLD}\n", "--limit", "10 usd/day")
+    done = add(file, "old", f"\ufeff{OLD}\r\n", "--limit", "10 usd/day")
     assert (done.exit_code, done.stdout) == (0, ""), done.output
     assert add(file, "hash", f"sha256:{hashed.upper()}\n").exit_code == 0
     assert OLD not in file.read_text() + done.output
@@ -45,6 +45,10 @@ def test_a_client_keeps_its_secret_and_its_hash_alone_is_kept(serve, emulator, c
         ("sk-" + "ab" * 20, "can be guessed"),
         ("0a" * 32, "can be a secret or the hash of one"),
         ("sha256:12", "64 hex digits"),
+        ("sha256:" + "0" * 64, "of no secret"),
+        ("sha256:" + hashlib.sha256(b"").hexdigest(), "of no secret"),
+        (f"LITELLM_KEY={OLD}", "it stands in quotes or behind NAME="),
+        (f"'{OLD}'", "it stands in quotes or behind NAME="),
         (OLD, "the key first has this secret already"),
     ],
 )

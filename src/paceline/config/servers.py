@@ -69,7 +69,7 @@ def read_key(file: Path) -> str:
         QuotaError: The file cannot be read, or has no key; the message does not quote it.
     """
     try:
-        key = file.read_text("utf-8").strip()
+        key = file.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     if not key:

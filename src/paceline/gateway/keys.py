@@ -44,6 +44,7 @@ HASHED: Final = "sha256:"
 
 _HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 _SECRET: Final = re.compile(r"[!-~]{1,1000}")
+_DRESSED: Final = re.compile(r"(['\"`]).*\1$|[A-Za-z_]\w*=[^=]")  # in quotes, or a line of an .env
 _PREFIXED: Final = re.compile(r"[A-Za-z]{1,8}[-_]")
 _WORDS: Final = re.compile(r"[A-Za-z][a-z]{3,}|[A-Z]{4,}")
 _NO_WORD: Final = re.compile(r"[bcdfghjklmnpqrstvwxz]{4}", re.IGNORECASE)
@@ -370,14 +371,18 @@ def taken_over(text: str) -> str:
     Raises:
         QuotaError: It is no secret, or one that can be guessed; the message does not quote it.
     """
-    secret = text.strip()
+    secret = text.removeprefix("\ufeff").strip()  # editors of Windows begin a file with this mark
     if secret.lower().startswith(HASHED):
         hashed = secret[len(HASHED) :].strip()
         if not _HEX.fullmatch(hashed):
             raise QuotaError(f"behind {HASHED} stand the 64 hex digits of the SHA-256 of one secret")
+        if len(set(hashed)) < _VARIETY or hashed.lower() == digest(""):
+            raise QuotaError(f"what stands behind {HASHED} is the SHA-256 of no secret, or of an empty one")
         return hashed.lower()
     if not _SECRET.fullmatch(secret):
         raise QuotaError("one secret is asked for, in one line, of ASCII characters without spaces")
+    if _DRESSED.match(secret):
+        raise QuotaError("it stands in quotes or behind NAME=: write the secret alone, as its client sends it")
     if _HEX.fullmatch(secret):
         raise QuotaError(
             f"64 hex digits can be a secret or the hash of one, by which a thief of the hash would be let in: write {HASHED} before a hash,"
