@@ -12,6 +12,7 @@ from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.gateway import fallback, reading
 from paceline.gateway.keys import KeyFile
+from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 
 ANSWER = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "text": "hi"}
@@ -229,3 +230,24 @@ def test_the_most_specific_name_wins():
         routes = Upstreams(Config.load(environ={}, given=given), {}).native.routes
         places = [routes.find(name)[0].target for name in names]
         assert places == ["a/gpt-6-luna", "b/x", "b/x-luna", "a/1-6-lun", "c/-7", "a/6", "a/x"]
+
+
+def test_a_model_that_may_be_misspelt_is_named_at_the_start(tmp_path, caplog):
+    models = {
+        "m": ["openai/gtp-6-luna", "openai/gpt-6-luna", "openai/gtp-6-sol", "my/gpt-5-minni"],
+        "n": ["two/gpt-4o-minni", "openai/gpt-4o-2024-08-06", "vllm/gpt-6-lun"],
+    }
+    upstreams = {name: {} for name in ("openai", "vllm", "my", "one")}
+    upstreams["vllm"] = upstreams["my"] = upstreams["one"] = {"base_url": "http://127.0.0.1:9"}
+    upstreams["my"] = {"provider": "azure", **upstreams["my"]}
+    upstreams["one"] = {"provider": "openai", **upstreams["one"]}
+    given = {"upstreams": upstreams, "groups": {"two": {"members": ["openai", "one"]}}, "models": models}
+    config = Config.load(environ={}, given=given | {"limits": {"openai/gtp-6-sol": ["9 requests/min"]}})
+    settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
+    settings.warn(settings.check({}))
+    said = [one.getMessage() for one in caplog.records]
+    assert [line.partition(":")[0] for line in said] == ["models.m", "models.n"]
+    assert (
+        "'openai/gtp-6-luna': openai publishes no limits for a model 'gtp-6-luna'; did you mean 'gpt-6-luna'?"
+        in said[0]
+    )

@@ -146,6 +146,7 @@ def command(
         shown = f"[{host}]" if ":" in host else host
         address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
 
+        settings.warn(upstreams)
         for line in _greeting(address, settings, upstreams):
             click.echo(line)
         if demo:

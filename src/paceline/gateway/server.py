@@ -220,6 +220,12 @@ class ProcessSettings:
         self._limiter().close()
         return self._upstreams(environ)
 
+    def warn(self, upstreams: Upstreams) -> None:
+        """Log what keeps the gateway not from its start, and is likely an error."""
+        if upstreams.native is not None and upstreams.native.routes is not None:
+            for said in dict.fromkeys(upstreams.native.routes.misspelt(self.config.limits)):
+                log.warning("%s If the name is right, write its limits to [limits]", said)
+
 
 def end_watch() -> Callable[[str], None]:
     """Logs once for each model of a pool that it has ended or ends soon. It is sent all the same: only the provider refuses."""
