@@ -58,6 +58,15 @@ def test_short_windows_before_answers_that_take_as_long(window, form, dated):
     assert outcome.share >= least
 
 
+@pytest.mark.parametrize("others", [0, 20])
+def test_headers_as_of_the_end_of_answers_count_nothing_twice(others):
+    server = Server(offset_s=15.0, latency_s=(0.1, 0.6), form="seconds", late=True, limit=120, others=others)
+    outcome = run(server, "500 requests/min", jobs=300)
+    assert outcome.answered == 300
+    assert outcome.refused == 0
+    assert outcome.share >= 0.94
+
+
 @WORLD
 @pytest.mark.parametrize(
     ("server", "least"),

@@ -391,12 +391,11 @@ class QuotaTracker:
     def used_by(self, sent_ns: int, amount: float, lack: float) -> tuple[float, float]:
         """The least and the most that is used now of a counter that lacked ``lack`` at an attempt of ``amount``, sent at ``sent_ns``.
 
-        The attempt is in the lack, and others of about the same time may be. Of a quota whose charges are corrected,
-        the most is unknown.
+        The attempt is in the lack, and others of about the same time may be. So may all that were sent since: some
+        servers write the lack when they answer. Of a quota whose charges are corrected, the most is unknown.
         """
-        after = max(self.charged - self._charged_until(sent_ns + self.about_ns), 0.0)
         since = self.charged - self._charged_before(sent_ns - self.about_ns)
-        return lack + after, lack + since - amount if self.meter.quota.unit == REQUESTS else math.inf
+        return lack, lack + since - amount if self.meter.quota.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts."""
