@@ -13,6 +13,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from paceline.core.allowance import Allowance
+from paceline.core.checked import check, suggesting
 from paceline.core.ledger import Ledger
 from paceline.core.local import OPENS_NS, LocalCapacity
 from paceline.core.pause import OPEN
@@ -33,6 +34,7 @@ OVERAGES: Final = ("go on", "wait")
 SHUTS: Final = ("hold", "refuse")
 
 
+@suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPolicy:
     """How the windows of a plan are used: Claude Pro, Max and Team, ChatGPT with Codex.
@@ -59,6 +61,7 @@ class PlanPolicy:
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
+        check(self)
         if not 0 <= self.keep < 1:
             raise QuotaError(f"plans: keep is {self.keep!r}: it must be a share from 0 to below 1, e.g. 0.1")
         if self.stop_at is not None and not 0 < self.stop_at <= 1:

@@ -81,6 +81,7 @@ from paceline.limiter.limiter import Limiter
 from paceline.pacing.accounts import Payer
 from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import NAME_MAX, current_lane
+from paceline.pacing.retry import varied
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.pacing.tries import Tries
@@ -311,7 +312,7 @@ class Dispatch:
     def _once(self) -> Tries:
         """The attempts at a place that has others behind it: one, beside those that wait their turn for its limits."""
         pacer = self._limiter.pacer
-        return Tries(replace(pacer.retry, max_attempts=1), pacer.health, pacer.luck)
+        return Tries(varied(pacer.retry, max_attempts=1), pacer.health, pacer.luck)
 
     async def _prepared(
         self, request: Incoming, body: bytes, options: dict[bytes, str]

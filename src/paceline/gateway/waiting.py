@@ -21,7 +21,7 @@ from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
 from paceline.pacing.breaker import Health
 from paceline.pacing.permit import Permit
-from paceline.pacing.retry import Again, GiveUp, RetryPolicy
+from paceline.pacing.retry import Again, GiveUp, RetryPolicy, varied
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.tries import Tries
 from paceline.providers.registry import base_of
@@ -251,7 +251,7 @@ class PlanTries(Tries):
 
     def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float], *, bounded: bool) -> None:
         self._most_s = policy.max_retry_after_s if bounded else RUN_S
-        super().__init__(replace(policy, max_retry_after_s=self._most_s), health, luck)
+        super().__init__(varied(policy, max_retry_after_s=self._most_s), health, luck)
 
     def failed(self, scheduler: Scheduler, refusal: Refusal | None, row: Row | None) -> Again | GiveUp:
         """See :meth:`Tries.failed`. A window that a refusal names needs no test before its wait is believed to be too long."""

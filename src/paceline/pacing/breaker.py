@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from dataclasses import dataclass
+from math import inf
 from typing import Never
 
+from paceline.core.checked import check, suggesting
 from paceline.core.pause import Pause
 from paceline.core.progress import Row
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind
+from paceline.core.results import Refusal, RefusalKind
 from paceline.pacing.clock import Clock
 from paceline.pacing.retry import RetryBudget
 from paceline.pacing.scheduler import Scheduler
@@ -26,6 +29,7 @@ HOSTS_MAX = 1_000
 """How many hosts have a breaker: their names come from callers, and memory is bounded."""
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
     """When the breaker of a host opens, and for how long.
@@ -43,9 +47,8 @@ class BreakerPolicy:
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        pauses = self.pause_s, self.first_pause_s
-        if self.failures < 1 or not all(0 <= pause_s < float("inf") for pause_s in pauses):
-            raise QuotaError(f"{self}: failures must be 1 or more, pause_s and first_pause_s finite, 0 or more")
+        seconds = ("seconds", 0, sys.float_info.max)  # finite: the provider is tried again
+        check(self, failures=("a whole number", 1, inf), pause_s=seconds, first_pause_s=seconds)
 
 
 class Breaker:

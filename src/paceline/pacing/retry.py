@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import exp, log
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import exp, inf, log
 
 from paceline.core import progress
 from paceline.core.allowance import is_believed
+from paceline.core.checked import check, suggesting
 from paceline.core.progress import FIRST_S, MOST_S, Alone, Row
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that may end with time."""
@@ -108,6 +110,7 @@ class Failures:
         return refusal
 
 
+@suggesting
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """When another attempt at a request follows a failed one, and after what pause.
@@ -145,10 +148,17 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        if self.max_attempts < 1:
-            raise QuotaError(f"max_attempts is {self.max_attempts}: it must be 1 or more")
-        if self.max_refused is not None and self.max_refused < 1:
-            raise QuotaError(f"max_refused is {self.max_refused}: it must be 1 or more, or None")
+        attempts, seconds = ("a whole number", 1, inf), ("seconds", 0, inf)
+        check(
+            self,
+            max_attempts=attempts,
+            max_refused=attempts,
+            max_elapsed_s=seconds,
+            backoff_s=seconds,
+            backoff_max_s=seconds,
+            jitter=("a share", 0, 1),
+            max_retry_after_s=seconds,
+        )
 
     def after(self, failures: Failures, refusal: Refusal | None, row: Row | None, luck: float) -> Again | GiveUp:
         """Decide after a failed attempt.
@@ -213,6 +223,12 @@ def _unfair(failures: Failures, row: Row) -> str:
     if refused < max(FAIR_REFUSED, log(FAIR_CHANCE) / log(share)) or not enough:
         return ""
     return f"{_made(refused)}, while {others:,} others of the pool were admitted"
+
+
+@lru_cache(maxsize=64)
+def varied(policy: RetryPolicy, **changes: float) -> RetryPolicy:
+    """``policy`` with other values, checked once, and not with each request."""
+    return replace(policy, **changes)  # type: ignore[arg-type]
 
 
 def _made(number: int) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import update_wrapper
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast, get_args
 
 from paceline.core.capacity import Learns
+from paceline.core.checked import check, check_names, within
 from paceline.core.plan import PlanPolicy
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
@@ -22,10 +23,8 @@ from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
+from paceline.pacing.events import Event
 from paceline.pacing.retry import RetryPolicy
-
-if TYPE_CHECKING:
-    from paceline.pacing.events import Event
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +57,7 @@ class Setting:
         if self.choices:
             *others, last = (str(one).lower() if isinstance(one, bool) else repr(one) for one in self.choices)
             return f"{', '.join(others)} or {last}"
-        return "{} from {:,.15g} to {:,.15g}".format(*self.within) if self.within else ""
+        return within(self.within) if self.within else ""
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is a choice, or a number within the bounds."""
@@ -191,6 +190,7 @@ class PlainSettings:
             endless = name == "acquire_timeout_s" and value == math.inf  # as in acquire(timeout=math.inf)
             if value is not None and not endless and not its.accepts(value):
                 raise QuotaError(f"{name} is {value!r}: it must be {its.expected}")
+        check(self)
         if self.shadow is not None and self.traffic_log is not None:
             raise QuotaError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
 
@@ -224,13 +224,15 @@ def arguments_of(
     settings: Callable[P, T],
 ) -> Callable[[Callable[[Any, T], None]], Callable[Concatenate[Any, P], None]]:
     """Make an ``__init__`` that takes the fields of ``settings`` as its arguments, and is called with them as one object."""
+    signature = inspect.signature(settings)
 
     def decorate(init: Callable[[Any, T], None]) -> Callable[Concatenate[Any, P], None]:
         def made(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            check_names(type(self).__name__, kwargs, signature.parameters)
             init(self, settings(*args, **kwargs))
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        signature, made = inspect.signature(settings), update_wrapper(made, init)
+        update_wrapper(made, init)
         made.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
         return made
 
