@@ -53,6 +53,8 @@ def test_what_others_spend_and_what_was_refused_says_nothing_of_the_time_that_is
 def test_names_what_binds():
     assert binding({"a": pool(waiting=3)}, 50, 10) == ("60 requests/min", True)
     assert binding({"a": pool(waiting=3), "b": pool()}, 50, 10) == ("a: 60 requests/min", True)
+    measured = {**pool(waiting=3), "binds": "237.55654115100805 requests/min"}
+    assert binding({"a": measured}, 50, 10) == ("237.56 requests/min", True)
     assert binding({"a": pool()}, 50, 10) == ("10 workers", False)
     assert binding({}, 5, 10) == ("the answers", False)
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from paceline.batch.check import InputPlan, PoolWork
 from paceline.batch.ideal import Served
 from paceline.batch.summary import RunTally, in_time
-from paceline.core.quota import REQUESTS, USD
+from paceline.core.quota import REQUESTS, USD, brief
 from paceline.core.results import COOL_DOWN, PacelineError
 from paceline.data.progress import logged as lines_logged
 from paceline.limiter.limiter import Limiter
@@ -206,6 +206,7 @@ def binding(pools: dict[str, Any], left: float, workers: int) -> tuple[str, bool
             quotas = [one for one in cast("Any", pool["quotas"]) if one["period_s"] and one["unit"] != USD]
             used_up = [one for one in quotas if one["remaining"] < 1]
             binds = max(used_up, key=lambda one: one["period_s"], default={"quota": binds})["quota"]
+        binds = brief(binds)
         return (f"{name}: {binds}" if len(pools) > 1 else binds), True
     return (f"{workers:,} workers" if left > workers else "the answers"), False
 

@@ -13,6 +13,7 @@ import click
 
 from paceline.cli import plan_words
 from paceline.cli.options import KEY, print_table
+from paceline.core.quota import brief
 
 if TYPE_CHECKING:  # what is not here is imported where it is used: --line is called again and again
     import httpx2
@@ -266,7 +267,7 @@ def _state(pool: Mapping[str, Any]) -> str:
         if silent := (pool.get("processes") or {}).get("silent"):
             parts.append(f"silent: {silent}")
     if pool.get("binds") and not pool.get("cool_down_s"):
-        parts.append(f"limited by {pool['binds']}")
+        parts.append(f"limited by {brief(pool['binds'])}")
     return ", ".join(parts) or "-"
 
 

@@ -210,6 +210,11 @@ class Quota:
         return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
 
 
+def brief(notation: str) -> str:
+    """A quota's notation for the eye: without the digits of a measured amount."""
+    return re.sub(r"[1-9]\d*\.\d{2,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), notation)
+
+
 def rounded(amount: float) -> float:
     """``amount`` without the last digits of a float, so that the part of a part is the whole again."""
     return float(f"{amount:.12g}")
