@@ -699,7 +699,9 @@ def _missing(row: Mapping[str, Any], form: Form, prompt: str | None, absent: Seq
     """What has to be named."""
     missing = "" if prompt else "the column of the prompts"
     if absent:
-        missing = f"a column that it has (it has no {absent[0]!r})"
+        near = _near(row, absent[0])
+        hint = f"; did you mean {near!r}?" if near else ""
+        missing = f"a column that it has (it has no {absent[0]!r}{hint})"
     if not form.model and "model" not in row:
         missing = f"{missing} and the model" if missing else "the model"
     return missing
@@ -741,7 +743,13 @@ def _named_instead(
     """The column that is named in place of one that is not there."""
     if form.key in absent and form.column not in absent:
         return {"key": next((one for one in IDS if one in row), None)}
-    return {"column": example} if absent or not prompt else {}
+    near = _near(row, form.column) if form.column in absent else None
+    return {"column": near or example} if absent or not prompt else {}
+
+
+def _near(row: Mapping[str, Any], name: str | None) -> str | None:
+    """The column whose name differs from ``name`` by case or blanks alone."""
+    return next((one for one in row if name and one.strip().casefold() == name.strip().casefold()), None)
 
 
 def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) -> Iterator[str]:
