@@ -41,13 +41,14 @@ def within(bounds: Range) -> str:
     return f"{what}, {least:,.15g} or more" if most == math.inf else f"{what} from {least:,.15g} to {most:,.15g}"
 
 
-def check(made: Any, **ranges: Range) -> None:
+def check(made: object, **ranges: Range) -> None:
     """Check the fields of a dataclass: types as declared, and ``ranges`` for numbers.
 
     Raises:
         QuotaError: A value is wrong. It names the field, the value, and what is right.
     """
-    for name, hint in _hints(type(made)).items():
+    its: Any = type(made)
+    for name, hint in _hints(its).items():
         value, bounds = getattr(made, name), ranges.get(name)
         wrong = "" if type(value) is hint is not float else _misfit(name, value, hint)
         if bounds and value is not None and (wrong or not bounds[1] <= value <= bounds[2]):
@@ -89,9 +90,9 @@ def _misfit(place: str, value: Any, hint: Any) -> str:
     if kind in (Union, UnionType):
         if Quota in parts:
             return ""  # the one who parses it tells what is right
-        wrong = [_misfit(place, value, part) for part in parts]
-        inner = next((one for one in wrong if not one.startswith(f"{place} is ")), "")  # about a part of the value
-        return "" if "" in wrong else inner or _wrong(place, value, hint)
+        each = [_misfit(place, value, part) for part in parts]
+        inner = next((one for one in each if not one.startswith(f"{place} is ")), "")  # about a part of the value
+        return "" if "" in each else inner or _wrong(place, value, hint)
     if kind is Literal:
         return "" if any(value == one and type(value) is type(one) for one in parts) else _wrong(place, value, hint)
     if not _is_a(value, kind):
