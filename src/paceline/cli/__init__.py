@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from typing import NoReturn
+import warnings
+from typing import NoReturn, TextIO
 
 from paceline.cli.commands import COMMANDS, objection, plain
+from paceline.core.results import PacelineWarning
 
 
 def main() -> None:
@@ -45,7 +47,26 @@ def _run(arguments: list[str]) -> None:
         except ValueError as unknown:
             _refuse(str(unknown))
         return
+    warnings.showwarning = _warn
     app(arguments, prog_name="paceline")
+
+
+_show = warnings.showwarning
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning of paceline as a message: no line of the user's program has called it."""
+    if issubclass(category, PacelineWarning):
+        print(f"paceline: {message}", file=sys.stderr)
+    else:
+        _show(message, category, filename, lineno, file, line)
 
 
 def _refuse(why: str) -> NoReturn:
