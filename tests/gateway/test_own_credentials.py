@@ -287,6 +287,42 @@ def test_of_the_gateways_own_key_it_tells_nothing(serve, upstream, client, monke
     assert "x-request-id" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "hidden"),
+    [
+        (401, {"code": "invalid_api_key", "message": "Incorrect API key provided: sk-of-***1. Get one at x.com"}, True),
+        (401, {}, True),
+        (400, {"status": "INVALID_ARGUMENT", "message": "API key not valid. Please pass one: sk-of-***1"}, True),
+        (403, {"status": "PERMISSION_DENIED", "message": "Your API key sk-of-***1 was reported as leaked."}, True),
+        (403, {"code": "model_not_found", "message": "Project p does not have access to model sk-of-***1"}, False),
+        (400, {"code": "invalid_value", "message": "The API has no field sk-of-***1"}, False),
+    ],
+)
+def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
+    serve, provider, upstream, client, monkeypatch, kept, status, error, hidden
+):
+    monkeypatch.setenv("OPENAI_API_KEY", RICH)
+    monkeypatch.setattr(provider, "answer", lambda *_: (status, {"x-owner": "sk-of-***1"}, {"error": error}))
+    running = serve(upstream)
+    for method, path in (("POST", CHAT), ("GET", "/openai/v1/models")):
+        answer = client.request(method, running.url + path, json=chat())
+        assert answer.status_code == (502 if hidden else status)
+        text = answer.text + str(answer.headers)
+        assert ("openai refuses the gateway's own key" in text) == hidden
+        assert ("sk-of-***1" in text) != hidden
+    pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")
+    pool.pause(pool.now_ns() + 10**8)
+    events = []
+    with (
+        client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=kept) as answer,
+        suppress(httpx2.RemoteProtocolError),  # the stream has begun
+    ):
+        events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
+    assert ("paceline_upstream_key" in events[-1], "sk-of-***1" in events[-1]) == (hidden, not hidden)
+    causes = {row["cause"] for row in running.limiter.status()["answers"]}
+    assert causes == {"key" if hidden or status == 403 else "request"}  # for metrics and alerts
+
+
 def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, client, kept):
     running = serve(upstream, limits={"openai/*": ["100 requests/hour"]})
     pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")

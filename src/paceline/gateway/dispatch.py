@@ -22,7 +22,7 @@ from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.answers import KeptAnswers
 from paceline.gateway.asked import Asking, asking
 from paceline.gateway.client import Headers, Upload, UpstreamClient
-from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
+from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import Passed, why_failed, why_out
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey, lists
@@ -254,7 +254,7 @@ class Dispatch:
                         await self._relay_held(request, found, options, asked_s)
                         return
                     reply = found
-            await reply.hide_key()
+            await hide_account(reply)
             await self._pass_on(reply, request.send, request.connection)
         finally:
             self._bodies.release(request.owner, request.parts)
@@ -341,7 +341,7 @@ class Dispatch:
             reply = await self._send(request, held, options, asked_s)
             if held.named is not None and reply.is_good:
                 reply.start(self._answers.room(held.named))
-            await reply.hide_key()
+            await hide_account(reply)
             await self._pass_on(reply, request.send, request.connection)
             self._keep_answer(held, reply)
             if held.exchange.metered.call.stream and reply.is_good and not reply.broken:

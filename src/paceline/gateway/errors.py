@@ -16,6 +16,8 @@ from paceline.gateway.waiting import PLACE_S
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.base import Call
+from paceline.providers.meanings import is_about_key
+from paceline.providers.parse import error_of
 from paceline.providers.registry import base_of
 
 log = logging.getLogger("paceline.gateway")
@@ -32,10 +34,21 @@ class RequestError(Exception):
         self.status, self.word = status, word
 
 
+async def hide_account(reply: ClientReply) -> None:
+    """Leave the account of the gateway's own key out of an error: a client takes what is said of a key for its own."""
+    if reply.of_gateway and reply.status in (400, 401, 403):
+        body, _ = await reply.peek_error()
+        if is_about_key(reply.status, error_of(body)[0]):
+            message = f"{reply.server} refuses the gateway's own key, not yours: its operator has to write a valid one"
+            instead = own(502, "upstream_key", message, {"x-should-retry": "false"})
+            reply.put(instead.status, instead.headers, await instead.peek(0))
+    await reply.hide_key()
+
+
 async def as_event(reply: ClientReply, call: Call) -> ClientReply:
     """An error as an event in a stream that has begun, which then breaks off: some SDKs read no error there."""
     try:
-        await reply.hide_key()
+        await hide_account(reply)
         body = b"".join([part async for part in reply.parts()])
     finally:
         reply.close()

@@ -13,6 +13,7 @@ from paceline.gateway.relay import ClientReply, decoded, decoder
 from paceline.gateway.upstreams import Routes
 from paceline.pacing.answers import UNREADABLE, cause_of_status
 from paceline.providers import parse
+from paceline.providers.meanings import refuses_key
 
 LIST_MAX: Final = 8 * 2**20
 """The bytes of a list: a router with a thousand models sends one MB."""
@@ -95,7 +96,10 @@ async def cause_of(request: Incoming, reply: ClientReply) -> str:
     if reply.status >= 400:
         body, unread = await reply.peek_error()
         refusal = None if unread else request.place.members[0].provider.refusal(reply.status, headers, body)
-        return cause_of_status(reply.status) if refusal is None else refusal.kind.value
+        if refusal is not None:
+            return refusal.kind.value
+        if refuses_key(reply.status, parse.error_of(body)[0]):
+            return "key"
     is_page = "html" in headers.get("content-type", "").lower()
     if reply.is_good and not reply.encoding and request.method == "GET" and lists("GET", unquote(request.path)):
         is_page = is_page or not (await reply.peek(1)).lstrip().startswith((b"{", b"["))

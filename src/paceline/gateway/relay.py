@@ -84,6 +84,7 @@ class ClientReply:
         headers: Its headers.
         record: What is known of its exchange; ``None`` without one.
         root: The server's address, where it has an exchange.
+        server: The server's name; empty for an answer that comes from none.
         fallback: Which place has answered after which others; empty for the first.
         broken: Whether the client is to see that the answer is not whole.
         seen: What has been read of the body since :meth:`start`; ``None`` without that, and if it is more than there was room for.
@@ -91,7 +92,7 @@ class ClientReply:
 
     __slots__ = (
         "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unasked", "_unread", "broken", "fallback", "headers", "record",
-        "root", "seen", "status",
+        "root", "seen", "server", "status",
     )  # fmt: skip
 
     def __init__(
@@ -102,7 +103,7 @@ class ClientReply:
             headers = [(name, value.replace(self._key, HIDDEN)) for name, value in headers]
         self.status, self.headers = status, headers
         self.record: Exchanged | None = None
-        self.root = ""
+        self.root = self.server = ""
         self.fallback = b""
         self.broken = False
         self.seen: bytearray | None = None
@@ -156,10 +157,14 @@ class ClientReply:
         if not unread and self._key not in plain:
             return
         body = b'{"error": {"message": "paceline: the body of this error is too large, or encoded"}}'
-        self._body = bytearray(body if unread else plain.replace(self._key, HIDDEN))
-        self._unread = False
-        self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
-        self.headers.append((b"content-length", b"%d" % len(self._body)))
+        headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
+        self.put(self.status, headers, body if unread else plain.replace(self._key, HIDDEN))
+
+    def put(self, status: int, headers: Headers, body: bytes) -> None:
+        """Tell the client this in place of what the server has sent."""
+        self._body, self._unread = bytearray(body), False
+        stated = [pair for pair in headers if pair[0] != b"content-length"]
+        self.status, self.headers = status, [*stated, (b"content-length", b"%d" % len(body))]
 
     def _header(self, wanted: bytes) -> bytes:
         for name, value in self.headers:
@@ -384,9 +389,11 @@ class Relayed:
             headers = [*headers, self._upstream.credentials(self._path, key)]
         fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, body)
         if key and fetched.status == 401:
-            self._upstream.secret.refused(key, self._upstream.root, self._upstream.key_env)
+            self._upstream.secret.refused(key, self._upstream.name, self._upstream.key_env)
         told = [pair for pair in fetched.headers if pair[0] not in OF_SERVER] if key else fetched.headers
-        return ClientReply(fetched.status, told, fetched=fetched, key=key)
+        reply = ClientReply(fetched.status, told, fetched=fetched, key=key)
+        reply.server = self._upstream.name
+        return reply
 
     def head(self, response: ClientReply) -> tuple[int, Mapping[str, str]]:
         return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}

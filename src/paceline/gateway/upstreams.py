@@ -86,11 +86,11 @@ class Secret:
         return self._key
 
     def refused(self, key: str, server: str, variable: str) -> None:
-        """Log, once for each key, that ``server`` has answered 401 to ``key``: a client takes that answer for one about its own."""
+        """Log, once for each key, that the server of this name has answered 401 to ``key``."""
         if key != self._refused:
             self._refused = key
             log.warning(
-                "%s refuses the key of %s (401), and the clients get its answer: write a key that is valid there",
+                "%s refuses the key of %s (401), and clients get a 502 with paceline_upstream_key: write a key that is valid there",
                 server,
                 self._file or variable,
             )

@@ -139,6 +139,15 @@ def refuses_key(status: int, error: Mapping[str, Any]) -> bool:
     return KEY_INVALID in codes_of(error) or _BAD_KEY.match(message_of(error)) is not None
 
 
+_NAMES_KEY = re.compile(r"api[ _-]?key|credential|token_(?:expired|invalid)", re.IGNORECASE)
+
+
+def is_about_key(status: int, error: Mapping[str, Any]) -> bool:
+    """Whether an error tells its reader of the key that was sent: not a 403 that forbids a model, a place or a text alone."""
+    names = status != 403 or any(map(_NAMES_KEY.search, (*codes_of(error), message_of(error))))
+    return names and refuses_key(status, error)
+
+
 def _named(status: int | None, codes: list[str], text: str) -> list[Refusal]:
     """What the codes and the words of an error say, without its status."""
     found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
