@@ -10,10 +10,11 @@ from gateway_helpers import chat, stub
 
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.gateway import fallback, reading
+from paceline.gateway import errors, fallback, reading
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
+from waits import until
 
 ANSWER = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "text": "hi"}
 CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
@@ -67,6 +68,7 @@ def routed(serve, servers, monkeypatch):
     for name in "ABC":
         monkeypatch.setenv(f"KEY_{name}", f"sk-of-{name.lower()}")
     monkeypatch.setattr(fallback, "_told", {})
+    monkeypatch.setattr(errors, "_told_s", {})
     with stub(servers) as url:
 
         def start(models, more=None, **given):
@@ -180,6 +182,32 @@ def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, servers,
         running = routed({"smart": ["down/x", "cohere/y", "c/llama"]}, more=more, keys=keys.file)
         answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart"), headers=headers)
     assert answer.headers["x-paceline-fallback"] == "c/llama after down/x (unreachable), cohere/y (no_key)"
+
+
+def test_one_that_nothing_answers_is_named_to_the_client_and_the_log(routed, servers, client, caplog, tmp_path):
+    with socket.socket() as free:  # bound and not listening: nothing answers there
+        free.bind(("127.0.0.1", 0))
+        table = {"provider": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}", "key_env": "KEY_A"}
+        more = {"eu": table, "us": table}
+        both = {"both": {"members": ["eu", "us"]}}
+        models = {"smart": "eu/x", "any": "both/x", "next": ["a/gpt-5", "b/gpt-4"]}
+        running = routed(models, more=more, groups=both, retry={"max_attempts": 1}, access_log=tmp_path / "log")
+        servers.status["a"] = 500
+        for name, server in (("smart", "eu"), ("smart", "eu"), ("any", "eu or us"), ("next", "")):
+            answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model=name))
+            assert answer.status_code == (502 if server else 200)
+            assert f"paceline: {server} cannot be reached: ConnectionRefusedError" in answer.text or not server
+        answer = client.get(f"{running.url}/eu/v1/models")
+        assert "eu cannot be reached" in answer.text
+    for server in ("eu", "eu or us"):
+        line = f"{server} cannot be reached: ConnectionRefusedError, so that clients get a 502"
+        assert [record.getMessage() for record in caplog.records].count(line) == 1
+    until(lambda: (tmp_path / "log").read_text().count("\n") == 5)
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [(line.get("model"), line["server"]) for line in lines] == [
+        ("smart", "eu"), ("smart", "eu"), ("any", "eu or us"), ("next", "b"), (None, "eu"),
+    ]  # fmt: skip
+    assert [line.get("fallback") for line in lines[-2:]] == ["b/gpt-4 after a/gpt-5 (status 500)", None]
 
 
 def test_a_server_that_has_failed_often_is_left_out_at_once(routed, servers, client):

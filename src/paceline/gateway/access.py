@@ -47,13 +47,17 @@ class AccessEntry:
     Attributes:
         key: The name of the client's key; empty for none.
         relayed: Whether it was for a server.
+        model: The name of a model that has led to a server; empty if its path has.
+        server: The server that has answered, or was to; empty for none.
+        fallback: What its client is told of the places that have failed before; empty for none.
         record: What is known of its exchange, if it has one.
     """
 
     def __init__(self, fd: int, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> None:
         self._fd, self._scope, self._send = fd, scope, send
         self._began_s, self._status = time.monotonic(), 0
-        self.key, self.relayed = "", False
+        self.key = self.model = self.server = self.fallback = ""
+        self.relayed = False
         self.record: Exchanged | None = None
 
     async def send(self, event: Any) -> None:
@@ -76,6 +80,8 @@ class AccessEntry:
             "status": self._status,
             "seconds": round(time.monotonic() - self._began_s, 3),
         }
+        named = {"model": self.model, "server": self.server, "fallback": self.fallback}
+        line |= {name: text for name, text in named.items() if text}
         if record is not None:
             line |= {"pool": record.pool, "waited_s": round(record.waited_s, 3), "attempts": record.attempts}
             if record.usage is not None:

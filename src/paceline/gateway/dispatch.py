@@ -271,6 +271,8 @@ class Dispatch:
         read = plain(encoding, body, LARGE + 1)
         seen = await self._read_apart(request, body, encoding, ()) if is_large(read) else None
         name = name_asked(unquote(request.path), fields_of(read) if seen is None else seen.telling)
+        if request.entry is not None:
+            request.entry.model = name[:NAME_MAX]
         places = routes.find(name)
         if not places:
             why = f"no server has the model {name[:100]!r}{did_you_mean(name, routes)}" if name else "it names no model"
@@ -351,8 +353,7 @@ class Dispatch:
                 self._keep_place(held, request.parts)
             raise
         finally:
-            if reply is not None:
-                _note(request, reply)
+            _note(request, reply, held.server)
             if held not in self._places:
                 if reply is not None:
                     reply.close()
@@ -370,17 +371,18 @@ class Dispatch:
     async def _send_unpaced(self, request: Incoming, sent: Relayed) -> ClientReply:
         """Pass on a request that costs nothing."""
         check_listing(request)
+        _note(request, None, sent.server)
         try:
             reply = await sent.send()
         except Exception as error:
             self._count_unpaced(request, 0, cause_of_error(error))
-            raise no_answer(error) from error
+            raise no_answer(error, sent.server) from error
         try:
             cause = await cause_of(request, reply)
         except Exception as error:
             reply.close()
             self._count_unpaced(request, reply.status, cause_of_error(error))
-            raise no_answer(error) from error
+            raise no_answer(error, sent.server) from error
         self._count_unpaced(request, reply.status, cause)
         self._read_page(request, sent, reply)
         return await as_listed(request, reply)
@@ -669,7 +671,7 @@ class Dispatch:
         except RequestError:
             raise
         except Exception as error:  # noqa: BLE001  (it is answered)
-            reply = _of_its_own(no_answer(error), connection, error)
+            reply = _of_its_own(no_answer(error, held.server), connection, error)
         finally:
             del self._tasks[task]
             if called is not None:
@@ -846,10 +848,12 @@ def _is_unread(request: Incoming) -> bool:
     return True
 
 
-def _note(request: Incoming, reply: ClientReply) -> None:
-    """Tell the access log what is known of an answer, where there is one."""
-    if request.entry is not None:
-        request.entry.record = reply.record
+def _note(request: Incoming, reply: ClientReply | None, server: str = "") -> None:
+    """Tell the access log what is known of an answer, where there is one; ``server``: who was to give it."""
+    if (entry := request.entry) is not None:
+        entry.server = (reply and reply.server) or server
+        if reply is not None:
+            entry.record, entry.fallback = reply.record, reply.fallback.decode()
 
 
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}

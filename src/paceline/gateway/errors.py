@@ -87,29 +87,40 @@ def come_back(status: int) -> RequestError:
     )
 
 
-def no_answer(error: Exception) -> RequestError:
-    """A server that did not answer, or a lack of this machine."""
+def no_answer(error: Exception, server: str = "the server") -> RequestError:
+    """A server that did not answer, or a lack of this machine; ``server``: its name, or each name in a group."""
     if (lack := lack_of(error)) is not None:
         tell_lack(lack)
         return RequestError(503, "lack", f"this gateway's machine lacks what another request needs: {lack}")
     fault = fault_of(error)
     if isinstance(error, TimeoutError) and fault is not Fault.UNREACHED:
-        return RequestError(504, "timeout", "the server did not answer in time")
-    if fault is Fault.UNREACHED:
-        return RequestError(502, "unreached", f"the server cannot be reached: {type(error).__name__}")
+        answer = RequestError(504, "timeout", f"{server} did not answer in time")
+    elif fault is Fault.UNREACHED:
+        answer = RequestError(502, "unreached", f"{server} cannot be reached: {type(error).__name__}")
+    else:
+        answer = RequestError(502, "no_answer", f"the connection to {server} broke: {type(error).__name__}")
     if fault is None:
         tell(error)
-    return RequestError(502, "no_answer", f"the connection to the server broke: {type(error).__name__}")
+    elif _is_due((server, answer.word)):
+        log.warning("%s, so that clients get a %d", answer, answer.status)
+    return answer
 
 
-_told_s: dict[Lack, float] = {}
+_told_s: dict[object, float] = {}
+
+
+def _is_due(kind: object) -> bool:
+    """Whether ``TELL_S`` are over since the last line of this kind; then one is logged now."""
+    now_s = time.monotonic()
+    due = now_s - _told_s.get(kind, -math.inf) >= TELL_S
+    if due:
+        _told_s[kind] = now_s
+    return due
 
 
 def tell_lack(lack: Lack) -> None:
     """Log what this machine lacks, once in ``TELL_S``."""
-    now_s = time.monotonic()
-    if now_s - _told_s.get(lack, -math.inf) >= TELL_S:
-        _told_s[lack] = now_s
+    if _is_due(lack):
         log.warning("this machine lacks what further requests need, which get a 503 or wait: %s%s", lack, lack.remedy)
 
 

@@ -51,6 +51,7 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
     found = _shown(parse.decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
     if found is not None:
         made = json_reply(reply.status, found)
+        made.server = reply.server
         reply.close()
         return made
     if bound:

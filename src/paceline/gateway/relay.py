@@ -329,6 +329,11 @@ class Relayed:
         self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
+    def server(self) -> str:
+        """The name of the server."""
+        return self._upstream.name
+
+    @property
     def address(self) -> str:
         return self._upstream.root
 

@@ -344,6 +344,11 @@ class HeldRequest:
         self.task: asyncio.Task[Any] | None = None
         self.left_s = 0.0
 
+    @property
+    def server(self) -> str:
+        """The name of the server that may answer it, or each name in a group."""
+        return " or ".join(sent.server for sent in self.requests)
+
     async def run(self) -> ClientReply:
         """Its answer, from the first place of its model that has one; or else what the last one has answered."""
         reply: ClientReply | None = None
