@@ -357,7 +357,8 @@ class TestKeys:
             running = serve(url)
             monkeypatch.delenv("ANTHROPIC_API_KEY")
             without = serve(url)
-            for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"api-key": key}):
+            litellm = [{"x-litellm-api-key": value} for value in (key, f"Bearer {key}")]
+            for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"api-key": key}, *litellm):
                 assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == 200
             path = "/gemini/v1beta/models/gemini-2.5-flash:generateContent"
             assert client.post(f"{running.url}{path}?alt=sse&key={key}", json={"contents": []}).status_code == 200
@@ -368,13 +369,19 @@ class TestKeys:
                 client.post(f"{without.url}/anthropic/v1/messages", json=chat(), headers={"x-api-key": key}).status_code
                 == 503
             )
+            monkeypatch.delenv("OPENAI_API_KEY")
+            open_to_all = serve(url, keys=keys.file.with_name("none.json"))
+            mine = {"authorization": "Bearer sk-mine", "x-litellm-api-key": "sk-old"}
+            assert client.post(open_to_all.url + CHAT, json=chat(), headers=mine).status_code == 200
         for _, _, query, headers, _ in odd.seen:
+            assert b"x-litellm-api-key" not in headers
             assert key.encode() not in query
             assert not any(key.encode() in value for value in headers.values())
         assert odd.seen[0][3][b"authorization"] == b"Bearer sk-of-openai"
         assert b"x-api-key" not in odd.seen[1][3]
-        assert odd.seen[3][2:4] == (b"alt=sse", odd.seen[3][3])
-        assert odd.seen[3][3][b"x-goog-api-key"] == b"sk-of-gemini"
+        assert odd.seen[5][2:4] == (b"alt=sse", odd.seen[5][3])
+        assert odd.seen[5][3][b"x-goog-api-key"] == b"sk-of-gemini"
+        assert odd.seen[6][3][b"authorization"] == b"Bearer sk-mine"
 
     def test_the_command_says_what_a_first_key_changes_and_refuses_unknown_units(self, tmp_path):
         def add(*arguments):

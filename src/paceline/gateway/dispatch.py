@@ -46,6 +46,7 @@ from paceline.gateway.teams import ClientLanes
 from paceline.gateway.upstreams import (
     ACCOUNT,
     JUDGED_HEADERS,
+    LITELLM_KEY,
     OF_CLIENT,
     Upstream,
     key_in_query,
@@ -103,6 +104,8 @@ COLLECT_FROM: Final = 500
 
 UNREPORTED_MAX: Final = 1_000
 """The keys and pools whose streams without usage are told."""
+
+_NEVER: Final = JUDGED_HEADERS | {LITELLM_KEY}
 
 _DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
 
@@ -427,7 +430,7 @@ class Dispatch:
         sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
         if b"accept-encoding" in request.first:
             sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
-        query, never = request.query, JUDGED_HEADERS
+        query, never = request.query, _NEVER
         if upstream.key or request.open_path:  # the client cannot know to which provider a name leads
             client, never = request.given.encode("latin-1"), self._not_with_key
             sent = [pair for pair in sent if not (client and client in pair[1])]

@@ -28,7 +28,10 @@ from paceline.providers.tables import misspelt
 
 log = logging.getLogger("paceline.gateway")
 
-KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()))
+LITELLM_KEY: Final = b"x-litellm-api-key"
+"""The header of a client's key at a litellm proxy (docs.litellm.ai, 2026-11), which no server gets from here."""
+
+KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()), LITELLM_KEY)
 """The headers in which a client sends its key."""
 
 JUDGED_HEADERS: Final = frozenset({
