@@ -2,7 +2,10 @@
 
 import json
 import logging
+import warnings
 
+from paceline.cli.serve import _log
+from paceline.core.results import PacelineWarning
 from paceline.telemetry.logs import JsonFormatter
 
 
@@ -32,3 +35,14 @@ def test_an_exception_is_in_it():
     except ValueError as error:
         line = JsonFormatter().format(record(msg="failed", exc_info=(ValueError, error, error.__traceback__)))
     assert "ValueError: invalid literal" in json.loads(line)["exception"]
+
+
+def test_a_warning_is_a_line_of_the_gateways_log_without_a_place_in_the_source(caplog):
+    with warnings.catch_warnings():  # restores what is shown, too
+        warnings.simplefilter("always")
+        _log(as_json=False, level="warning")
+        warnings.warn("no published limits: 500 % are used", PacelineWarning, stacklevel=1)
+    (line,) = caplog.records
+    assert (line.name, line.levelname, line.getMessage()) == (
+        "paceline", "WARNING", "no published limits: 500 % are used"
+    )  # fmt: skip

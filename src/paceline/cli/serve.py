@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -213,6 +214,8 @@ def _log(*, as_json: bool, level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())
+    log = logging.getLogger("paceline")
+    warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)  # without a place in the source
 
 
 def client_address(address: str) -> str:
