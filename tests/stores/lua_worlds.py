@@ -140,7 +140,9 @@ class World:
                 self.now_us, knowing = before_us, self.processes
         process = rng.choice(knowing)
         if self.now_us - before_us > DAY_US and process.last:  # nobody sends a message again with days of long ago
-            days = [window_starts(q.anchor, self.now_us * 1_000) if q.rule is Rule.WINDOW else None for q in process.quotas]
+            days = [
+                window_starts(q.anchor, self.now_us * 1_000) if q.rule is Rule.WINDOW else None for q in process.quotas
+            ]
             process.last = tuple(replace(message, windows=days) for message in process.last)
         pair, present = self._messages(process), rng.random() < 0.8
         if rng.random() < 0.2:
