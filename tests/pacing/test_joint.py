@@ -95,10 +95,10 @@ class TestNames:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            (["openai"], r"joint_limits is \['openai'\]: it must be a mapping"),
+            (["openai"], r"joint_limits is \['openai'\]: it must be a dict"),
             ({"": "10 requests/min"}, "joint limit of '': its name must be a pattern of pools"),
             ({"openai/a, ": "10 requests/min"}, "joint limit of 'openai/a, ': its name"),
-            ({3: "10 requests/min"}, "joint limit of 3: its name"),
+            ({3: "10 requests/min"}, "a name in joint_limits is 3: it must be a text"),
             (
                 {"openai": "10 requests/min", "openai/*": "9 requests/min"},
                 r"joint limit of 'openai/\*': there is another spelling of 'openai/\*': keep one",
