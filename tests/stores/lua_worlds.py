@@ -133,17 +133,7 @@ class World:
         self._count("epoch moved", self.now_us // GRID_US > before_us // GRID_US)
         self._count("vanished", self.vanished())
         self._count("behind", len(self.ledger.dump()["peers"]["places"]) > FRONT)
-        knowing = self.processes
-        if self.now_us - before_us > DAY_US:
-            knowing = self._knowing()
-            if not knowing:
-                self.now_us, knowing = before_us, self.processes
-        process = rng.choice(knowing)
-        if self.now_us - before_us > DAY_US and process.last:  # nobody sends a message again with days of long ago
-            days = [
-                window_starts(q.anchor, self.now_us * 1_000) if q.rule is Rule.WINDOW else None for q in process.quotas
-            ]
-            process.last = tuple(replace(message, windows=days) for message in process.last)
+        process = rng.choice(self.processes)
         pair, present = self._messages(process), rng.random() < 0.8
         if rng.random() < 0.2:
             self.subscribed ^= {rng.choice(self.processes).who}
@@ -157,15 +147,6 @@ class World:
         ours.grants = theirs.grants = []
         assert ours == theirs, f"{pair[0]}\nPython {ours}\nLua    {theirs}"
         self._take(process, pair[0], marks, ours)
-
-    def _knowing(self) -> list[Process]:
-        """The processes that tell the days of each time zone of the ledger.
-
-        WEAK: from the days that were sent last the script counts on in days of 24 hours, until a process sends others.
-        """
-        fields = [account["quota"] for account in self.ledger.dump()["accounts"]]
-        zones = {(unit, anchor) for unit, *_, anchor in fields if anchor in ZONES}
-        return [one for one in self.processes if zones <= {(quota.unit, quota.anchor) for quota in one.quotas}]
 
     def _has_ended(self, who: str) -> bool:
         ended = who in self.watched and who not in self.subscribed

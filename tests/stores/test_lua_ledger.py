@@ -22,10 +22,10 @@ from waits import until
 
 STEPS = 200
 SEEDS = {
-    "in process": [seed for seed in range(451) if seed != 95],
+    "in process": [seed for seed in range(451) if seed not in {95, 241}],
     "on a server": range(10_000, 10_050),
 }
-"""In world 95 no process that knows the time zone of a window reports for 16 days, in which its clocks change: the script has no zones.
+"""In worlds 95 and 241 no process that knows the time zone of a window reports for weeks, in which its clocks change: the script has no zones.
 100 000 commands in all; `make soak` plays them all, `make test-all` every tenth world, `make test` every 90th."""
 
 HAPPENS = {
