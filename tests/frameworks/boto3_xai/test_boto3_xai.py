@@ -79,7 +79,9 @@ def test_an_attached_client_is_paced_and_another_is_not(server):
 
 def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
     monkeypatch.setattr("paceline.http.botocore.SIGNED_S", 1.0)
-    limiter = paceline.Limiter({"bedrock/*": "30 requests/min burst 1"}, headroom_s=0)
+    limiter = paceline.Limiter(
+        {"bedrock/*": "30 requests/min burst 1"}, headroom_s=0, retry=paceline.RetryPolicy(backoff_s=2.0, jitter=0)
+    )
     with paceline.instrument(limiter, provider="bedrock"):
         bedrock(server.server_port).converse(**CALL)  # the first attempt is refused, the second waits for 2 s
     first, second = (int(stamp[-3:-1]) for stamp in server.signed)
