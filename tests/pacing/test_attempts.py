@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 import paceline
-from paceline.stores.memory import MemoryStore
+from paceline.planner.store import SimulatedStore, SimulatedWorker
+from paceline.planner.timeline import Timeline
 from paceline.testing import ManualClock, run_virtual
 from waits import until
 
@@ -124,9 +125,12 @@ def test_retry_after_wins_and_the_pause_is_everybodys():
 )  # fmt: skip
 def test_a_refusal_that_is_only_a_text_says_nothing_of_the_level(limits, before, shared, tokens):
     """The retries go when the policy says, however many tokens the request has, and the next request waits for what was charged."""
-    clock, at_s, cost = ManualClock(), [], {"input_tokens": tokens, "output_tokens": 0}
-    retry, store = replace(RETRY, max_attempts=4, max_refused=4), MemoryStore(clock=clock) if shared else None
-    limiter = paceline.Limiter({POOL: limits}, clock=clock, retry=retry, store=store)
+    time = Timeline(1, 1_767_225_600)
+    clock, at_s, cost = time.clock, [], {"input_tokens": tokens, "output_tokens": 0}
+    limiter = paceline.Limiter({POOL: limits}, clock=clock, retry=replace(RETRY, max_attempts=4, max_refused=4))
+    if shared:  # in virtual time, too: a thread would race with it
+        options = {"on_store_failure": "fail_safe", "lease_s": None}
+        limiter.pacer.pools.worker = SimulatedWorker(SimulatedStore(time), "p", clock, **options)
 
     def now_s():
         return clock.now_ns() / 1e9
