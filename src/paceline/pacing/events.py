@@ -64,8 +64,6 @@ class Notifier:
     __slots__ = ("_failed", "_listener")
 
     def __init__(self, listener: Callable[[Event], None]) -> None:
-        if not callable(listener):
-            raise TypeError(f"events is {listener!r}: it must be a function of one event")
         self._listener = listener
         self._failed = False
 

@@ -48,8 +48,6 @@ def joint_limits(given: Mapping[str, QuotaLike] | None, *, gentle: bool = True) 
     Raises:
         QuotaError: A pattern or a quota is invalid.
     """
-    if given is not None and not isinstance(given, Mapping):
-        raise QuotaError(f"joint_limits is {given!r}: it must be a mapping, e.g. {{'openai/*': '2500 requests/min'}}")
     found = dict[str, JointLimit]()
     for name, quotas in (given or {}).items():
         try:

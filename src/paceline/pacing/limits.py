@@ -113,8 +113,6 @@ class Limits:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
         self._overrides = overrides(settings.rpm_override, settings.tpm_override)
         self._own: dict[str, tuple[str | int | None, dict[str, float]]] = {}  # a pool's own tier and overrides
-        if concurrency is not None and not isinstance(concurrency, Mapping):
-            raise QuotaError(f"concurrency is {concurrency!r}: it must be a mapping, e.g. {{'openai': 10}}")
         self._concurrency = {
             name.removesuffix("/"): Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS)
             for name, most in _named({f"{name}/": most for name, most in (concurrency or {}).items()}).items()
