@@ -65,6 +65,7 @@ def test_what_one_has_seen_shut_is_shut_for_all_and_one_request_of_all_asks(worl
         tasks = {
             await world.waits(each, pool): each for each, pool in ((one, ONE), (two, ONE), (two, OTHER), (new, ONE))
         }
+        other = list(tasks)[2]
         await world.moved(1)
         assert not any(task.done() for task in tasks)
         for each in (one, two, new):
@@ -79,7 +80,7 @@ def test_what_one_has_seen_shut_is_shut_for_all_and_one_request_of_all_asks(worl
         assert not any(task.done() for task in tasks)
         await world.moved(30)
         [probe] = [task for task in tasks if task.done()]
-        tasks[probe].scheduler(ONE).admitted(probe.result().reservation)
+        tasks[probe].scheduler(OTHER if probe is other else ONE).admitted(probe.result().reservation)
         await world.moved(6)
         assert {tasks[task] for task in tasks if task.done()} == set(tasks.values())  # each opens gently
         for _ in range(2):
