@@ -167,7 +167,7 @@ def floors(folder: str) -> int:
     return height
 
 
-@pytest.mark.parametrize("folder", ["paceline.core", "paceline.core.learning"])
+@pytest.mark.parametrize("folder", ["paceline.core", "paceline.core.learning", "paceline.core.unstated"])
 def test_the_core_is_low(folder):
     assert 1 < floors(folder) <= FLOORS
 

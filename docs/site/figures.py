@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.core.measured import RateMeter
 from paceline.core.meters import Bucket as Meter
 from paceline.core.quota import NS, Quota
 from paceline.core.results import SourceKind
+from paceline.core.unstated.measured import RateMeter
 from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, WindowRule
 from paceline.planner.conversation import Conversation
 from paceline.planner.simulation import Request, Simulation

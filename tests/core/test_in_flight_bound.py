@@ -9,9 +9,9 @@ from core_providers import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.in_flight import FULL_MAX_N, FULL_N, RECENT_N, ROW_MAX, InFlightBound, blame
 from paceline.core.quota import NS
-from paceline.core.rate import Finding, MeasuredRate
+from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, RECENT_N, ROW_MAX, InFlightBound, blame
+from paceline.core.unstated.rate import Finding, MeasuredRate
 
 SOON_NS = NS // 10
 

@@ -10,13 +10,13 @@ import pytest
 
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.meters import Bucket, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Quota, QuotaError, Rule, parse_quotas
-from paceline.core.rate import RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
+from paceline.core.unstated.measured import InFlightMeter, RateMeter
+from paceline.core.unstated.rate import RatePhase
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS

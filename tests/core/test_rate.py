@@ -12,34 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.rate import (
+from paceline.core.unstated.chance import (
     ALARM,
     BARRED_NS,
     CHECK_N,
     CHECK_SHARE,
     CONFIRM_N,
     COUNTED_N,
-    CUT,
-    CYCLE_S,
+    ROW_MAX,
+    Chance,
+    Mark,
+)
+from paceline.core.unstated.cycle import CUT, CYCLE_S, STEADY_MAX, Cycle
+from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
+from paceline.core.unstated.rate import (
     DOUBTS,
     FASTEST,
     NEXT,
-    ROW_MAX,
     START,
     STATED_MAX_S,
-    STEADY_MAX,
-    VERDICT_MAX_NS,
-    VERDICT_MIN_NS,
-    VERDICT_NS,
     WAIT_S,
-    Chance,
-    Cycle,
     Finding,
-    Mark,
     MeasuredRate,
     RatePhase,
-    RefusalDelay,
-    StatedWaits,
 )
 
 SOON_NS = NS // 10
@@ -722,7 +717,7 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
             seen.add(pair)
             return super().__getitem__(pair)
 
-    monkeypatch.setattr("paceline.core.rate.NEXT", Recorded(NEXT))
+    monkeypatch.setattr("paceline.core.unstated.rate.NEXT", Recorded(NEXT))
     for seed in range(200):
         dice = random.Random(seed)
         words = dice.choice(["sssa", "srrn", "ssssssssr", "so", "sssro"])

@@ -12,9 +12,9 @@ import pytest
 from core_providers import T0, Bucket, Chance, Clairvoyant, Counter, Log, Slots, Stall, World, ideal_s
 from core_providers import run as run_with
 
-from paceline.core.in_flight import InFlightBound, blame
 from paceline.core.quota import FAR_NS, NS
-from paceline.core.rate import MeasuredRate
+from paceline.core.unstated.in_flight import InFlightBound, blame
+from paceline.core.unstated.rate import MeasuredRate
 
 SEEDS = range(1, 5)
 

@@ -10,8 +10,8 @@ from core_providers import T0
 from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.rate import START, RatePhase
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
+from paceline.core.unstated.rate import START, RatePhase
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from shared_pools import shared_pool

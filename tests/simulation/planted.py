@@ -10,7 +10,7 @@ from paceline.core.learning.guesses import Guesses
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
-from paceline.core.rate import MeasuredRate
+from paceline.core.unstated.rate import MeasuredRate
 from paceline.http import exchange
 from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.pacing.section import Section

@@ -6,7 +6,7 @@ import pytest
 from tests.simulation.fleet import Fleet
 
 from grids import WORLD
-from paceline.core.measured import FoundMeter
+from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.status import report
 
 BLIND = {"headers": False, "body_numbers": False, "latency_s": 1.0, "jitter": 0.3}

@@ -8,10 +8,10 @@ import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
 from lupa.lua51 import LuaRuntime
 
-from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.meters import window_starts
 from paceline.core.pause import NEXT, PauseEvent, PausePhase
 from paceline.core.quota import NS, Quota, Rule
+from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Settled
 from paceline.shared.meters import BOUNDLESS, of

@@ -16,12 +16,12 @@ from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.ledger import total_tokens
-from paceline.core.measured import FoundMeter
 from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, Refusal, RefusalKind, WaitUntil
+from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.status import Waiting, metrics, wait_until_s
 

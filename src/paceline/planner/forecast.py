@@ -19,10 +19,10 @@ from functools import partial
 from itertools import chain, count
 
 from paceline.core.ledger import Ledger
-from paceline.core.measured import RateMeter
 from paceline.core.pool import Pool
 from paceline.core.quota import FAR_NS, NS, REQUESTS, TOKENS, Cost, Rule
 from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
+from paceline.core.unstated.measured import RateMeter
 from paceline.estimation.prefixes import ORDERED_FROM
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import Pacer

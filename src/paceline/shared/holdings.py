@@ -9,7 +9,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.quota import Quota
 from paceline.core.results import Reservation
-from paceline.core.unstated import Unstated
+from paceline.core.unstated.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.outbox import Lessons, Outbox

@@ -15,9 +15,9 @@ from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from paceline.core.measured import FoundMeter, InFlightMeter, RateMeter
 from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window, new_meter
 from paceline.core.quota import NS, Quota, Rule
+from paceline.core.unstated.measured import FoundMeter, InFlightMeter, RateMeter
 from paceline.shared.messages import SHARED_PART, Left
 
 PARTS = 8
@@ -210,7 +210,7 @@ class FoundSharing(Sharing[FoundMeter[Any]]):
         raise AssertionError(f"{m.quota}: a store has slots in place of it")
 
     def stand(self, m: FoundMeter[Any], now_ns: int, lack_ns: int, used: float, opened: float) -> None:
-        """Nothing: see :meth:`FoundMeter.among <paceline.core.measured.FoundMeter.among>`."""
+        """Nothing: see :meth:`FoundMeter.among <paceline.core.unstated.measured.FoundMeter.among>`."""
 
     def part(self, m: FoundMeter[Any], now_ns: int, share: float) -> Meter:  # noqa: ARG002
         return m

@@ -8,10 +8,10 @@ from paceline.core.learning.learning import Learning
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.measured import FoundMeter
 from paceline.core.meters import Bucket, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
+from paceline.core.unstated.measured import FoundMeter
 from paceline.shared.messages import Charged, LearnedState, Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
 

@@ -15,7 +15,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule, rounded
 from paceline.core.results import LEARNED, Reading, Refusal, Reservation, Source, SourceKind
-from paceline.core.unstated import Unstated
+from paceline.core.unstated.unstated import Unstated
 
 QUOTAS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""

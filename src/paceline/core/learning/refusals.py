@@ -22,7 +22,7 @@ from paceline.core.results import (
     Reservation,
     within,
 )
-from paceline.core.shedding import Shedding
+from paceline.core.unstated.shedding import Shedding
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
@@ -61,7 +61,7 @@ class Refusals:
         One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or
         growth shows only that no unstated limit was the reason. Else:
 
-        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.Unstated` alone. If that finds
+        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that finds
         that refusals come by
            chance, what they have taught about the stated limit is forgotten.
         2. A stated limit is taken, or added as a quota.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from paceline.core.entry import Entry
-from paceline.core.in_flight import blame
 from paceline.core.ledger import Ledger
-from paceline.core.measured import InFlightMeter, RateMeter
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
-from paceline.core.rate import RatePhase
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
+from paceline.core.unstated.in_flight import blame
+from paceline.core.unstated.measured import InFlightMeter, RateMeter
+from paceline.core.unstated.rate import RatePhase
 
 MEASURED = Source(SourceKind.LEARNED, "measured")
 """The source of what was found."""

@@ -9,11 +9,11 @@ from abc import abstractmethod
 from math import ceil, inf, isfinite, log, log2
 from typing import Generic, TypeVar
 
-from paceline.core.in_flight import InFlightBound, InFlightNote
 from paceline.core.meters import Meter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, Quota, Rule
-from paceline.core.rate import MeasuredRate, RateNote, RatePhase
 from paceline.core.results import Reservation
+from paceline.core.unstated.in_flight import InFlightBound, InFlightNote
+from paceline.core.unstated.rate import MeasuredRate, RateNote, RatePhase
 
 T = TypeVar("T", RateNote, InFlightNote)
 

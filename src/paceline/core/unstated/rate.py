@@ -15,50 +15,43 @@ Nothing admitted
     attempts. A blocked time is measured as a whole, from the end of the last one to its own end. For a counter that
     restarts this is right, too: the rate before the blocked time would be far too high.
 
-The cycle
-    After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises
-    slowly at first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same
-    rate.
-
-Chance
-    A refusal that a limit cannot give contradicts the measured rate: a higher one was proven just before. Either the
-    provider has become slower, or it refuses a share of the attempts by chance. The attempts after it prove a rate
-    again, and then a check goes below that one. A limit refuses nothing there. If several attempts are refused in a
-    check, such a share of refusals is no measurement from then on. A larger share is one.
-
-Stated waits
-    A wait that a refusal states is kept if it is longer than the own one. Tests show which share of it is needed.
+Its parts
+    ``cycle``: the course of the rate between two refusals. ``chance``: the share that is refused at any rate.
+    ``delays``: how long refusals take to come, and how much of a stated wait is needed.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from math import inf, log
+from math import inf
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
+from paceline.core.unstated.chance import (
+    CHECK_MAX_N,
+    CHECK_N,
+    CHECK_S,
+    CHECK_SHARE,
+    CONFIRM_N,
+    ENDED,
+    GAP,
+    GAP_N,
+    PROOF_N,
+    ROW_MAX,
+    SHARE_MAX,
+    SMALL_SHARE,
+    Chance,
+    Mark,
+    seconds,
+)  # fmt: skip
+from paceline.core.unstated.cycle import CUT, Cycle
+from paceline.core.unstated.delays import RefusalDelay, StatedWaits
 
 START = 10.0
 """An unknown rate begins with so many attempts per second, and doubles each second until the first refusal. Then 5,000
 requests to a provider without a limit take an eighth longer, and one that holds a single attempt refuses about five in
 the first second."""
-
-CUT = 0.1
-"""How far below the measured rate a cycle begins, as a share of it. A bucket must refill after a refusal. The mean loss
-of a cycle is a quarter of it, and less in a longer cycle."""
-
-CYCLE_S, CYCLE_N = 5.0, 20
-"""A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts.
-A test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in
-120."""
-
-STEADY_MAX = 6.0
-"""How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are
-refused then, and a doubled rate is found in 40 s. With 3 times it is 1.1 % and 13 s, with 12 times 0.4 % and 100 s."""
-
-SAME = 0.07
-"""Two measured rates that differ by a smaller share are the same."""
 
 FELL = 0.85
 """A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that
@@ -77,43 +70,6 @@ STRIKES = 3
 
 WAIT_MIN_S = 0.05
 """The shortest wait while nothing is admitted: refusals need longer to come back."""
-
-PROOF_N = 6
-"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of
-them would find chance sooner, and take a trailing minute for it, too."""
-
-CHECK_SHARE = 0.8
-"""A check goes at this share of a proven rate. A limit that falls step by step has lost less during the check."""
-
-CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
-"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number.
-One that would take more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 %
-four together miss 0.2 %."""
-
-CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
-"""So many refusals in one check confirm chance. The check ends if none comes for ``GAP_N`` attempts and ``GAP`` times
-the mean number between two: where other clients share a quota, refusals come in a burst that is over sooner."""
-
-SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
-"""A smaller share is forgotten when a limit is measured above it: other clients of the same quota cause such a share,
-too. Then nothing is taken for chance for so long."""
-
-COUNTED_N = 128
-"""A share is counted over the last attempts, so many to twice as many."""
-
-SHARE_MAX = 0.75
-"""No larger share is taken for chance. It would be an outage."""
-
-MORE, ALARM = 0.25, 8.0
-"""Refusals are more than chance if they are ``e ** ALARM`` times as likely where a quarter of the other attempts is
-refused, too."""
-
-ENDED = 10.0
-"""Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000
-such times."""
-
-ROW_MAX = 5
-"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted."""
 
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end
@@ -141,11 +97,6 @@ may. Timers are late by a millisecond or two."""
 
 FASTEST = 1e6
 """The rate rises no further than to so many attempts per second: no process sends them faster."""
-
-VERDICT_NS, VERDICT_MIN_NS, VERDICT_MAX_NS = NS, NS // 20, 2 * NS
-"""An attempt that was not refused within twice the slowest refusal is admitted. This is that time before the first
-refusal, and its bounds: the network delays an attempt, too, and an overloaded provider must not stop the
-measurement."""
 
 
 class RatePhase(Enum):
@@ -234,13 +185,6 @@ class RateNote(NamedTuple):
     rate: float
 
 
-class Mark(NamedTuple):
-    """An instant, and the amount that was admitted until then."""
-
-    at_ns: int
-    admitted: float
-
-
 class Common(NamedTuple):
     """The mean rate of all processes that measure it, per second; 0 for one process alone.
 
@@ -249,217 +193,6 @@ class Common(NamedTuple):
 
     at_ns: int
     rate: float
-
-
-class RefusalDelay:
-    """How long refusals take, and so, after which time an attempt is admitted.
-
-    Attributes:
-        slowest_ns: The time from an attempt to its refusal, of the slowest one. It fades. It is 0 before the first
-            refusal.
-    """
-
-    __slots__ = ("slowest_ns",)
-
-    def __init__(self) -> None:
-        self.slowest_ns = 0
-
-    def add(self, took_ns: int) -> None:
-        """Count a refusal that came after ``took_ns``."""
-        self.slowest_ns = max(self.slowest_ns - self.slowest_ns // 100, took_ns)
-
-    @property
-    def verdict_ns(self) -> int:
-        """After this time, an attempt that was not refused is admitted."""
-        if not self.slowest_ns:
-            return VERDICT_NS
-        return min(max(2 * self.slowest_ns, VERDICT_MIN_NS), VERDICT_MAX_NS)
-
-
-class StatedWaits:
-    """Which share of the waits that refusals state is kept.
-
-    One stated wait of 1, 2, 4, … is tested: the probe goes after half of the wait. If it is admitted, half is kept from
-    then on. If it is refused, the wait is right, and the tests become rarer. So an honest provider is tested a few
-    times in all, and a provider that always states the same long wait costs little after a few tests.
-
-    Attributes:
-        share: The share of a stated wait that is kept.
-        every: One wait of so many is tested.
-        left: The waits until the next test; 0 while one is tested.
-    """
-
-    __slots__ = ("every", "left", "share")
-
-    def __init__(self) -> None:
-        self.share = 1.0
-        self.every = self.left = 1
-
-    def kept_s(self, stated_s: float, *, again: bool) -> float:
-        """How long to wait after a refusal that states ``stated_s``; ``again``: it is the refusal of a probe."""
-        if not self.left:  # the test was refused
-            self.every *= 2
-            self.left = self.every
-        elif again:
-            self.share = min(2 * self.share, 1.0)
-        self.left -= 1
-        return stated_s * self.share / (1 if self.left else 2)
-
-    def admitted(self) -> None:
-        """Count a probe that was admitted."""
-        if not self.left:
-            self.share /= 2
-            self.every = self.left = 1
-
-
-class Cycle:
-    """The course of the rate about a measured one: from a tenth below it to twice as much, flat where they are equal.
-
-    Attributes:
-        top: The measured rate, per second; 0 before the first measurement.
-        span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A
-            blocked time does not count: it may have been an outage, and then the rate must rise quickly.
-        progress: The place in the cycle: 0 at its beginning, 1 at ``top``, 2 at twice ``top``.
-        steady: How many times longer the cycle is, because successive tests have found the same rate.
-    """
-
-    __slots__ = ("progress", "span_s", "steady", "top")
-
-    def __init__(self) -> None:
-        self.top = self.span_s = self.progress = 0.0
-        self.steady = 1.0
-
-    def begin(self, top: float, *, lengthen: bool) -> None:
-        """Begin at the measured rate ``top``.
-
-        Args:
-            top: The rate.
-            lengthen: Whether the cycle is longer than the last one, if that has found the same rate. It is not, if the
-                rate is found without a test: such rates become lower step by step while the limit falls.
-        """
-        if abs(top - self.top) >= SAME * self.top:
-            self.steady = 1.0
-        elif lengthen:
-            self.steady = min(2 * self.steady, STEADY_MAX)
-        self.top, self.progress = top, 0.0
-
-    def advance(self, waited_s: float, mean: float) -> bool:
-        """Go on by ``waited_s``, with attempts of the cost ``mean``; whether the rate has come to ``top``, so that a test begins.
-
-        At twice ``top`` the rate is the new ``top``: all of it was admitted.
-        """
-        before = self.progress
-        longest_s = max(CYCLE_S, CYCLE_N * mean / self.top)
-        self.progress += waited_s / (min(max(self.span_s, CYCLE_S), longest_s) * self.steady)
-        if self.progress >= 2:
-            self.top, self.progress, self.steady = 2 * self.top, 1.0, 1.0
-            return True
-        return before < 1 <= self.progress
-
-    @property
-    def rate(self) -> float:
-        """The rate at this place."""
-        past = self.progress - 1
-        return self.top * (1 + past**3 * (CUT / self.steady if past < 0 else 1))
-
-
-class Chance:
-    """The share of the attempts that is refused by chance, at any rate.
-
-    Attributes:
-        share: The share; 0 for none.
-        mark: A refusal: the quota of the provider was empty then, if it has one. What was admitted since proves a rate.
-        sure: The least rate of the provider, as proven at ``mark``; 0 for none.
-        length: How many attempts the next check takes.
-        seen: Over how many attempts refusals were counted, lately.
-        lost: How many of them were refused.
-        last: The number of the last attempt that was refused.
-        row: How many attempts in a row were refused.
-        over: The evidence for a larger share: the logarithm of its likelihood ratio.
-        barred_ns: Until then nothing is taken for chance.
-        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a
-            lower one.
-    """
-
-    __slots__ = (
-        "barred_ns",
-        "last",
-        "length",
-        "lost",
-        "mark",
-        "over",
-        "row",
-        "seen",
-        "share",
-        "stated_rate",
-        "sure",
-    )
-
-    def __init__(self, stated_rate: float = 0.0) -> None:
-        self.stated_rate = stated_rate
-        self.share = self.sure = self.seen = self.lost = self.over = 0.0
-        self.mark: Mark | None = None
-        self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
-
-    def contradicts(self, refusal: Mark, amount: float, mean: float) -> bool:
-        """Whether the rate that was proven last is higher than a refusal leaves possible. It proves another rate from then on.
-
-        Args:
-            refusal: When it was sent, and what was admitted before.
-            amount: Of its attempt.
-            mean: The mean cost of an attempt.
-        """
-        if self.mark is None:
-            self.mark = refusal
-            return False
-        sure, span_s = self.sure, _seconds(self.mark.at_ns, refusal.at_ns)
-        since = refusal.admitted - self.mark.admitted
-        if since >= PROOF_N * mean:
-            if self.length == CHECK_N:
-                sure = max(sure, self.stated_rate)
-            self.sure, self.mark = (since - mean) / span_s, refusal
-        return since >= mean and (since + amount) / span_s < sure
-
-    def doubt(self, refusal: Mark, number: int) -> None:
-        """Forget the share: ``refusal`` contradicts what is known. ``number``: of the last attempt."""
-        self.share = self.sure = self.over = 0.0
-        self.seen += number - self.last
-        self.mark, self.last, self.row = refusal, number, 0
-
-    def bar(self, now_ns: int) -> None:
-        """Take nothing for chance for a time: a limit refuses above a small share."""
-        self.share, self.sure, self.mark, self.barred_ns = 0.0, 0.0, None, now_ns + BARRED_NS
-
-    def count(self, number: int) -> None:
-        """Count the refusal of an attempt, and the attempts before it as admitted."""
-        between = max(number - self.last - 1, 0)
-        self.row = 1 if between else self.row + 1
-        self.seen, self.lost, self.last = self.seen + between + 1, self.lost + 1, max(self.last, number)
-        if self.seen > 2 * COUNTED_N:
-            self.seen, self.lost = self.seen / 2, self.lost / 2
-
-    @property
-    def usual(self) -> float:
-        """The share of the attempts that was refused lately, at any rate."""
-        return (self.lost + 1) / (self.seen + 2)
-
-    def learn(self) -> None:
-        """Let the share be what was refused lately."""
-        self.share = min(self.usual, SHARE_MAX)
-
-    def is_exceeded(self, number: int) -> bool:
-        """Whether the refusal of an attempt shows a larger share, or that chance has ended."""
-        between = max(number - self.last - 1, 0)
-        if between * self.share > ENDED:
-            self.share = self.over = 0.0
-            return True
-        more = self.share + (1 - self.share) * MORE
-        self.over = max(self.over - between * log((1 - self.share) / (1 - more)), 0.0) + log(more / self.share)
-        self.last = max(self.last, number)
-        if self.over < ALARM:
-            return False
-        self.over = 0.0
-        return True
 
 
 class MeasuredRate:
@@ -685,7 +418,7 @@ class MeasuredRate:
         if self.phase is RatePhase.DOUBTING and chance.mark is not None:
             since = self.admitted_total - chance.mark.admitted - pending * self.mean
             if since >= PROOF_N * self.mean:
-                sure = (since - self.mean) / _seconds(chance.mark.at_ns, now_ns)
+                sure = (since - self.mean) / seconds(chance.mark.at_ns, now_ns)
                 self._step(RateEvent.PROVEN, min(self.rate, CHECK_SHARE * sure))
         elif self.phase is RatePhase.CHECKING:
             if sent >= self._check_length:
@@ -791,14 +524,14 @@ class MeasuredRate:
 
     def _measure(self, now_ns: int, note: RateNote, admitted: float) -> Finding:
         """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
-        span_s, since = _seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
+        span_s, since = seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
         # nothing or more was left at the first instant, and less than one cost at the second
         found = (since + self.mean) / span_s / (1 - self.chance.share)
         opening, late = self.phase is RatePhase.OPENING, self.phase is RatePhase.TESTING
         if opening:
             found = min(found, note.rate / 2)
         elif late:
-            tested = (admitted - self.test.admitted) / _seconds(self.test.at_ns, note.sent_ns)
+            tested = (admitted - self.test.admitted) / seconds(self.test.at_ns, note.sent_ns)
             found = max(found, tested / (1 - self.chance.share))
             if found > FELL * self.cycle.top:
                 found = max(found, self.cycle.top)
@@ -815,7 +548,7 @@ class MeasuredRate:
         if wait_s * self.stated_waits.share <= own_s:
             return False
         if wait_s > STATED_MAX_S:
-            wait_s = min(wait_s, max(WAIT_S, _seconds(self.empty.at_ns, note.sent_ns)))
+            wait_s = min(wait_s, max(WAIT_S, seconds(self.empty.at_ns, note.sent_ns)))
         elif wait_s > TESTED_MIN_S:
             wait_s = self.stated_waits.kept_s(wait_s, again=again)
         self._block(now_ns, wait_s)
@@ -837,7 +570,7 @@ class MeasuredRate:
     def _unblock(self, now_ns: int, probe: RateNote) -> None:
         """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
         admitted = self.admitted_total - probe.amount
-        found = max(admitted - self.block_end.admitted, self.mean) / _seconds(self.block_end.at_ns, self.until_ns)
+        found = max(admitted - self.block_end.admitted, self.mean) / seconds(self.block_end.at_ns, self.until_ns)
         found = max(found / (1 - self.chance.share), self.common.rate)  # other processes may have had all of it
         is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * self.mean
         self.long_blocks = min(self.long_blocks + 1, LONG_BLOCKS) if is_long else 0
@@ -887,8 +620,3 @@ class MeasuredRate:
         )
         self.until_ns += idle_ns
         self.chance.sure = 0.0
-
-
-def _seconds(from_ns: int, to_ns: int) -> float:
-    """The time between two instants, above 0."""
-    return max(to_ns - from_ns, 1) / NS

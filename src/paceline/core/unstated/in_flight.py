@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from paceline.core.rate import Finding, MeasuredRate, RateNote, RefusalDelay
+from paceline.core.unstated.delays import RefusalDelay
+from paceline.core.unstated.rate import Finding, MeasuredRate, RateNote
 
 WITNESSES = 3
 """So many refusals that only the number in flight explains set the bound. Between two of them an attempt must turn out
