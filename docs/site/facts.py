@@ -27,7 +27,7 @@ def written(page: str) -> str:
     table = "\n".join(["| provider | hosts | published limits |", "|---|---|---|", *map(_row, known)])
     others = ", ".join(f"`{name}` ({_hosts(name)[0]})" for name in sorted(PROVIDERS.keys() - own - set(known)))
     measured = fill(
-        f"Of these no limits are known, so their rates are measured: {others}.", 158, break_on_hyphens=False
+        f"No limits of these are known, so paceline measures their rates: {others}.", 158, break_on_hyphens=False
     )
     return f"{before}{BEGIN}\nThe data set is of {facts.shipped_day()}.\n\n{table}\n\n{measured}\n{END}{after}"
 
@@ -48,7 +48,7 @@ def _row(name: str) -> str:
         else "none known"
     )
     note = head.get("note")
-    return f"| `{name}` | {', '.join(_hosts(name))} | {limits}{f'<br>{note}' if note else ''} |"
+    return f"| `{name}` | {', '.join(_hosts(name))} | {limits}{f': {note}' if note else ''} |"
 
 
 if __name__ == "__main__":

@@ -48,7 +48,9 @@ def offer(monkeypatch, **points):
 
 
 def test_the_table_has_every_provider():
-    listed = re.findall(r"`(\w+)`\s\(", PAGE.partition("their rates are measured: ")[2].partition("<!-- end -->")[0])
+    listed = re.findall(
+        r"`(\w+)`\s\(", PAGE.partition("paceline measures their rates: ")[2].partition("<!-- end -->")[0]
+    )
     assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) + listed) == sorted(PROVIDERS)
     assert set(known_providers()) <= set(PROVIDERS)
 
