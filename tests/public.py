@@ -24,11 +24,13 @@ RECORD = Path(__file__).with_suffix(".txt")
 PAGE = RECORD.parents[1] / "docs" / "config.md"
 MODULES = ("paceline.testing", "paceline.stores", "paceline.planner.forecast", "paceline.providers.base")
 """Modules whose names are public, too."""
+GIVEN = ("Acquisition", "Permit")
+"""Classes whose objects users get and never make: the arguments of their constructors are internal."""
 
 
 def signature(value: Any) -> str:
-    """Parameters and result as they are written; nothing for an enumeration, and where a class is made by its base alone."""
-    if inspect.isclass(value) and issubclass(value, Enum):
+    """Parameters and result as they are written; nothing for an enumeration and for what users don't make, and where a class is made by its base alone."""
+    if inspect.isclass(value) and (issubclass(value, Enum) or value.__name__ in GIVEN):
         return ""
     try:
         return re.sub(r"<[\w.]+\.(\w+) object at \w+>", r"\1()", str(inspect.signature(value)))

@@ -301,7 +301,7 @@ class TestDoubt:
 
     def test_a_follow_up_reserves_what_follow_ups_add_also_if_its_estimate_is_low(self):
         limiter = Limiter({"anthropic/m": "450k input_tokens/min"})
-        scheduler = limiter.scheduler("anthropic/m")
+        scheduler = limiter.pacer.pools.scheduler("anthropic/m")
         cache, asked = scheduler.prompt_cache, body(user("a"))
         assert cache is not None
         answer(cache, asked, written=9_500)

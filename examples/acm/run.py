@@ -108,7 +108,7 @@ async def run(options: argparse.Namespace, **world: Any) -> Outcome:
             task.cancel()
         await clients.close()
         after = limiter.status()
-        pools = {limiter.scheduler(name).pool.name: name for name in plan.costs}
+        pools = {limiter.acquire(name, tokens=0).pool: name for name in plan.costs}
         times = {pool: forecast.pools[name] for pool, name in pools.items()}
         print(f"\n{table(after, times, {pool: forecast.binds[name] for pool, name in pools.items()})}\n")
         for line in learned(before, after):

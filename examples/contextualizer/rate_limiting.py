@@ -132,7 +132,7 @@ class TPMThrottle:
         return True
 
     def _quota(self) -> Any:
-        return self.limiter.scheduler(POOL).status()["quotas"][0]
+        return self.limiter.status(queue=0)["pools"][POOL]["quotas"][0]
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ class TestBeforeTheStart:
     def test_output_that_is_charged_when_it_is_produced_is_unknown_before_the_first_answers(self):
         limits = {"anthropic/claude-sonnet-4-5": "1000 requests/min, 1k output_tokens/min"}
         limiter = paceline.Limiter(limits, clock=ManualClock())
-        pool = limiter.scheduler("anthropic/claude-sonnet-4-5").pool.name
+        pool = limiter.pacer.pools.scheduler("anthropic/claude-sonnet-4-5").pool.name
         plan = InputPlan(100, shares={pool: PoolWork(100, {"requests": 100.0, "output_tokens": 400_000.0})})
         assert forecast_s(limiter, plan, 100) < 10
 

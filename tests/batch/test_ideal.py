@@ -112,7 +112,7 @@ def test_no_share_is_above_one(server, told, learn, workers):
 
 def pool_of(*limits, **options):
     limiter = paceline.Limiter({"a/m": list(limits)}, learn=False, clock=ManualClock(), **options)
-    return limiter, limiter.scheduler("a/m")
+    return limiter, limiter.pacer.pools.scheduler("a/m")
 
 
 def share_at(scheduler, answers, *, end_s=None, begin=(0.0, {})):

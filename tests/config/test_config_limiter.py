@@ -83,7 +83,9 @@ class TestLearning:
     def test_headers_change_limits_only_if_they_may(self, learn, limit):
         limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, learn=learn)
         permit = limiter.acquire("openai/gpt-5").wait()
-        limiter.scheduler("openai/gpt-5").observe([Reading("requests", 700.0, 699.0, None, 60.0)], permit.reservation)
+        limiter.pacer.pools.scheduler("openai/gpt-5").observe(
+            [Reading("requests", 700.0, 699.0, None, 60.0)], permit.reservation
+        )
         (quota,) = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
         assert quota["limit"] == limit
 
@@ -91,7 +93,7 @@ class TestLearning:
         """Which quota a header without a period means must not become a question."""
         limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, min_interval_s=0.05, learn="up")
         permit = limiter.acquire("openai/gpt-5").wait()
-        limiter.scheduler("openai/gpt-5").observe([Reading("requests", 700.0, 699.0)], permit.reservation)
+        limiter.pacer.pools.scheduler("openai/gpt-5").observe([Reading("requests", 700.0, 699.0)], permit.reservation)
         assert limiter.status()["pools"]["openai/gpt-5"]["quotas"][0]["limit"] == 700
 
 
@@ -145,8 +147,8 @@ class TestLimits:
 
     def test_waiting_and_time_to_live(self):
         limiter = limiter_of(ManualClock(), limits={"jobs": "1 requests/day"}, ttl_s=10, waiting_max=1)
-        assert limiter.scheduler("jobs").pool.ledger.ttl_ns == 10 * NS
-        assert limiter.scheduler("jobs").pool._waiting_max == 1
+        assert limiter.pacer.pools.scheduler("jobs").pool.ledger.ttl_ns == 10 * NS
+        assert limiter.pacer.pools.scheduler("jobs").pool._waiting_max == 1
 
     def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(self, tmp_path):
         said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}
@@ -154,7 +156,7 @@ class TestLimits:
         assert program.acquire("jobs").wait()
         assert program.status()["pools"]["jobs"]["store"]["state"] == "joined"
         program.close()
-        assert "store" not in limiter_of(ManualClock(), patient=True, **said).scheduler("jobs").status()
+        assert "store" not in limiter_of(ManualClock(), patient=True, **said).pacer.pools.scheduler("jobs").status()
 
 
 def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_path):

@@ -157,7 +157,7 @@ def test_a_pause_that_comes_while_it_waits_for_a_slot_holds_for_it():
         await asyncio.sleep(0.1)
         later = asyncio.ensure_future(limiter.acquire("openai/b"))
         await asyncio.sleep(0)
-        limiter.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
+        limiter.pacer.pools.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
         other.settle()
         await asyncio.sleep(5)
         assert not mine.done()
@@ -175,7 +175,7 @@ def test_a_pause_that_comes_while_it_waits_for_a_slot_holds_for_it():
 def test_the_probe_after_a_pause_goes():
     async def main(clock):
         limiter = limiter_of(clock, 1, a="6000 requests/min", b="6000 requests/min")
-        limiter.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
+        limiter.pacer.pools.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
         traffic = Traffic(limiter)
         await asyncio.gather(*(traffic.one(model, 0.1) for model in "bbbaaa"))
         assert traffic.most["all"] == 1
@@ -206,7 +206,7 @@ def test_leaked_permits_do_not_pile_up(monkeypatch):
     for _ in range(40):
         assert limiter.try_acquire("openai/a")
         clock.advance(1)
-    assert len(limiter.scheduler("openai/a")._passed) < 20
+    assert len(limiter.pacer.pools.scheduler("openai/a")._passed) < 20
 
 
 def test_lanes_hold_in_the_line_for_slots_too():
@@ -311,7 +311,7 @@ def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does
             if refused and pool == "openai/in flight" and message.wants:
                 permit = refused.pop()
                 if by_breaker:  # of this process alone
-                    limiter.scheduler("openai/a").pause(clock.now_ns() + 4 * 10**9)
+                    limiter.pacer.pools.scheduler("openai/a").pause(clock.now_ns() + 4 * 10**9)
                 else:
                     permit.refused(retry_after_s=4)
             return super().exchange(pool, message)

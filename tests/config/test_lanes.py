@@ -23,7 +23,7 @@ def limiter():
 
 
 def lane_of(limiter, **options):
-    return limiter.acquire("jobs", **options).waiter.lane
+    return limiter.acquire("jobs", **options)._waiter.lane
 
 
 class TestSettings:

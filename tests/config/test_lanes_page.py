@@ -49,7 +49,7 @@ def lanes_of(limiter):
 
 
 def lane_here(limiter):
-    return limiter.acquire("jobs").waiter.lane.name
+    return limiter.acquire("jobs")._waiter.lane.name
 
 
 def test_the_examples_print_what_the_page_says(page):
@@ -117,11 +117,11 @@ def test_a_file_and_the_code_say_the_same(page, write):
     told = load_limiter(write("[limits]\njobs = '60 requests/min'"), dict([variable]))
     assert lane_of(told, "wrap") == lane_of(code, "wrap")
     with paceline.lane("wrap", priority=2):
-        assert told.acquire("jobs").waiter.lane == paceline.LaneSpec("wrap", 4, 2), "number by number"
+        assert told.acquire("jobs")._waiter.lane == paceline.LaneSpec("wrap", 4, 2), "number by number"
 
 
 def lane_of(limiter, name):
-    return limiter.acquire("jobs", lane=name).waiter.lane
+    return limiter.acquire("jobs", lane=name)._waiter.lane
 
 
 def gone_in_order(limiter, *asked):

@@ -45,7 +45,7 @@ def test_a_name_gives_a_priority_outside_of_lanes(file):
     limiter = paceline.Limiter.load(file, clock=ManualClock())
 
     def lane_of(**options):
-        return limiter.acquire("starts/gemini", starts=1, **options).waiter.lane
+        return limiter.acquire("starts/gemini", starts=1, **options)._waiter.lane
 
     assert (lane_of(name="coordinator_2").priority, lane_of(name="reviewer").priority) == (10, 5)
     assert lane_of(name="agent") == lane_of() == paceline.LaneSpec()

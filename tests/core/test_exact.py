@@ -13,7 +13,7 @@ from paceline.core import meters
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Exact
-from paceline.core.quota import NS, Quota, Rule, parse_quotas
+from paceline.core.quota import NS, Quota, Rule, ns_per_unit, parse_quotas
 from paceline.core.results import LEARNED, QuotaError, Refusal, RefusalKind, Reservation
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
@@ -226,7 +226,7 @@ def test_an_attached_client_tells_when_an_answer_begins(joint):
     limiter = paceline.Limiter(quotas, joint_limits={"openai/*": exact} if joint else None, clock=clock)
     permit = limiter.try_acquire("openai/m")
     clock.advance(1)
-    limiter.scheduler("openai/m").begun(permit.reservation)
+    limiter.pacer.pools.scheduler("openai/m").begun(permit.reservation)
     clock.advance(30)
     permit.settle()
     (quota,) = limiter.status()["pools"]["joint/openai/*" if joint else "openai/m"]["quotas"]
@@ -282,4 +282,4 @@ def test_a_bucket_without_headroom_grants_its_burst_at_once(text):
     ledger = Ledger([quota := Quota.parse(text)], T0, headroom_s=0.0)
     for _ in range(int(quota.amount)):
         assert isinstance(ledger.reserve(T0, {quota.unit: 1}), Reservation)
-    assert ledger.reserve(T0, {quota.unit: 1}).at_ns - T0 > quota.ns_per_unit / 3
+    assert ledger.reserve(T0, {quota.unit: 1}).at_ns - T0 > ns_per_unit(quota) / 3

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.quota import DAY_S, MONTH, MONTH_S, Quota, Rule, parse_quotas
+from paceline.core.quota import DAY_S, MONTH, MONTH_S, Quota, Rule, ns_per_unit, parse_quotas
 from paceline.core.results import QuotaError
 
 
@@ -186,7 +186,7 @@ def test_a_quota_with_a_period_a_burst_or_a_rule_of_its_own_does_not_restart(tex
 
 def test_rates():
     assert Quota("requests", 120).rate == 2
-    assert Quota("requests", 120).ns_per_unit == 5e8
+    assert ns_per_unit(Quota("requests", 120)) == 5e8
     assert Quota("concurrency", 3, 0, rule=Rule.SLOTS).rate == 0
 
 

@@ -43,7 +43,7 @@ from paceline.core.results import (
             PoolStoppedError("m", "no credit left", 599.5),
             (
                 "m: stopped: no credit left (one request is tried in 600 s, and then every 10 to 60 minutes;"
-                " limiter.scheduler('m').resume() ends the stop)"
+                " limiter.resume('m') ends the stop)"
             ),
         ),
         (GaveUpError("m", 6, Refusal(RefusalKind.RATE), "6 attempts made"), "m: refused (rate), 6 attempts made"),

@@ -193,7 +193,7 @@ def test_headers_of_an_answer_that_are_handed_over_by_hand(tmp_path, name, obser
     if observed:
         limiter.observe(name, headers)
     permit.settle({"input_tokens": 75, "output_tokens": 20}, headers=None if observed else headers)
-    metrics = limiter.status()["pools"][limiter.scheduler(name).pool.name]["metrics"]
+    metrics = limiter.status()["pools"][limiter.pacer.pools.scheduler(name).pool.name]["metrics"]
     held = {quota: (metrics[f"{quota}_limit"], metrics[f"{quota}_remaining"]) for quota in expected}
     assert {quota: limit for quota, (limit, _) in held.items()} == {
         quota: limit for quota, (limit, _) in expected.items()
@@ -472,7 +472,7 @@ def test_without_a_file_the_plan_s_defaults_hold(tmp_path, capsys):
     ]
     assert "limits.yml: no such file: the limits are those of defaults.yaml" in capsys.readouterr().err
     limiter = paceline.Limiter.load(program.DEFAULTS)
-    metrics = {name: limiter.scheduler(name).status()["metrics"] for name in ("groq/new", "mistral/new")}
+    metrics = {name: limiter.pacer.pools.scheduler(name).status()["metrics"] for name in ("groq/new", "mistral/new")}
     assert [(each["rpm_limit"], each["tpm_limit"]) for each in metrics.values()] == [(30, 6_000), (10, 10_000)]
 
 

@@ -141,7 +141,7 @@ class TestFromWhereThePoolsStand:
         limiter = limiter_of(clock, "600 requests/min")
         permit = limiter.acquire(POOL).wait()
         first_s = eta(limiter, {POOL: repeat({}, 1_000)}).total_s
-        limiter.scheduler(POOL).pool.ledger.adopt(clock.now_ns(), 0, 60.0)
+        limiter.pacer.pools.scheduler(POOL).pool.ledger.adopt(clock.now_ns(), 0, 60.0)
         slower_s = eta(limiter, {POOL: repeat({}, 1_000)}).total_s
         assert slower_s > 9 * first_s
         permit.refused(Refusal(RefusalKind.RATE, retry_after_s=100.0))
@@ -150,7 +150,7 @@ class TestFromWhereThePoolsStand:
 
     def test_nothing_is_changed_by_asking(self):
         limiter = limiter_of(ManualClock(), "60 requests/min", "30k tokens/min", "2 concurrency")
-        limiter.scheduler(POOL)
+        limiter.pacer.pools.scheduler(POOL)
         before = limiter.status()
         eta(limiter, {POOL: [COST] * 500}, latency_s=1.0)
         assert limiter.status() == before

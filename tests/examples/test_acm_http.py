@@ -61,7 +61,7 @@ async def test_the_answer_is_authoritative_in_five_dialects(provider, paceline_e
     model, limits, expected = ENFORCED[provider]
     emulator = paceline_emulator({model: limits})
     async with program_of({provider: emulator}) as (limiter, everybody):
-        before = held(limiter.scheduler(f"{provider}/{model}").status())
+        before = held(limiter.pacer.pools.scheduler(f"{provider}/{model}").status())
         if provider == "google":
             emulator.reset(start_level=0.0)
         text = await everybody.ask(provider, model, "Say something about the weather.", 60)

@@ -74,7 +74,7 @@ def test_each_sample_is_read_as_a_minute_s(file, name):
     limiter = paceline.Limiter.load(file, clock=ManualClock(AT))
     permit = limiter.try_acquire(name, input_tokens=150, output_tokens=50)
     permit.settle({"input_tokens": 150, "output_tokens": 50}, headers=SAMPLES[name])
-    pool = limiter.status()["pools"][limiter.scheduler(name).pool.name]
+    pool = limiter.status()["pools"][limiter.pacer.pools.scheduler(name).pool.name]
     assert [quota["unit"] for quota in pool["quotas"]] == ["requests", "tokens", "concurrency"]  # and none of a day
     metrics = pool["metrics"]
     rpm, requests, tpm, tokens = LEFT[name]

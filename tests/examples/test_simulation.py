@@ -171,7 +171,7 @@ def test_anthropics_three_quotas_are_taken_together_or_not_at_all():
     def left():
         return [quota["remaining"] for quota in limiter.status()["pools"][pool]["quotas"]]
 
-    pool = limiter.scheduler("claude-sonnet-4-5").pool.name
+    pool = limiter.pacer.pools.scheduler("claude-sonnet-4-5").pool.name
     before = left()
     assert limiter.try_acquire("claude-sonnet-4-5", input_tokens=1_000, output_tokens=7_000)
     after = left()

@@ -613,7 +613,7 @@ def test_two_processes_on_one_store_act_as_one(serve, emulator, tmp_path):
     both = [serve(emulator.base_url, limits={"gpt-5": "1800 requests/min"}, store=store) for _ in range(2)]
     emulator.reset(limits={"gpt-5": "1800 requests/min"}, start_level=0.02)
     for one in both:
-        one.limiter.scheduler("openai/gpt-5").refresh()
+        one.limiter.pacer.pools.scheduler("openai/gpt-5").refresh()
 
     async def main():
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:

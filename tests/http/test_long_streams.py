@@ -46,7 +46,7 @@ async def test_streams_that_have_begun_hold_nothing_back(server):
             async with session.post(server, json=BODY) as response:
                 await response.read()
         streams = [await session.post(server, json=BODY | {"stream": True}) for _ in range(2 * SILENT_MIN)]
-        pool = limiter.scheduler("openai/gpt-5").pool
+        pool = limiter.pacer.pools.scheduler("openai/gpt-5").pool
         later_ns = limiter.pacer.clock.now_ns() + 60 * 10**9
         pool.silence.check(later_ns)
         assert pool.ledger.in_flight == 2 * SILENT_MIN

@@ -104,7 +104,7 @@ async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit
 
 async def test_a_long_wait_is_handed_up():
     limiter = make_limiter()
-    limiter.scheduler("openai/gpt-5").pool.progress.refuse(
+    limiter.pacer.pools.scheduler("openai/gpt-5").pool.progress.refuse(
         1, 1, paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
     )
     script = Script(rate_limited("3000"))  # and another one was refused before
@@ -149,7 +149,7 @@ async def test_money_stops_the_pool_and_everybody_in_its_line():
     assert "limiter" not in message, "a client over HTTP has none"
     assert len(script.times) == 1
     assert pool(limiter)["stopped"] == "no money left (insufficient_quota)"
-    limiter.scheduler("openai/gpt-5").resume()
+    limiter.resume("openai/gpt-5")
     assert pool(limiter)["stopped"] is None
 
 

@@ -9,6 +9,7 @@ import paceline
 from paceline import Limiter, PlanPolicy, Refusal, RefusalKind, RetryPolicy
 from paceline.core.progress import Progress
 from paceline.core.results import AcquireTimeoutError, PoolStoppedError
+from paceline.pacing.permit import refuse
 from paceline.pacing.plans import Plans
 from paceline.pacing.retry import Again, Failures, GiveUp
 from paceline.providers.plan_headers import PlanReading
@@ -27,8 +28,8 @@ def limiter_of(clock):
 
 async def refused(limiter, refusal, pool=ONE):
     permit = await limiter.acquire(pool, tokens=0)
-    row = limiter.scheduler(pool).row(permit.reservation, refusal)
-    permit.refuse(refusal, Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True))
+    row = limiter.pacer.pools.scheduler(pool).row(permit.reservation, refusal)
+    refuse(permit, refusal, Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True))
     return permit
 
 
@@ -61,7 +62,7 @@ def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account()
         await asyncio.sleep(60)
         assert [task.done() for task in tasks] == [True, False, True]
         assert rows(limiter)[0][2] == "probing"
-        limiter.scheduler(ONE).admitted(tasks[0].result().reservation)
+        limiter.pacer.pools.scheduler(ONE).admitted(tasks[0].result().reservation)
         await asyncio.sleep(0)
         assert rows(limiter)[0][2] == "opening"
         await tasks[1]
@@ -179,7 +180,7 @@ def test_none_waits_for_a_model_with_the_turn_of_the_account():
         await asyncio.sleep(60)
         [sent] = [task.result() for task in first if task.done()]
         later = Again(2 * HOUR, pool_wide=True)
-        sent.refuse(Refusal(RefusalKind.RATE, retry_after_s=2 * HOUR, window="7d_oi"), later)
+        refuse(sent, Refusal(RefusalKind.RATE, retry_after_s=2 * HOUR, window="7d_oi"), later)
         [other] = waits(limiter, OTHER)
         await asyncio.sleep(1)
         assert other.done()
@@ -195,7 +196,7 @@ def test_an_account_with_a_plan_that_is_shut_is_not_forgotten():
     async def main(clock):
         limiter = limiter_of(clock)
         await refused(limiter, FIVE_HOURS)
-        scheduler = limiter.scheduler(ONE)
+        scheduler = limiter.pacer.pools.scheduler(ONE)
         assert not limiter.pacer.pools.forget(scheduler)
         await asyncio.sleep(HOUR)
         async with limiter.acquire(ONE, tokens=0) as permit:
@@ -215,14 +216,14 @@ def test_who_does_not_hold_gives_the_refusal_at_once():
     async def main(clock):
         limiter = Limiter({"claude-*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
         async with limiter.acquire(ONE, tokens=0) as permit:
-            row = limiter.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
+            row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
             assert row.is_allowance
             assert not row.holds
-            permit.refuse(FIVE_HOURS, GiveUp("it says so", stop_s=HOUR))
+            refuse(permit, FIVE_HOURS, GiveUp("it says so", stop_s=HOUR))
         with pytest.raises(PoolStoppedError) as raised:
             await limiter.acquire(OTHER, tokens=0)
         assert raised.value.retry_after_s == HOUR
-        limiter.scheduler(ONE).resume()
+        limiter.resume(ONE)
         [task] = waits(limiter, OTHER)
         await asyncio.sleep(0)
         assert task.done()
@@ -238,7 +239,7 @@ def test_a_share_is_kept_for_a_person_by_what_answers_state():
     async def main(clock):
         limiter = limiter_of(clock)
         pools = limiter.pacer.pools
-        limiter.scheduler(ONE)
+        limiter.pacer.pools.scheduler(ONE)
         pools.read_plan("anthropic", [reading(0.5), PlanReading("7d_oi", 1.0, 9.0, scope="Fable", read_s=START_S)])
         with paceline.lane("interactive", priority=1):
             (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
@@ -261,7 +262,7 @@ def test_a_share_is_kept_for_a_person_by_what_answers_state():
 def test_a_number_that_is_no_share_holds_nobody_back(used):
     async def main(clock):
         limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8, spread="5h"))
-        limiter.scheduler(ONE)
+        limiter.pacer.pools.scheduler(ONE)
         limiter.pacer.pools.read_plan("anthropic", [reading(0.95, status="allowed")])
         [one] = waits(limiter, ONE)
         await asyncio.sleep(1)
@@ -276,7 +277,7 @@ def test_a_number_that_is_no_share_holds_nobody_back(used):
 def test_by_default_no_used_share_stops_all():
     async def main(clock):
         limiter = limiter_of(clock)
-        limiter.scheduler(ONE)
+        limiter.pacer.pools.scheduler(ONE)
         limiter.pacer.pools.read_plan("anthropic", [reading(2.0)])
         [one] = waits(limiter, ONE)
         await asyncio.sleep(1)
@@ -288,7 +289,7 @@ def test_by_default_no_used_share_stops_all():
 def test_who_waits_for_a_kept_share_is_shown_and_logged_once(caplog):
     async def main(clock):
         limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
-        limiter.scheduler(ONE)
+        limiter.pacer.pools.scheduler(ONE)
         limiter.pacer.accounts.plans.read("anthropic", [reading(0.9, status="allowed")])
         limiter.pacer.pools.read_plan("anthropic", [reading(0.9, status="allowed")])
         assert rows(limiter) == [("anthropic", "5h", "open", 0, None)]
@@ -317,7 +318,7 @@ def test_that_requests_go_on_for_money_is_said_once(caplog):
 def test_who_wants_to_pay_nothing_waits_where_the_provider_goes_on_for_money():
     async def main(clock):
         limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(overage="wait"))
-        limiter.scheduler(ONE)
+        limiter.pacer.pools.scheduler(ONE)
         limiter.pacer.pools.read_plan("anthropic", [reading(1.01, status="allowed", paid=True)])
         [one] = waits(limiter, ONE)
         await asyncio.sleep(1)

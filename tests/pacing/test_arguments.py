@@ -189,10 +189,10 @@ def test_a_further_attempt_keeps_its_lane_and_ends_no_later(limiter):
     limiter.pacer.clock.advance(10)
     again = limiter.acquire("sum", again=first, lane="bulk", timeout=30, tokens=10)
     now_ns = limiter.pacer.clock.now_ns()
-    assert again.waiter.deadline_ns == now_ns + 20 * 10**9
+    assert again._waiter.deadline_ns == now_ns + 20 * 10**9
     endless = limiter.try_acquire("sum", tokens=10)
     endless.refused(retry_after_s=0.001)
-    assert limiter.acquire("sum", again=endless, timeout=5, tokens=10).waiter.deadline_ns == now_ns + 5 * 10**9
+    assert limiter.acquire("sum", again=endless, timeout=5, tokens=10)._waiter.deadline_ns == now_ns + 5 * 10**9
 
 
 def test_money_by_hand_is_refused_where_only_clients_have_a_budget():

@@ -177,7 +177,7 @@ def test_when_none_is_left_the_error_says_how_many_and_why():
 
 def test_time_in_line_is_no_time_spent_on_it():
     call = Call(answered(429))
-    call.limiter.scheduler(POOL).pause(call.clock.now_ns() + 700 * 10**9)
+    call.limiter.pacer.pools.scheduler(POOL).pause(call.clock.now_ns() + 700 * 10**9)
     assert call.run() == "answer"
     assert call.at_s == pytest.approx([700, 702], abs=0.3)
 
@@ -306,7 +306,7 @@ def test_no_attempt_starts_after_the_time_that_the_policy_allows():
     async def main():
         for attempt in busy.limiter.attempts(POOL, retry=brief):
             async with attempt as permit:
-                busy.limiter.scheduler(POOL).pause(busy.clock.now_ns() + 60 * 10**9)
+                busy.limiter.pacer.pools.scheduler(POOL).pause(busy.clock.now_ns() + 60 * 10**9)
                 busy.make(permit)
 
     with pytest.raises(paceline.GaveUpError, match="more than 5 s after the first") as caught:

@@ -219,7 +219,7 @@ class TestALoopThatIsClosed:
             target=lambda: granted.append(limiter.acquire("jobs", timeout=20).wait()), daemon=True
         )
         thread.start()
-        until(lambda: limiter.scheduler("jobs").pool.queue.length == 1)
+        until(lambda: limiter.pacer.pools.scheduler("jobs").pool.queue.length == 1)
         clock.advance(1)
         join(thread)
         assert granted[0].waited_s == 1
@@ -241,7 +241,7 @@ class TestALoopThatIsClosed:
         limiter.acquire("jobs", tokens=100).wait().settle()
         tasks = self.thousand_ghosts(clock, limiter)
         assert limiter.acquire("jobs").why() is None
-        scheduler = limiter.scheduler("jobs")
+        scheduler = limiter.pacer.pools.scheduler("jobs")
         thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()), daemon=True)
         thread.start()
         join(thread)
@@ -276,7 +276,7 @@ class TestALoopThatIsClosed:
         limiter.acquire("jobs").wait().settle()
         left = [self.left_behind(clock, limiter)]
         clock.advance(1)
-        pool = limiter.scheduler("jobs").pool
+        pool = limiter.pacer.pools.scheduler("jobs").pool
         inner = pool.binds
 
         def binds(now_ns):

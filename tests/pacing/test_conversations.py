@@ -67,10 +67,10 @@ def test_a_turn_whose_prompt_is_cached_goes_first():
         limiter.acquire(POOL, conversation="new", input_tokens=10_000),
         limiter.acquire(POOL, conversation="run-17", input_tokens=10_500),
     ]
-    scheduler = limiter.scheduler(POOL)
+    scheduler = limiter.pacer.pools.scheduler(POOL)
     for one in asked:
-        scheduler.pool.submit(clock.now_ns(), one.waiter)
-    assert scheduler.pool.queue.head() is asked[2].waiter
+        scheduler.pool.submit(clock.now_ns(), one._waiter)
+    assert scheduler.pool.queue.head() is asked[2]._waiter
     row = limiter.status()["pools"][scheduler.pool.name]["queue"][0]
     assert row["cached_tokens"] == 10_000
     assert 290 < row["lost_in_s"] < 300

@@ -191,7 +191,7 @@ class TestWhereItIsTold:
         """Garbage may be collected anywhere: here, while the scheduler works."""
         heard, held = Heard(), []
         limiter = limiter_with(heard)
-        scheduler = limiter.scheduler("jobs")
+        scheduler = limiter.pacer.pools.scheduler("jobs")
         forgotten = limiter.try_acquire("jobs")
 
         class Finalized:
@@ -265,7 +265,7 @@ class TestAFaultyListener:
 
         limiter = paceline.Limiter({"jobs": "1 concurrency"}, events=listener, clock=clock)
         first = limiter.try_acquire("jobs")
-        scheduler = limiter.scheduler("jobs")
+        scheduler = limiter.pacer.pools.scheduler("jobs")
 
         def work():
             try:

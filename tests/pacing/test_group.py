@@ -65,7 +65,7 @@ def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back():
         tasks = [asyncio.create_task(regions.work()) for _ in range(100)]
         await asyncio.sleep(60)
         limiter, pool = regions.group.members["us"]
-        scheduler = limiter.scheduler(pool)
+        scheduler = limiter.pacer.pools.scheduler(pool)
         scheduler.pause(clock.now_ns() + 40 * 10**9)
         await asyncio.sleep(120)
         for task in tasks:
@@ -112,7 +112,7 @@ def test_a_conversation_moves_when_its_member_is_much_later():
     clock = ManualClock()
     group, limiters = group_of(clock, {"a": "60 requests/min burst 10", "b": "60 requests/min burst 10"})
     home, _ = group.acquire(sticky="x").wait()
-    limiters[home].scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
+    limiters[home].pacer.pools.scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
     assert group.acquire(sticky="x").wait()[0] != home
 
 
@@ -137,7 +137,7 @@ def test_a_timeout_is_for_all_members():
     clock = ManualClock()
     group, limiters = group_of(clock, {"a": QUOTA, "b": QUOTA})
     for limiter in limiters.values():
-        limiter.scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
+        limiter.pacer.pools.scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
     with pytest.raises(paceline.AcquireTimeoutError):
         group.acquire(timeout=3).wait()
 

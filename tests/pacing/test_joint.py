@@ -365,7 +365,7 @@ class TestBound:
             mine = calls.later("a")
             await asyncio.sleep(0)
             others = calls.later("b" * 100)
-            calls.limiter.scheduler("openai/a").pause(clock.now_ns() + 30 * NS)
+            calls.limiter.pacer.pools.scheduler("openai/a").pause(clock.now_ns() + 30 * NS)
             await asyncio.gather(*mine)
             for task in others:
                 task.cancel()

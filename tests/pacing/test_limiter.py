@@ -11,7 +11,7 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
-from paceline.pacing.permit import Later, Permit
+from paceline.pacing.permit import Later, Permit, refuse
 from paceline.pacing.retry import GiveUp
 from paceline.testing import ManualClock, run_virtual
 from waits import join, until
@@ -175,7 +175,7 @@ class TestErrors:
                 assert (result.pool, result.reason) == ("jobs", "no money left")
             with pytest.raises(PoolStoppedError):
                 limiter.try_acquire("jobs")
-            limiter.scheduler("jobs").resume()
+            limiter.resume("jobs")
             await limiter.acquire("jobs")
 
         run_virtual(main)
@@ -185,7 +185,7 @@ class TestErrors:
             limiter = jobs(clock)
             permit = await limiter.acquire("jobs")
             long = paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=9_000.0)
-            permit.refuse(long, GiveUp("the provider asks to wait 9,000 s", stop_s=9_000.0))
+            refuse(permit, long, GiveUp("the provider asks to wait 9,000 s", stop_s=9_000.0))
             for passed_s, tried_s in ((100, 500), (500, 100)):
                 await asyncio.sleep(passed_s - (passed_s == 500) * 100)
                 with pytest.raises(PoolStoppedError, match=f"one request is tried in {tried_s} s") as told:
@@ -349,16 +349,16 @@ class TestLanes:
         limiter = jobs(ManualClock(), {"jobs": "60 requests/min"})
         with paceline.lane("outer"):
             with paceline.lane("inner"):
-                assert limiter.acquire("jobs").waiter.lane.name == "inner"
-            assert limiter.acquire("jobs").waiter.lane.name == "outer"
-        assert limiter.acquire("jobs").waiter.lane == paceline.LaneSpec()
+                assert limiter.acquire("jobs")._waiter.lane.name == "inner"
+            assert limiter.acquire("jobs")._waiter.lane.name == "outer"
+        assert limiter.acquire("jobs")._waiter.lane == paceline.LaneSpec()
 
     def test_a_lane_may_be_given_whole(self):
         limiter, spec = jobs(ManualClock(), {"jobs": "60 requests/min"}), paceline.LaneSpec("wrap", 4, 2)
         with paceline.lane(spec):
-            assert limiter.acquire("jobs").waiter.lane == spec
+            assert limiter.acquire("jobs")._waiter.lane == spec
         with paceline.lane(spec, priority=0):
-            assert limiter.acquire("jobs").waiter.lane == paceline.LaneSpec("wrap", 4, 0)
+            assert limiter.acquire("jobs")._waiter.lane == paceline.LaneSpec("wrap", 4, 0)
 
     def test_what_is_no_lane(self):
         with pytest.raises(paceline.QuotaError, match="the name of a lane is a int: give a text"), paceline.lane(5):
@@ -378,7 +378,7 @@ class TestStatus:
 
     def test_one_pool_for_all_its_names(self):
         limiter = jobs(ManualClock())
-        assert limiter.scheduler("jobs") is limiter.scheduler("jobs")
+        assert limiter.pacer.pools.scheduler("jobs") is limiter.pacer.pools.scheduler("jobs")
 
     def test_pools_are_bounded(self, monkeypatch):
         monkeypatch.setattr("paceline.pacing.pools.POOLS_MAX", 10)

@@ -126,7 +126,7 @@ class TestWaits:
 
     def test_for_an_answer_of_a_silent_pool(self, logged):
         records, limiter = logged(logging.INFO), limiter_of()
-        pool = limiter.scheduler(POOL).pool
+        pool = limiter.pacer.pools.scheduler(POOL).pool
         pool.capacity.pause(limiter.pacer.clock.now_ns() + 20 * 10**9, NO_ANSWER)
         wait(limiter, (POOL, {"tokens": 1}))
         assert texts(records) == ["Rate limit: waiting 20.0 s for an answer of openai/gpt-4o"]
@@ -269,7 +269,7 @@ class TestPermits:
     def test_a_finalizer_inside_the_critical_section_logs_after_it(self, logged):
         records, held = logged(logging.DEBUG), []
         limiter = limiter_of()
-        scheduler, forgotten = limiter.scheduler(POOL), limiter.try_acquire(POOL)
+        scheduler, forgotten = limiter.pacer.pools.scheduler(POOL), limiter.try_acquire(POOL)
 
         class Finalized:
             def __del__(self):

@@ -158,7 +158,7 @@ async def test_where_that_warning_is_an_error_nobody_stays_in_line():
 
 def test_what_a_finalizer_gives_back_late_in_the_section_lets_the_next_one_go():
     limiter = limiter_of("2 concurrency")
-    scheduler, held = limiter.scheduler("jobs"), [limiter.try_acquire("jobs") for _ in range(2)]
+    scheduler, held = limiter.pacer.pools.scheduler("jobs"), [limiter.try_acquire("jobs") for _ in range(2)]
     gone = []
     threads = [threading.Thread(target=lambda: gone.append(limiter.acquire("jobs").wait())) for _ in range(2)]
     for thread in threads:

@@ -164,22 +164,22 @@ class TestRefused:
 
 class TestPrepaid:
     def test_it_travels_down_and_is_used_once(self, limiter):
-        assert current_permit(limiter.scheduler("jobs")) is None
+        assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
         with limiter.acquire("jobs", tokens=5) as permit:
-            assert current_permit(limiter.scheduler("other")) is None
-            assert current_permit(limiter.scheduler("jobs")) is permit
-            assert current_permit(limiter.scheduler("jobs")) is None  # a second attempt pays for itself
+            assert current_permit(limiter.pacer.pools.scheduler("other")) is None
+            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is permit
+            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None  # a second attempt pays for itself
             permit.settle(tokens=5)
-        assert current_permit(limiter.scheduler("jobs")) is None
+        assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
 
     def test_not_when_it_is_closed_already(self, limiter):
         with limiter.acquire("jobs", tokens=5) as permit:
             permit.settle()
-            assert current_permit(limiter.scheduler("jobs")) is None
+            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
 
     def test_to_tasks_started_inside_and_not_to_others(self, clock, limiter):
         async def below():
-            return current_permit(limiter.scheduler("jobs"))
+            return current_permit(limiter.pacer.pools.scheduler("jobs"))
 
         async def main():
             async with limiter.acquire("jobs", tokens=0) as permit:
@@ -194,8 +194,8 @@ class TestPrepaid:
     def test_blocks_nest(self, limiter):
         with limiter.acquire("jobs", tokens=0) as outer:
             with limiter.acquire("other") as inner:
-                assert current_permit(limiter.scheduler("other")) is inner
-            assert current_permit(limiter.scheduler("jobs")) is outer
+                assert current_permit(limiter.pacer.pools.scheduler("other")) is inner
+            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is outer
 
 
 def test_its_repr_says_what_it_is(limiter):

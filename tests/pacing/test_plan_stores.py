@@ -9,6 +9,7 @@ from shared_world import SharedWorld
 
 import paceline
 from paceline import Refusal, RefusalKind, StoreError
+from paceline.pacing.permit import refuse
 from paceline.pacing.retry import Again
 from paceline.providers.plan_headers import PlanReading
 from paceline.providers.registry import provider_named
@@ -36,8 +37,8 @@ class Processes(SharedWorld):
 
     async def refused(self, limiter, refusal=FIVE_HOURS, permit=None):
         permit = permit or await (await self.waits(limiter))
-        row = limiter.scheduler(ONE).row(permit.reservation, refusal)
-        permit.refuse(refusal, Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True))
+        row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, refusal)
+        refuse(permit, refusal, Again(min(row.test_s, refusal.retry_after_s or row.test_s), pool_wide=True))
         await self.moved(0.1)
 
     def now_s(self):
@@ -80,7 +81,7 @@ def test_what_one_has_seen_shut_is_shut_for_all_and_one_request_of_all_asks(worl
         assert not any(task.done() for task in tasks)
         await world.moved(30)
         [probe] = [task for task in tasks if task.done()]
-        tasks[probe].scheduler(OTHER if probe is other else ONE).admitted(probe.result().reservation)
+        tasks[probe].pacer.pools.scheduler(OTHER if probe is other else ONE).admitted(probe.result().reservation)
         await world.moved(6)
         assert {tasks[task] for task in tasks if task.done()} == set(tasks.values())  # each opens gently
         for _ in range(2):
@@ -108,7 +109,7 @@ def test_the_outcome_of_the_test_is_known_to_all_within_a_second(world, refused)
         [probe] = [task for task in tasks if task.done()]
         [other] = tasks.keys() - {probe}
         if not refused:
-            tasks[probe].scheduler(ONE).admitted(probe.result().reservation)
+            tasks[probe].pacer.pools.scheduler(ONE).admitted(probe.result().reservation)
             await world.moved(1.2)
             assert other.done()
             return
@@ -187,8 +188,8 @@ def test_a_note_of_another_version_is_ignored(world):
     async def main():
         one, two = world.start(), world.start()
         await world.waits(one)
-        capacity = one.scheduler(ONE).account.pool.capacity
-        one.scheduler(ONE).account._section.change(
+        capacity = one.pacer.pools.scheduler(ONE).account.pool.capacity
+        one.pacer.pools.scheduler(ONE).account._section.change(
             lambda now_ns: [capacity._note(now_ns, key, "[1]") for key in ("shut", "window 5h", "else")]
         )
         await world.moved(0.1)

@@ -98,7 +98,7 @@ class TestClosed:
 
 class TestBreaker:
     def pause(self, world, limiter, seconds):
-        limiter.scheduler("jobs").pause(world.clock.now_ns() + round(seconds * NS))
+        limiter.pacer.pools.scheduler("jobs").pause(world.clock.now_ns() + round(seconds * NS))
 
     def test_nobody_is_kept_who_does_not_want_to_wait(self, world):
         limiter = world.limiter()

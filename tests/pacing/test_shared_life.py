@@ -346,7 +346,7 @@ class TestSlots:
 
 def test_threads_that_start_the_courier_at_once_start_one(world):
     limiter, ready = world.limiter(), threading.Barrier(8)
-    limiter.scheduler("jobs")
+    limiter.pacer.pools.scheduler("jobs")
 
     def work():
         ready.wait(BOUND_S)

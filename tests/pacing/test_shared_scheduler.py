@@ -322,7 +322,7 @@ class TestAnInstantInside:
     @pytest.mark.parametrize("where", ["submit", "message", "receive", "pump", "place", "status"])
     def test_a_settle_in_the_middle(self, world, monkeypatch, where):
         limiter, permits = self.held(world)
-        pool = limiter.scheduler("jobs").pool
+        pool = limiter.pacer.pools.scheduler("jobs").pool
         owner = next(one for one in (pool.capacity.exchange, pool.capacity, pool) if hasattr(one, where))
         inner = getattr(owner, where)
 
@@ -347,7 +347,7 @@ class TestAnInstantInside:
     def test_a_settle_while_the_news_is_gathered(self, world):
         limiter, permits = self.held(world)
         first, second, third = permits
-        outbox = limiter.scheduler("jobs").pool.capacity.holdings.outbox
+        outbox = limiter.pacer.pools.scheduler("jobs").pool.capacity.holdings.outbox
 
         class Gathered(list):
             def __iter__(self):

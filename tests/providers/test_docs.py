@@ -77,7 +77,7 @@ def test_the_example():
     body = json.dumps({"error": {"message": "You are out of credits."}}).encode()
     assert provider.refusal(429, {}, body).kind is RefusalKind.MONEY
     assert provider.refusal(429, {}, b"{}").kind is RefusalKind.RATE
-    schedulers = {space["limiter"].scheduler(f"acme/acme-{size}") for size in ("small", "large")}
+    schedulers = {space["limiter"].pacer.pools.scheduler(f"acme/acme-{size}") for size in ("small", "large")}
     assert [scheduler.pool.name for scheduler in schedulers] == ["acme/acme"]
 
 

@@ -155,7 +155,7 @@ class TestTheUsersFile:
 
     @staticmethod
     def of(limiter, pool):
-        limiter.scheduler(pool)
+        limiter.pacer.pools.scheduler(pool)
         return limiter.status()["pools"][pool]
 
     def test_a_provider_with_the_api_of_another(self, users):

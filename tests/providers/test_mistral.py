@@ -51,7 +51,7 @@ def test_usage_comes_with_the_last_chunk():
 
 def test_the_first_answer_raises_the_free_plans_limits():
     limiter = Limiter.for_provider("mistral")
-    scheduler = limiter.scheduler("mistral-large-latest")
+    scheduler = limiter.pacer.pools.scheduler("mistral-large-latest")
     headers = next(case["headers"] for case in CASES["header"] if case["what"].startswith("live"))
     permit = limiter.try_acquire("mistral-large-latest", requests=0.25)  # a whole one would wait
     scheduler.observe(PROVIDER.readings(headers, 0.0), permit.reservation)

@@ -259,7 +259,7 @@ class Checked:
 
     def watch(self, process: Process) -> None:
         """Check each grant of the pool of ``process``: nothing overtakes inside a lane, and no lower priority goes first."""
-        pool = process.limiter.scheduler(self.o.model).pool
+        pool = process.limiter.pacer.pools.scheduler(self.o.model).pool
         pump, submit = pool.pump, pool.submit
         numbers, order = (
             count(),
@@ -326,7 +326,7 @@ class Checked:
                 if not (o.store_away or o.store_cut or o.store_lost or o.store_steps or o.forget_s):
                     self.check_dead(process)
                 continue
-            pool = process.limiter.scheduler(self.o.model).pool
+            pool = process.limiter.pacer.pools.scheduler(self.o.model).pool
             if pool.queue.length:
                 raise BrokenPromiseError(f"{pool.queue.length} waiters are left in the queue of {process.name}")
             if pool.ledger.in_flight:

@@ -46,7 +46,9 @@ def published():
 def waiting():
     limiter = paceline.Limiter({"jobs": "5 requests/min", "own": "7 starts/min exact"}, clock=ManualClock())
     limiter.acquire("jobs").wait()
-    limiter.scheduler("jobs").pool.submit(limiter.pacer.clock.now_ns(), Waiter({"requests": 4.5}, name="agent"))
+    limiter.pacer.pools.scheduler("jobs").pool.submit(
+        limiter.pacer.clock.now_ns(), Waiter({"requests": 4.5}, name="agent")
+    )
     return limiter
 
 

@@ -120,7 +120,7 @@ class TestHistory:
         async def main(clock):
             limiter = paceline.Limiter({"jobs": "60 requests/min burst 10"}, clock=clock)
             recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
-            limiter.scheduler("jobs")
+            limiter.pacer.pools.scheduler("jobs")
             recorder.sample()
             for _ in range(5):
                 (await limiter.acquire("jobs")).settle()
@@ -142,7 +142,7 @@ class TestHistory:
         limiter = paceline.Limiter({"jobs": quotas}, clock=(clock := ManualClock()))
         recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
         recorder_of_status = Recorder(SimpleNamespace(status=limiter.status), lambda: clock.now_ns() / 1e9)
-        limiter.scheduler("jobs")
+        limiter.pacer.pools.scheduler("jobs")
         for second in range(100):
             if second < 50:
                 permit = limiter.try_acquire("jobs", tokens=4)
@@ -166,7 +166,7 @@ class TestHistory:
         limiter = paceline.Limiter({"jobs": quota}, clock=(clock := ManualClock()))
         recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
         recorder_of_status = Recorder(SimpleNamespace(status=limiter.status), lambda: clock.now_ns() / 1e9)
-        limiter.scheduler("jobs")
+        limiter.pacer.pools.scheduler("jobs")
         for second in range(10):
             recorder.sample()
             recorder_of_status.sample()
@@ -201,7 +201,7 @@ class TestHistory:
         monkeypatch.setattr(history, "POOLS_MAX", 3)
         limiter = paceline.Limiter({"*": "5 requests/min"}, clock=ManualClock())
         for number in range(5):
-            limiter.scheduler(f"job_{number}")
+            limiter.pacer.pools.scheduler(f"job_{number}")
         recorder = Recorder(limiter, lambda: 1.0)
         for _ in range(700):
             recorder.sample()
@@ -210,7 +210,7 @@ class TestHistory:
 
     def test_it_begins_when_it_is_looked_at(self, limiter):
         app = paceline.status_app(limiter)
-        limiter.scheduler("openai/gpt-5")
+        limiter.pacer.pools.scheduler("openai/gpt-5")
         ask(app, "/status")
         document = json.loads(ask(app, "/history", query=b"since=nonsense")[2])
         assert len(document["pools"]["openai/gpt-5"]["t"]) == 1
@@ -218,7 +218,7 @@ class TestHistory:
     def test_it_goes_on_when_a_server_configures_logging(self, limiter, monkeypatch):
         monkeypatch.setattr(history, "STEP_S", 0.001)
         recorder = Recorder(limiter)
-        limiter.scheduler("openai/gpt-5")
+        limiter.pacer.pools.scheduler("openai/gpt-5")
         logging.shutdown([weakref.ref(recorder)])  # as logging.config does
         recorder.start()
         end = time.monotonic() + 60

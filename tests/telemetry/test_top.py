@@ -25,7 +25,7 @@ ODD = "odd [/red]\x1b[31m"
 @pytest.fixture
 def limiter():
     limiter = paceline.Limiter({"openai/gpt-5": "5 requests/min, 10k tokens/min", ODD: "500 requests/min"})
-    scheduler = limiter.scheduler("openai/gpt-5")
+    scheduler = limiter.pacer.pools.scheduler("openai/gpt-5")
     for number in range(9):
         waiter = Waiter({"requests": 1, "tokens": 1}, LaneSpec(f"lane {number % 2}"), name=f"agent_{number}")
         scheduler.pool.submit(scheduler.now_ns(), waiter)

@@ -123,7 +123,7 @@ class IdealSpeed:
     def take(self, limiter: Limiter, record: Exchanged) -> None:
         """Count the last attempt of a request, and its answer if it has one."""
         if record.charged is not None:
-            self.answered(limiter.scheduler(record.pool), record.charged, record.granted_ns / NS)
+            self.answered(limiter.pacer.pools.scheduler(record.pool), record.charged, record.granted_ns / NS)
         elif record.granted_ns:
             self.sent(record.granted_ns / NS)
 

@@ -253,7 +253,7 @@ def forecast_s(limiter: Limiter, plan: InputPlan, left: int) -> float:
     """
     shares = {}
     for name, share in plan.shares.items():
-        after = limiter.scheduler(name).pool.ledger.charged_after if share.requests else ()
+        after = limiter.pacer.pools.scheduler(name).pool.ledger.charged_after if share.requests else ()
         shares[name] = PoolWork(
             share.requests, {unit: amount for unit, amount in share.cost.items() if unit not in after}
         )

@@ -18,7 +18,7 @@ import click
 
 from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
-from paceline.core.quota import NS, Rule
+from paceline.core.quota import NS, Rule, ns_per_unit
 from paceline.pacing.accounts import DIGEST_BYTES, SHOWN
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
@@ -243,7 +243,7 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
             continue
         left, reset_s = quota.amount - standing.used, None
         if quota.rule is Rule.BUCKET and not learned.spread:
-            left = quota.burst - standing.lack_ns * learned.ceiling / quota.ns_per_unit
+            left = quota.burst - standing.lack_ns * learned.ceiling / ns_per_unit(quota)
             reset_s = round(standing.lack_ns / NS, 3)
         shown = {
             "quota": str(quota),

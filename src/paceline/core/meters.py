@@ -36,7 +36,7 @@ from math import ceil, floor
 from operator import add, sub
 from typing import ClassVar, assert_never
 
-from paceline.core.quota import FAR_NS, MONTH, NS, Quota, Rule
+from paceline.core.quota import FAR_NS, MONTH, NS, Quota, Rule, ns_per_unit
 from paceline.core.results import QuotaError
 
 UNKNOWN_NS = FAR_NS // 2
@@ -245,7 +245,7 @@ class Bucket(Meter):
         """Take ``quota``, and compute what depends on it, on the headroom and on the ceiling; ``full_at_ns`` stays."""
         self.quota = quota
         self.most = quota.burst
-        self.ns_per_unit = quota.ns_per_unit / self.ceiling
+        self.ns_per_unit = ns_per_unit(quota) / self.ceiling
         self.open_reach_ns = self._reach_of(quota.burst)
         self.full_wait_ns = min(FULL_WAIT_NS, math.floor(self.headroom_s * NS))
         self.widen()

@@ -142,11 +142,6 @@ class Quota:
         """Units per second; 0 for slots."""
         return self.amount / self.period_s if self.period_s else 0.0
 
-    @property
-    def ns_per_unit(self) -> float:
-        """Nanoseconds of refill per unit."""
-        return self.period_s * NS / self.amount
-
     def with_amount(self, amount: float, period_s: float | None = None) -> Self:
         """The same quota with another amount, and period (``None``: the same).
 
@@ -208,6 +203,11 @@ class Quota:
         burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"
         rule = "" if self.rule is Rule.BUCKET else f" {self.rule.value}"
         return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
+
+
+def ns_per_unit(quota: Quota) -> float:
+    """Nanoseconds of refill per unit."""
+    return quota.period_s * NS / quota.amount
 
 
 def brief(notation: str) -> str:

@@ -148,7 +148,7 @@ class PoolStoppedError(PacelineError):
     def __init__(self, pool: str, reason: str, retry_after_s: float, tried_s: float | None = None) -> None:
         tried_s = retry_after_s if tried_s is None else tried_s
         told = f"{pool}: stopped: {reason} (one request is tried in {tried_s:,.0f} s, and then every 10 to 60 minutes"
-        super().__init__(f"{told}; limiter.scheduler({pool!r}).resume() ends the stop)")
+        super().__init__(f"{told}; limiter.resume({pool!r}) ends the stop)")
         self.told = f"{told})"
         self.pool, self.reason, self.retry_after_s = pool, reason, retry_after_s
 

@@ -56,7 +56,7 @@ from paceline.pacing.answers import ANSWERED, UNREADABLE, cause_of_error, cause_
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
+from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, holds_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
@@ -329,7 +329,7 @@ class Exchange:
                 permit = await self._acquire(permit)
             except PacelineError as error:
                 if self.acquisition is not None:
-                    error = self.tries.error(self.record.pool, self.acquisition.waiter, error)
+                    error = self.tries.error(self.record.pool, waiter_of(self.acquisition), error)
                 return _own_refusal(self.http, error, self.record)
             response = await self._attempt(permit)
         return response
@@ -368,7 +368,7 @@ class Exchange:
                 name=self._name,
                 lane=None if self.metered.payer is None else self.metered.payer.lane,
             )
-            self.tries.place(acquisition.waiter)
+            self.tries.place(waiter_of(acquisition))
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False
@@ -506,7 +506,7 @@ class Exchange:
         if self.metered.payer is not None:
             self.metered.payer.refused()
         decision = self.tries.failed(self.metered.scheduler, refusal, row)
-        permit.refuse(self.tries.refusal or refusal, decision)
+        refuse(permit, self.tries.refusal or refusal, decision)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):
@@ -579,7 +579,7 @@ class Exchange:
         """The answer reports its input before its end."""
         usage = plausible(self.record.pool, usage, permit.cost)
         self._begin(permit, usage)
-        permit.adjust(self.metered.known(usage))
+        adjust(permit, self.metered.known(usage))
         if self.charge is not None:
             self.charge.begun(usage, self.metered.call)
 
@@ -621,7 +621,7 @@ class Exchange:
         if not usage.partial:
             self.record.usage = permit.usage = usage
             self.metered.learn(usage)
-            permit.reports(charged, usage)
+            reports(permit, charged, usage)
         permit.settle(**charged)
         return usage
 

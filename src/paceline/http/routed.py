@@ -12,7 +12,7 @@ from paceline.http.describe import Metered
 from paceline.http.exchange import Binding, Exchange
 from paceline.pacing.group import ASIDE_S, HERE, NOTHING_CACHED, Choice
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit, waiter_of
 from paceline.providers.meanings import refuses_key
 from paceline.providers.verdict import Judged
 
@@ -83,7 +83,7 @@ class RoutedExchange(Exchange):
             else:
                 break
         self.waits = False
-        self.acquisition.waiter.deadline_ns = until_ns
+        waiter_of(self.acquisition).deadline_ns = until_ns
         self.member = member
         self.http, self.metered, self.target = self._ways[member]
         self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
@@ -100,7 +100,7 @@ class RoutedExchange(Exchange):
             timeout=timeout_s,
             name=self._name,
         )
-        self.tries.place(acquisition.waiter)
+        self.tries.place(waiter_of(acquisition))
         return acquisition
 
     def _cached(self) -> Mapping[str, int]:

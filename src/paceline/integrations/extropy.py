@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.permit import Acquisition, Permit, hand_down
+from paceline.pacing.permit import Acquisition, Permit, hand_down, take
 from paceline.pacing.status import requests_per_minute
 
 REQUIREMENT: Final = "extropy-run>=0.2.3"
@@ -37,7 +37,7 @@ class ExtropyRole:
 
     def __init__(self, limiter: Limiter, pool: str) -> None:
         self._limiter, self._pool = limiter, pool
-        self._scheduler = limiter.scheduler(pool)  # an unknown pool is an error now
+        self._scheduler = limiter.pacer.pools.scheduler(pool)  # an unknown pool is an error now
         self._acquired, self._waited_s = 0, 0.0
 
     @property
@@ -80,7 +80,7 @@ class ExtropyRole:
 
     def _acquisition(self, input_tokens: int, output_tokens: int) -> Acquisition:
         last = _last.get()
-        if last is not None and last.take():  # its call was never made, or by a client that is not paced
+        if last is not None and take(last):  # its call was never made, or by a client that is not paced
             last.close()
         output = self._scheduler.pool.ledger.expected_output(input_tokens, output_tokens)
         return self._limiter.acquire(self._pool, input_tokens=input_tokens, output_tokens=output)

@@ -14,7 +14,7 @@ from paceline.http.describe import Metered
 from paceline.integrations import package
 from paceline.integrations.history import shorten_content, trim
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit, reports
 from paceline.providers.answers import refusal_of
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.openai import MEDIA
@@ -163,7 +163,7 @@ class _Call:
         if permit.open:
             charged = self._provider.charged(self._call, usage) if usage else {}
             if usage:
-                permit.reports(charged, usage)
+                reports(permit, charged, usage)
             permit.settle(**charged)
         return self.learned(response)
 

@@ -105,13 +105,25 @@ class Limiter(BaseLimiter):
         """The quotas of each model, before answers correct them."""
         return self.pacer.pools.limits
 
-    def scheduler(self, pool: str) -> Scheduler:
-        """The scheduler of a pool, created at first use.
+    def resume(self, pool: str) -> None:
+        """End the stop of a pool, after you have paid or have waited long enough: its requests go at once.
+
+        A pool that isn't stopped goes on as it is. Other processes that share the pool end their own stops.
+
+        Args:
+            pool: The pool, as :class:`PoolStoppedError` names it.
 
         Raises:
-            QuotaError: The pool is unknown, or there are too many.
+            QuotaError: The pool is unknown.
+
+        Example:
+            try:
+                permit = limiter.acquire("openai/gpt-6-luna", tokens=800).wait()
+            except paceline.PoolStoppedError as error:
+                print(error.reason)
+                limiter.resume(error.pool)
         """
-        return self.pacer.pools.scheduler(pool)
+        self.pacer.pools.scheduler(pool).resume()
 
     def max_safe_concurrent(self, pool: str) -> int:
         """The most requests that a program needs in flight in this pool: half a minute's, by the present limits.
@@ -124,7 +136,7 @@ class Limiter(BaseLimiter):
         Raises:
             QuotaError: The pool is unknown.
         """
-        return max(1, requests_per_minute(self.scheduler(pool).status()) // 2)
+        return max(1, requests_per_minute(self.pacer.pools.scheduler(pool).status()) // 2)
 
     def estimate(self, pool: str, asked: object = None, *, output_tokens: int | None = None) -> Cost:
         """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
@@ -165,7 +177,7 @@ class Limiter(BaseLimiter):
         """
         from paceline.providers.answers import readings_in
 
-        scheduler = self.scheduler(pool)
+        scheduler = self.pacer.pools.scheduler(pool)
         scheduler.observe(readings_in(scheduler.pool.name, headers, self.pacer.clock.now_ns() / NS), None)
 
     def override(

@@ -14,7 +14,7 @@ from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter, line_of
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
 from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
-from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit, adjust
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import Unpriced
 
@@ -358,7 +358,7 @@ class Charge:
             usd = self._usd(usage, call)
             for permit in self._permits:
                 if permit.cost.get(USD, 0.0) > usd and ALONE not in permit.cost:
-                    permit.adjust({USD: usd})
+                    adjust(permit, {USD: usd})
 
     def settle(self, usage: Usage | None, call: Call) -> None:
         """Charge what the answer to ``call`` reports; what it does not, as the most where there is a budget, and else as estimated."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from paceline.core.progress import Row
 from paceline.core.results import GaveUpError, PacelineError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
-from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit, refuse, waiter_of
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.tries import Tries
@@ -50,7 +50,7 @@ class Attempts:
         self._begun += 1
         pause_s, self._pause_s = self._pause_s, 0.0
         acquisition = self._acquire(again=self._refused)
-        self._tries.place(acquisition.waiter)
+        self._tries.place(waiter_of(acquisition))
         return acquisition, pause_s
 
     def began(self, permit: Permit) -> Permit:
@@ -66,7 +66,7 @@ class Attempts:
         """The error for the caller when an attempt has no permit."""
         if not isinstance(error, PacelineError):
             return error
-        return self._tries.error(self._scheduler.pool.name, acquisition.waiter, error)
+        return self._tries.error(self._scheduler.pool.name, waiter_of(acquisition), error)
 
     def over(self, error: BaseException | None, permit: Permit | None) -> bool:
         """End an attempt that raised ``error``; whether another one follows.
@@ -98,7 +98,7 @@ class Attempts:
         """Decide after a refusal; another attempt follows, or else an error is raised."""
         decision = self._tries.failed(self._scheduler, refusal, row)
         if permit.open:
-            permit.refuse(self._tries.refusal or refusal, decision)
+            refuse(permit, self._tries.refusal or refusal, decision)
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._tries.announce(self._scheduler, decision)

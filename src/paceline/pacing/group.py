@@ -26,7 +26,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.pacer import BaseLimiter
-from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit, waiter_of
 
 SAME_S = 0.05
 """Members with about this difference are equally soon: weights decide."""
@@ -313,7 +313,7 @@ class GroupAcquisition:
                 return member, permit
 
     def _granted(self, acquisition: Acquisition) -> None:
-        acquisition.waiter.deadline_ns = self._until_ns
+        waiter_of(acquisition).deadline_ns = self._until_ns
         self._entered = acquisition
 
     def _tries(self) -> Tries:
@@ -322,7 +322,7 @@ class GroupAcquisition:
 
         cached = NOTHING_CACHED
         if self._options["conversation"] is not None:
-            tokens = {member: self._ask(member).waiter.cached_tokens for member in self._group.members}
+            tokens = {member: waiter_of(self._ask(member)).cached_tokens for member in self._group.members}
             cached = {member: number for member, number in tokens.items() if number}
         choice, timeout = self._group.choice, self._timeout
         self._until_ns = None if timeout is None else choice.clock.now_ns() + round(timeout * NS)

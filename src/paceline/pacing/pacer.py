@@ -34,6 +34,7 @@ from paceline.pacing.permit import (
     as_error,
     check_cost,
     split_tokens,
+    waiter_again,
 )
 from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
@@ -212,7 +213,7 @@ class Pacer:
         if most is not None and total_tokens(cost) > most:
             raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
-            waiter = again.waiter_again(scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
+            waiter = waiter_again(again, scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
             if (until_ns := self.deadline_ns(timeout)) is not None:
                 waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
         else:

@@ -227,11 +227,6 @@ class Permit:
                 " no sum: pass input_tokens, too, or tokens"
             )
 
-    def adjust(self, known: Cost) -> None:
-        """Charge the true amounts that the beginning of the answer shows; the others stay as reserved until it is settled."""
-        if self.reservation.open:
-            self._scheduler.adjust(self.reservation, known, self._waiter)
-
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
         from paceline.providers.answers import headers_in, plausible, reported, usage_cost
@@ -245,17 +240,11 @@ class Permit:
             if self.reservation.open and (seen := reported(self.pool, usage)):
                 seen = plausible(self.pool, seen, self.reservation.cost)
                 if not units:
-                    self.reports(charged, seen)
+                    reports(self, charged, seen)
                 if self._waiter.learn is not None:
                     self._waiter.learn(seen)
         self._learn(headers_in(usage) if headers is None else headers)
         return actual or None
-
-    def reports(self, charged: Cost, usage: Usage) -> None:
-        """Note that its answer has this ``usage``, for which it is settled as ``charged``."""
-        from paceline.providers.answers import used_of
-
-        self._waiter.reported = used_of(charged, usage)
 
     def _learn(self, headers: object) -> None:
         """Let the pool learn from the limits in the headers of the answer."""
@@ -386,46 +375,7 @@ class Permit:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
         if refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)) is not None:
             pause_s = 0.0 if row.is_paced else pause_s or progress.pause_s(refusal, row)
-        self.refuse(refusal, Again(pause_s, pool_wide=True))
-
-    def refuse(self, refusal: Refusal, decision: Again | GiveUp) -> None:
-        """Like :meth:`refused`, with the pause or the stop that the caller has decided."""
-        self.refusal = refusal
-        if refusal.limits and refusal.scope is RefusalScope.POOL and self.open:
-            self._scheduler.observe(refusal.limits, self.reservation)
-        if self._waiter.turn is not None:
-            self._waiter.turn.refused(refusal)
-        if refusal.kind is not RefusalKind.CAPACITY:
-            self._scheduler.answered()
-        of_pool = refusal.scope is RefusalScope.POOL
-        first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
-        stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
-        self._scheduler.refuse(self.reservation, refusal, decision.pause_s, stop_s, why)
-        if first:
-            self._notify("refused", None, refusal)
-
-    def waiter_again(
-        self, scheduler: Scheduler, cost: Cost, name: str | None = None, lane: str | None = None
-    ) -> Waiter:
-        """A waiter for the next attempt of the same request; in the same pool it goes to the front of its lane.
-
-        Raises:
-            QuotaError: Another attempt has followed this permit already, or ``lane`` is not its lane.
-        """
-        own = self._waiter.lane.name
-        if lane is not None and lane != own:
-            raise QuotaError(f"{self.pool}: lane is {lane!r}: a further attempt keeps the lane of the first, {own!r}")
-        if self._followed:
-            raise QuotaError(
-                f"{self.pool}: this permit was followed by another attempt already; pass the permit of that attempt"
-            )
-        self._followed = True
-        waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns, name or self._waiter.name)
-        if scheduler is self._scheduler:
-            waiter.number, waiter.returned, waiter.overtook = self._waiter.number, True, self._waiter.overtook
-            if self._waiter.turn is not None:  # with its whole prompt
-                waiter.turn, waiter.estimate = self._waiter.turn, self._waiter.turn.estimate
-        return waiter
+        refuse(self, refusal, Again(pause_s, pool_wide=True))
 
     @property
     def open(self) -> bool:
@@ -454,12 +404,6 @@ class Permit:
     def waited_s(self) -> float:
         """The wait in the queue, in seconds."""
         return (self.reservation.granted_ns - self._waiter.arrived_ns) / NS
-
-    def take(self) -> bool:
-        """Use the permit for an attempt of a paced HTTP client; whether it was open and unused."""
-        unused = self.reservation.open and not self._spent
-        self._spent = True
-        return unused
 
     def __enter__(self) -> Self:
         return self
@@ -494,11 +438,72 @@ class Permit:
         return f"<Permit {self.pool} {state} {self.cost} after {self.waited_s:.3f} s>"
 
 
+def adjust(permit: Permit, known: Cost) -> None:
+    """Charge the true amounts that the beginning of the answer shows; the others stay as reserved until it is settled."""
+    if permit.reservation.open:
+        permit._scheduler.adjust(permit.reservation, known, permit._waiter)
+
+
+def reports(permit: Permit, charged: Cost, usage: Usage) -> None:
+    """Note that the answer of ``permit`` has this ``usage``, for which ``permit`` is settled as ``charged``."""
+    from paceline.providers.answers import used_of
+
+    permit._waiter.reported = used_of(charged, usage)
+
+
+def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
+    """Like :meth:`Permit.refused`, with the pause or the stop that the caller has decided."""
+    permit.refusal = refusal
+    if refusal.limits and refusal.scope is RefusalScope.POOL and permit.open:
+        permit._scheduler.observe(refusal.limits, permit.reservation)
+    if permit._waiter.turn is not None:
+        permit._waiter.turn.refused(refusal)
+    if refusal.kind is not RefusalKind.CAPACITY:
+        permit._scheduler.answered()
+    of_pool = refusal.scope is RefusalScope.POOL
+    first = permit._close_once(None if of_pool else dict.fromkeys(permit.cost, 0.0) | {REQUESTS: 1.0})
+    stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
+    permit._scheduler.refuse(permit.reservation, refusal, decision.pause_s, stop_s, why)
+    if first:
+        permit._notify("refused", None, refusal)
+
+
+def waiter_again(
+    permit: Permit, scheduler: Scheduler, cost: Cost, name: str | None = None, lane: str | None = None
+) -> Waiter:
+    """A waiter for the next attempt of the same request; in the same pool it goes to the front of its lane.
+
+    Raises:
+        QuotaError: Another attempt has followed ``permit`` already, or ``lane`` is not its lane.
+    """
+    own = permit._waiter.lane.name
+    if lane is not None and lane != own:
+        raise QuotaError(f"{permit.pool}: lane is {lane!r}: a further attempt keeps the lane of the first, {own!r}")
+    if permit._followed:
+        raise QuotaError(
+            f"{permit.pool}: this permit was followed by another attempt already; pass the permit of that attempt"
+        )
+    permit._followed = True
+    waiter = Waiter(cost, permit._waiter.lane, permit._waiter.deadline_ns, name or permit._waiter.name)
+    if scheduler is permit._scheduler:
+        waiter.number, waiter.returned, waiter.overtook = permit._waiter.number, True, permit._waiter.overtook
+        if permit._waiter.turn is not None:  # with its whole prompt
+            waiter.turn, waiter.estimate = permit._waiter.turn, permit._waiter.turn.estimate
+    return waiter
+
+
+def take(permit: Permit) -> bool:
+    """Use ``permit`` for an attempt of a paced HTTP client; whether it was open and unused."""
+    unused = permit.reservation.open and not permit._spent
+    permit._spent = True
+    return unused
+
+
 def current_permit(scheduler: Scheduler) -> Permit | None:
     """The unused permit of ``scheduler`` that a surrounding block holds; it counts as used from now on."""
     permit = _current.get()
-    held = permit is not None and permit._scheduler is scheduler  # noqa: SLF001  (of this module)
-    return permit if held and permit is not None and permit.take() else None
+    held = permit is not None and permit._scheduler is scheduler
+    return permit if held and permit is not None and take(permit) else None
 
 
 def holds_permit() -> bool:
@@ -520,11 +525,11 @@ class Acquisition:
     Inside the block the first paced HTTP request uses the permit, so that it is not charged twice.
     """
 
-    __slots__ = ("_permit", "_reset", "_scheduler", "_used", "waiter")
+    __slots__ = ("_permit", "_reset", "_scheduler", "_used", "_waiter")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter) -> None:
         self._scheduler = scheduler
-        self.waiter = waiter
+        self._waiter = waiter
         self._permit: Permit | None = None
         self._reset: Token[Permit | None] | None = None
         self._used = False
@@ -547,15 +552,15 @@ class Acquisition:
         try:
             if around_waits:
                 with _surroundings(self):
-                    outcome = self._scheduler.wait(self.waiter)
+                    outcome = self._scheduler.wait(self._waiter)
             else:
-                outcome = self._scheduler.wait(self.waiter)
+                outcome = self._scheduler.wait(self._waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
             raise
         if isinstance(outcome, Reservation):
-            return Permit(self._scheduler, self.waiter, outcome)
-        raise as_error(self._scheduler, self.waiter, outcome)
+            return Permit(self._scheduler, self._waiter, outcome)
+        raise as_error(self._scheduler, self._waiter, outcome)
 
     @property
     def pool(self) -> str:
@@ -564,14 +569,14 @@ class Acquisition:
 
     def expected_s(self) -> float:
         """How long it would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
-        return self._scheduler.expected_s(self.waiter)
+        return self._scheduler.expected_s(self._waiter)
 
     def why(self) -> Waiting | None:
         """Why it waits: its place in the queue, the quota that binds, the expected wait.
 
         ``None`` if it does not wait.
         """
-        return self._scheduler.why(self.waiter)
+        return self._scheduler.why(self._waiter)
 
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._wait_async().__await__()
@@ -584,16 +589,16 @@ class Acquisition:
         try:
             if around_waits:
                 with _surroundings(self):
-                    outcome = await self._scheduler.wait_async(self.waiter)
+                    outcome = await self._scheduler.wait_async(self._waiter)
             else:
-                outcome = await self._scheduler.wait_async(self.waiter)
+                outcome = await self._scheduler.wait_async(self._waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
             raise
         if isinstance(outcome, Reservation):
-            permit = Permit(self._scheduler, self.waiter, outcome)
+            permit = Permit(self._scheduler, self._waiter, outcome)
             return self._enter(permit) if enter else permit
-        raise as_error(self._scheduler, self.waiter, outcome)
+        raise as_error(self._scheduler, self._waiter, outcome)
 
     def _give_back(self, outcome: Outcome | None) -> None:
         """Cancel a grant that the caller will not have."""
@@ -629,7 +634,12 @@ class Acquisition:
             pass
         finally:
             if permit.reservation.open:
-                permit._leave(error, stacklevel=5)  # noqa: SLF001  (of this module)
+                permit._leave(error, stacklevel=5)
+
+
+def waiter_of(acquisition: Acquisition) -> Waiter:
+    """What stands in the queue for ``acquisition``."""
+    return acquisition._waiter
 
 
 def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> PacelineError:

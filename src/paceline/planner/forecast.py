@@ -124,7 +124,8 @@ def eta(
         own_s = latency_s.get(name, 0.0) if isinstance(latency_s, Mapping) else latency_s
         if not 0 <= own_s <= NEVER_S:
             raise QuotaError(f"latency_s of {name} is {own_s!r}: it must be from 0 s to ten years")
-        stages[name] = replay.add(limiter.scheduler(name), round(own_s * NS), _rows(limiter.scheduler(name), costs))
+        scheduler = limiter.pacer.pools.scheduler(name)
+        stages[name] = replay.add(scheduler, round(own_s * NS), _rows(scheduler, costs))
     replay.add_rivals(limiter.pacer)
     replay.run()
     pools = {name: stage.took_s(replay.start_ns) for name, stage in stages.items()}

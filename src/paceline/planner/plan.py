@@ -246,7 +246,7 @@ class _Planner:
             used[unit][second] += amount
         since, binding = self._looked.get(pool, (-1, LATENCY))
         if since < second:
-            scheduler = self._process.limiter.scheduler(pool)
+            scheduler = self._process.limiter.pacer.pools.scheduler(pool)
             if binding != LATENCY:
                 self._binds[pool][binding] += second - since
             self._looked[pool] = second, scheduler.pool.binds(scheduler.now_ns()) or LATENCY
@@ -295,14 +295,14 @@ class _Planner:
             (
                 meter.quota.rate * busy_s[pool] / cost
                 for pool, charged in costs.items()
-                for meter in self._process.limiter.scheduler(pool).pool.ledger.meters
+                for meter in self._process.limiter.pacer.pools.scheduler(pool).pool.ledger.meters
                 if meter.quota.period_s and (cost := charged.get(meter.quota.unit, 0.0))
             ),
             default=math.inf,
         )
 
     def _pool(self, name: str, calls: int, end_s: float) -> PoolUse:
-        ledger, used = self._process.limiter.scheduler(name).pool.ledger, self._used[name]
+        ledger, used = self._process.limiter.pacer.pools.scheduler(name).pool.ledger, self._used[name]
         # A unit of the user's own is charged once by each request.
         own = [(m.quota, used.get(m.quota.unit) or used[REQUESTS]) for m in ledger.meters if m.quota.period_s]
         quotas = [_use(quota, amounts, end_s) for quota, amounts in own]

@@ -174,7 +174,7 @@ class Route:
     __slots__ = ("_sized", "dialect", "kind", "model", "provider", "scheduler", "target")
 
     def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
-        self.scheduler: Scheduler = limiter.scheduler(model)
+        self.scheduler: Scheduler = limiter.pacer.pools.scheduler(model)
         prefix, slash, rest = self.scheduler.pool.name.partition("/")
         self.model = rest or prefix
         name = prefix if slash and is_provider(prefix) else "generic"

@@ -62,7 +62,7 @@ def until(page, expression):
 
 def wait(limiter, pool, number, lane="default"):
     """Let requests wait in a pool, without threads."""
-    scheduler = limiter.scheduler(pool)
+    scheduler = limiter.pacer.pools.scheduler(pool)
     for _ in range(number):
         scheduler.pool.submit(scheduler.now_ns(), Waiter({"requests": 1}, LaneSpec(lane)))
 
@@ -142,7 +142,7 @@ def test_it_follows_what_happens(show):
     limiter = limited()
     page, _ = show(limiter)
     page.wait_for_selector("article.limited")
-    limiter.scheduler("openai/gpt-5-mini").pause(limiter.pacer.clock.now_ns() + 60 * 10**9)
+    limiter.pacer.pools.scheduler("openai/gpt-5-mini").pause(limiter.pacer.clock.now_ns() + 60 * 10**9)
     until(page, "document.getElementById('headline').textContent.includes('paused for')")
     until(page, "document.querySelector('article .badge').textContent == 'paused'")
 

@@ -25,7 +25,7 @@ class Watched(paceline.Limiter):
 
     def acquire_call(self, scheduler, estimate, **options):
         acquisition = self._acquire_call(scheduler, estimate, **options)
-        self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition.waiter.lane))
+        self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition._waiter.lane))
         return acquisition
 
     @property

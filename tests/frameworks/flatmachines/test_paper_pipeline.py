@@ -252,7 +252,7 @@ async def test_no_work_is_lost_when_the_provider_stumbles(world):
 async def test_a_conservative_start_until_an_answer_tells_the_rate(world):
     world.reset(limits={model: f"{limit} requests/min" for model, limit in LIMITS.items()})
     pace = limiter(1, first_speed=True)
-    before = {model: pace.scheduler(model).status()["quotas"][0]["limit"] for model in LIMITS}
+    before = {model: pace.pacer.pools.scheduler(model).status()["quotas"][0]["limit"] for model in LIMITS}
     await one_paper(pace)
     after = {model: pace.status()["pools"][f"127.0.0.1/{model}"]["quotas"][0] for model in LIMITS}
     assert before == {"arcee": 180, "pony": 90}  # 3/s and 1.5/s

@@ -16,7 +16,7 @@ from paceline.core.learning.ceiling import CEILING_PART, CUT_LEAST, CeilingTrack
 from paceline.core.learning.refill import LONGER_PERIOD, Refill
 from paceline.core.learning.restarts import Restarts
 from paceline.core.meters import Bucket
-from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota
+from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
 
 ABOUT_NS = NS // 4
@@ -240,8 +240,8 @@ class QuotaTracker:
         first = bisect_right(self._slices, (since_ns - SLICE_NS, math.inf))
         sums = [*(before for _, before in self._slices[first + 1 :]), self.charged]
         for (at_ns, before), until in zip(self._slices[first:], sums, strict=False):
-            full_ns = max(full_ns, at_ns) + math.ceil((until - before) * quota.ns_per_unit)
-        return min(full_ns, now_ns + math.ceil(quota.burst * quota.ns_per_unit))
+            full_ns = max(full_ns, at_ns) + math.ceil((until - before) * ns_per_unit(quota))
+        return min(full_ns, now_ns + math.ceil(quota.burst * ns_per_unit(quota)))
 
     def begin_epoch(self, now_ns: int) -> None:
         """Begin another epoch: the rate or the rule has changed.
@@ -307,7 +307,7 @@ class QuotaTracker:
         bucket = self.meter
         if reading.remaining is None or not bucket.bursts:
             return False
-        unit_ns = bucket.quota.ns_per_unit  # without the ceiling
+        unit_ns = ns_per_unit(bucket.quota)  # without the ceiling
         if limit_is_higher:
             lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
             if lack_ns and note.epoch == self.epoch:
@@ -570,4 +570,4 @@ def _lack_ns(quota: Quota, reading: Reading) -> int:
     """What the server's bucket lacks from full, in nanoseconds at the rate of the quota: its reset, else from ``remaining``."""
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)
-    return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * quota.ns_per_unit)
+    return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * ns_per_unit(quota))
