@@ -120,8 +120,8 @@ for line in json.load(sys.stdin):
         "from paceline.telemetry import otel": "ImportError: OpenTelemetry needs the extra 'otel': ",
         "import paceline; paceline.run([])": "ImportError: paceline.run needs the extra 'cli': ",
         "paceline.Limiter({}).serve_status()": "ImportError: the status page needs the extra 'gateway': ",
-        "paceline.Limiter.load()": "QuotaError: reading settings from files and variables needs the extra 'config': ",
-        "paceline.Limiter({}, budget='5 usd/day')": "QuotaError: a budget in US dollars needs the extra 'budget': ",
+        "paceline.Limiter.load()": "SettingsError: reading settings from files and variables needs the extra 'config': ",
+        "paceline.Limiter({}, budget='5 usd/day')": "SettingsError: a budget in US dollars needs the extra 'budget': ",
         "paceline.Limiter({}, store='redis://127.0.0.1')": "StoreError: a store in Redis needs the extra 'redis': ",
     }
     said = without_packages(code, list(lines)).stdout.splitlines()

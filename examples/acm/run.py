@@ -71,7 +71,7 @@ def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
     """The only limiter of the program.
 
     Raises:
-        QuotaError: A setting in the file, the environment or the command line is invalid.
+        SettingsError: A setting in the file, the environment or the command line is invalid.
     """
     faster: dict[str, Any] = {}
     if options.speed != 1:

@@ -48,7 +48,7 @@ def limiter_of(speed: float = 1, mode: str | None = None, **options: Any) -> pac
     """The limiter of ``starts.yaml``, with minutes of ``60 / speed`` seconds.
 
     Raises:
-        QuotaError: A setting in the file is invalid.
+        SettingsError: A setting in the file is invalid.
     """
     if mode == "off":
         return paceline.Limiter(

@@ -40,7 +40,7 @@ def set_up(options: argparse.Namespace) -> Setup:
     """A limiter by the command line, the environment, the file and the tables, in this order of precedence.
 
     Raises:
-        QuotaError: A setting is invalid.
+        SettingsError: A setting is invalid.
     """
     provider = options.provider or os.environ.get("PACELINE_PROVIDER") or (None if options.config else "openai")
     limiter = paceline.Limiter.load(options.config, provider=provider, tier=options.rate_tier)
@@ -48,7 +48,7 @@ def set_up(options: argparse.Namespace) -> Setup:
         limiter = paceline.Limiter.load(options.config, provider="openai", tier=options.rate_tier)
     provider = str(limiter.limits.provider)
     if provider not in MODELS:
-        raise paceline.QuotaError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")
+        raise paceline.SettingsError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")
     pivotal, routine = (
         own or usual for own, usual in zip((options.pivotal, options.routine), MODELS[provider], strict=True)
     )

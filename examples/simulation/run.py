@@ -96,7 +96,7 @@ def main() -> int:
     options = parse()
     try:
         setup = set_up(options)
-    except paceline.QuotaError as error:
+    except paceline.SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     if options.live and not os.environ.get(KEYS[setup.provider]):

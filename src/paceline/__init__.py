@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Refusal,
         RefusalKind,
         RefusalScope,
+        SettingsError,
         StoreError,
         TooLargeError,
         UnfinishedError,
@@ -58,7 +59,7 @@ _HOMES = {
     "paceline.core.results": (
         "AcquireTimeoutError", "BudgetError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
         "PacelineWarning", "PoolStoppedError", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope",
-        "StoreError", "TooLargeError", "UnfinishedError",
+        "SettingsError", "StoreError", "TooLargeError", "UnfinishedError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.data.mapping": ("map", "map_sync"),
@@ -83,7 +84,7 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "Finish", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PlanPolicy", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "TooLargeError", "UnfinishedError", "Waiting", "arun", "eta", "finish_of", "instrument", "lane", "limits_in", "map", "map_sync", "partition", "refusal_of", "run",
+    "SettingsError", "StoreError", "TooLargeError", "UnfinishedError", "Waiting", "arun", "eta", "finish_of", "instrument", "lane", "limits_in", "map", "map_sync", "partition", "refusal_of", "run",
     "status_app",
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from paceline.batch.address import address_of, provider_at
 from paceline.batch.job import Job
 from paceline.batch.progress import ProgressView
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import provider_named
@@ -80,7 +80,7 @@ def test_a_version_at_the_end_of_an_address_is_kept_for_lines_without_one(tmp_pa
 
 
 def test_a_malformed_variable_is_named_and_not_quoted(tmp_path):
-    with pytest.raises(QuotaError, match="invalid OPENAI_BASE_URL: it must be an address like") as raised:
+    with pytest.raises(SettingsError, match="invalid OPENAI_BASE_URL: it must be an address like") as raised:
         run(tmp_path, [chat("a")], {"OPENAI_BASE_URL": "https://user:a-secret@host/v1"})
     assert "a-secret" not in str(raised.value)
 

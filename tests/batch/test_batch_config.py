@@ -3,7 +3,7 @@ import pytest
 from paceline import Limiter
 from paceline.config import Config, parse_base_url, parse_limit
 from paceline.core.quota import Quota, parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.providers.roots import without_version
 
 TOML = """
@@ -64,7 +64,7 @@ def test_where_quotas_are_kept(tmp_path):
     ],
 )
 def test_a_password_is_not_shown(url):
-    with pytest.raises(QuotaError) as error:
+    with pytest.raises(SettingsError) as error:
         Config.load(environ={}, given={"store": url})
     assert "command line: store: " in str(error.value)
     assert "hunter2" not in str(error.value)
@@ -119,23 +119,23 @@ def test_says_what_is_wrong_and_where(tmp_path, text, words):
     if words is None:  # any word may be a unit of the user's own
         assert Config.load(file, {}).limits
         return
-    with pytest.raises(QuotaError) as error:
+    with pytest.raises(SettingsError) as error:
         Config.load(file, {})
     assert str(error.value).startswith(str(file))
     assert words in str(error.value)
 
 
 def test_says_which_variable_or_file_is_wrong(tmp_path):
-    with pytest.raises(QuotaError, match="PACELINE_TIMEOUT_S: 'soon'"):
+    with pytest.raises(SettingsError, match="PACELINE_TIMEOUT_S: 'soon'"):
         Config.load(environ={"PACELINE_TIMEOUT_S": "soon"})
-    with pytest.raises(QuotaError, match="cannot be read: No such file"):
+    with pytest.raises(SettingsError, match="cannot be read: No such file"):
         Config.load(tmp_path / "none.toml", {})
 
 
 def test_limits_on_the_command_line():
     assert parse_limit("openai/gpt-5 = 500 requests/min, 1k tokens/min")[0] == "openai/gpt-5"
     for text in ("500 requests/min", "=500 requests/min", "gpt-5=fast"):
-        with pytest.raises(QuotaError):
+        with pytest.raises(SettingsError):
             parse_limit(text)
 
 
@@ -162,5 +162,5 @@ def test_overrides_change_one_unit_of_every_model():
 
 
 def test_an_unknown_tier_is_said_at_once():
-    with pytest.raises(QuotaError, match="tier"):
+    with pytest.raises(SettingsError, match="tier"):
         Limiter(**Config(tier="99", provider="openai").arguments())

@@ -8,7 +8,7 @@ from batch_helpers import chat, read_answers, write_lines
 from paceline.batch.job import Job
 from paceline.batch.progress import LineView, ProgressView
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 SERVED = "3k requests/min"
 
@@ -123,6 +123,6 @@ def test_a_second_run_sends_nothing(tmp_path, regions):
 def test_wrong_settings_are_errors_at_the_start(tmp_path, given, options, words):
     servers = {} if "upstreams" in given else {"eu": "http://127.0.0.1:9"}
     given = {"groups": {"gpt": {"members": ["eu"]}}, **given}
-    with pytest.raises(QuotaError) as raised:
+    with pytest.raises(SettingsError) as raised:
         run(tmp_path, servers, given=given, **options)
     assert words in str(raised.value)

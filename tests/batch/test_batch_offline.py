@@ -39,7 +39,7 @@ from paceline.batch.requests import BadLineError
 from paceline.batch.results import OutputError
 from paceline.batch.runner import Runner
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.providers.registry import provider_named
 from waits import until
 
@@ -319,7 +319,7 @@ def test_azure_has_its_own_header_for_the_key():
 
 def test_azures_batch_deployments_take_nothing_one_by_one(run):
     one = run(count=4, style="azure")
-    with pytest.raises(QuotaError, match=r"--mode auto: azure takes no requests one by one .*: use --mode batch"):
+    with pytest.raises(SettingsError, match=r"--mode auto: azure takes no requests one by one .*: use --mode batch"):
         one.start(mode="auto", deadline_s=60.0)
     assert not one.journal.exists()
 
@@ -815,7 +815,7 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
     config = Config.load(
         environ={}, given={"base_url": one.emulator.base_url, "provider": "fireworks", "limits": {"*": FAST}}
     )
-    with pytest.raises(QuotaError, match="no Batch API of fireworks is known here: use --mode sync"):
+    with pytest.raises(SettingsError, match="no Batch API of fireworks is known here: use --mode sync"):
         Job(str(one.source), config=config, environ={"FIREWORKS_API_KEY": "any"}, mode="batch").run(Said())
 
 

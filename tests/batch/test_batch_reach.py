@@ -16,7 +16,7 @@ from paceline.batch.progress import LineView, Live, ProgressView
 from paceline.batch.reach import REPORT_EVERY_S, UNTRUSTED_MAX, Reach, origin, reason
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
 
 URL, OTHER = "http://host:1", "https://other"
@@ -246,7 +246,7 @@ ADDRESSES = {"openai": ProviderAddress("http://host:1", {}, "")}
 @pytest.mark.parametrize("proxy", ["http://me:secret@proxy:99999", "socks5://me:secret@proxy:1", "http://"])
 def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(QuotaError, match="http_proxy is not the address of an HTTP proxy") as raised:
+    with pytest.raises(SettingsError, match="http_proxy is not the address of an HTTP proxy") as raised:
         proxy_for(ADDRESSES)
     assert "secret" not in str(raised.value)
 

@@ -14,7 +14,7 @@ from paceline.batch.client import HANDFUL
 from paceline.batch.job import Job
 from paceline.batch.progress import LineView
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 FAST = {"*": "60k requests/min"}
@@ -99,7 +99,7 @@ def test_a_file_of_certificates_that_cannot_be_read_is_said_before_the_output_is
     if content is not None:
         path.write_bytes(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
-    with pytest.raises(QuotaError, match=f"SSL_CERT_FILE=.*authority.pem: {words}"):
+    with pytest.raises(SettingsError, match=f"SSL_CERT_FILE=.*authority.pem: {words}"):
         run(tmp_path, [chat("a")], "http://127.0.0.1:9")
     assert not (tmp_path / "in.results.jsonl").exists()
 

@@ -13,7 +13,7 @@ from batch_helpers import call, chat, message, read_answers, write_lines
 from paceline.batch.caller import Call, Command
 from paceline.batch.forms import Form, UnknownFormError, as_lines
 from paceline.batch.requests import request_of
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.providers.roots import joined
 
 TEXTS = ["Why is the sky blue?", 'Grüße, "Welt"\nund mehr', "三"]
@@ -309,7 +309,7 @@ def test_a_row_that_cannot_be_sent_says_why(content, name, form, message):
     ],
 )  # fmt: skip
 def test_damage_is_named_with_its_place(content, name, form, message):
-    with pytest.raises(QuotaError) as caught:
+    with pytest.raises(SettingsError) as caught:
         lines(content, name, model="m", **form)
     assert message in str(caught.value)
 
@@ -380,7 +380,7 @@ def test_plain_lines_without_a_name_are_prompts(content, form, prompts):
 )  # fmt: skip
 def test_damaged_json_is_no_prompt(content):
     with pytest.raises(
-        QuotaError, match=r"it cannot be read: .*; if each line is a prompt, paceline run - --model m --lines"
+        SettingsError, match=r"it cannot be read: .*; if each line is a prompt, paceline run - --model m --lines"
     ):
         lines(content, "-", model="m", caller=Command(("-", "--model", "m")))
 
@@ -424,22 +424,22 @@ def test_a_hint_has_the_options_that_were_given():
 def test_a_missing_package_is_named(monkeypatch):
     for module in ("pandas", "pyarrow.parquet", "pyarrow.ipc", "compression.zstd", "backports.zstd"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(QuotaError, match="it is a Parquet file: pip install pyarrow"):
+    with pytest.raises(SettingsError, match="it is a Parquet file: pip install pyarrow"):
         lines(b"PAR1...", "p.parquet", model="m", column="text")
-    with pytest.raises(QuotaError, match="it is an Arrow file: pip install pyarrow"):
+    with pytest.raises(SettingsError, match="it is an Arrow file: pip install pyarrow"):
         lines(b"ARROW1...", "p.feather", model="m", column="text")
     with pytest.raises(
-        QuotaError, match=r"p.xlsx: an Excel file needs pandas and openpyxl: pip install pandas openpyxl"
+        SettingsError, match=r"p.xlsx: an Excel file needs pandas and openpyxl: pip install pandas openpyxl"
     ):
         lines(zipped("xl/workbook.xml"), "p.xlsx", model="m", column="text")
-    with pytest.raises(QuotaError, match="needs pandas and xlrd"):
+    with pytest.raises(SettingsError, match="needs pandas and xlrd"):
         lines(b"\xd0\xcf\x11\xe0...", "p.xls", model="m", column="text")
-    with pytest.raises(QuotaError, match="compressed by zstd"):
+    with pytest.raises(SettingsError, match="compressed by zstd"):
         lines(b"\x28\xb5\x2f\xfd...", "p.csv.zst", model="m", column="text")
 
 
 def test_column_and_template_exclude_each_other():
-    with pytest.raises(QuotaError, match="exclude each other"):
+    with pytest.raises(SettingsError, match="exclude each other"):
         Form(column="a", template="b")
 
 

@@ -12,7 +12,7 @@ import paceline
 from paceline.batch import tables
 from paceline.batch.results import OutputError
 from paceline.batch.tables import Table
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 TEXT = 'id,text\n1,"Why, and\nhow?"\n2,Grüße\n3,三\n'
 WORDS = ("--model", "gpt-5", "--column", "text")
@@ -166,7 +166,7 @@ class TestParquet:
 
     def test_a_missing_package_is_named_first(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-        with pytest.raises(QuotaError, match="a Parquet file needs pyarrow: pip install pyarrow"):
+        with pytest.raises(SettingsError, match="a Parquet file needs pyarrow: pip install pyarrow"):
             Table.at("out.parquet", "answer")
 
 
@@ -196,7 +196,7 @@ class TestFromPython:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.jsonl", "out.tsv"]
 
     def test_what_is_no_table(self, ask, tmp_path):
-        with pytest.raises(QuotaError, match=r"its name must end with .csv, .tsv or .parquet"):
+        with pytest.raises(SettingsError, match=r"its name must end with .csv, .tsv or .parquet"):
             ask([{"prompt": "a"}], output=tmp_path / "out.xlsx")
         (tmp_path / "out.csv").write_text("mine")
         with pytest.raises(OutputError, match="this file is of no run"):

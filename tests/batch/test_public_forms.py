@@ -10,7 +10,7 @@ from batch_helpers import call
 
 from paceline.batch.forms import Form, as_lines
 from paceline.batch.requests import BadLineError, Source
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 PUBLIC = Path(__file__).parent / "public"
 CHAT, GEMINI = "/v1/chat/completions", "/v1beta/models/gemini-2.5-flash:generateContent"
@@ -115,7 +115,7 @@ def test_it_is_read(name, form, path):
     ids=[one[0] for one in REFUSED],
 )
 def test_it_is_refused_with_what_to_do(name, form, message):
-    with pytest.raises((QuotaError, BadLineError)) as caught:
+    with pytest.raises((SettingsError, BadLineError)) as caught:
         requests_in(name, form)
     assert message in str(caught.value)
 

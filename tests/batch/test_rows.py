@@ -138,7 +138,7 @@ class TestAwaited:
 
     async def test_errors_are_raised(self, ask, monkeypatch):
         monkeypatch.setattr(paceline, "run", paceline.arun)
-        with pytest.raises(paceline.QuotaError, match="rows is a dict"):
+        with pytest.raises(paceline.SettingsError, match="rows is a dict"):
             await ask({})
 
     async def test_a_cancellation_stops_it(self, ask, emulator, tmp_path, monkeypatch):
@@ -349,10 +349,10 @@ class TestSchemas:
         schema = tmp_path / "schema.json"
         if content is not None:
             schema.write_text(content)
-        with pytest.raises(paceline.QuotaError) as caught:
+        with pytest.raises(paceline.SettingsError) as caught:
             schema_at(str(schema))
         assert message in str(caught.value)
 
     def test_what_is_no_schema(self, ask):
-        with pytest.raises(paceline.QuotaError, match="schema is a int: give a model of pydantic"):
+        with pytest.raises(paceline.SettingsError, match="schema is a int: give a model of pydantic"):
             ask(ROWS, prompt="text", schema=5)

@@ -8,7 +8,7 @@ from batch_helpers import FAST, read_answers
 
 import paceline
 from paceline.batch import offline
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from waits import join, until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
@@ -98,7 +98,7 @@ def test_corrupt_lines_are_moved_aside(ask, emulator, tmp_path):
     ],
 )
 def test_what_does_not_go_together(ask, emulator, settings, words):
-    with pytest.raises(QuotaError, match=words):
+    with pytest.raises(SettingsError, match=words):
         ask(**settings)
     assert emulator.tally()["admitted"] == 0
 

@@ -15,7 +15,7 @@ from paceline.batch.merge import merge
 from paceline.batch.requests import Shard, read_lines
 from paceline.batch.results import OutputError, encode_answer
 from paceline.cli.app import app
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 LIMIT = "40 requests/s"
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "Yes."}}
@@ -64,7 +64,7 @@ def test_each_line_is_in_one_shard(tmp_path, seed):
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "x/3", "3", "1/", "/2", "-1/3", "1/0", "1/2/3", "1 / 2", ""])
 def test_what_is_no_shard(text):
-    with pytest.raises(QuotaError, match="write I/N, where I is from 1 to N"):
+    with pytest.raises(SettingsError, match="write I/N, where I is from 1 to N"):
         Shard.parse(text)
 
 

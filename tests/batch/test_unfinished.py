@@ -410,7 +410,7 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
 def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place, installed, monkeypatch):
     if not installed:
         monkeypatch.setitem(__import__("sys").modules, "jsonschema", None)
-    with pytest.raises(paceline.QuotaError) as caught:
+    with pytest.raises(paceline.SettingsError) as caught:
         paceline.run([{"prompt": "a"}], model="gpt-5", schema=schema)
     assert str(caught.value).startswith(f"schema: it is no JSON schema: at {place}: ")
     require_schema(SCHEMA)
@@ -425,7 +425,7 @@ def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place, inst
     ],
 )
 def test_settings_that_are_none(given, message):
-    with pytest.raises(paceline.QuotaError, match=message):
+    with pytest.raises(paceline.SettingsError, match=message):
         paceline.run([{"prompt": "a"}], model="gpt-5", **given)
 
 

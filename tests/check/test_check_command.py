@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from paceline.check.probe import target
 from paceline.cli.check import command
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 
 @pytest.fixture(autouse=True)
@@ -218,7 +218,7 @@ def test_every_model_goes_to_its_provider(name, provider, url):
 
 
 def test_credentials_of_another_kind_are_said():
-    with pytest.raises(QuotaError, match="signed with credentials"):
+    with pytest.raises(SettingsError, match="signed with credentials"):
         target("vertex/gemini-2.5-pro", Config(), {})
 
 

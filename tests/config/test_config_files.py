@@ -13,7 +13,7 @@ import paceline
 from paceline.config import Config, find_file, load_arguments
 from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, SettingsError
 
 ACM = """
 defaults:
@@ -90,7 +90,7 @@ def load(name, environ=None, **given):
 
 
 def message(name, environ=None, **given):
-    with pytest.raises(QuotaError) as error:
+    with pytest.raises(SettingsError) as error:
         load(name, environ, **given)
     return str(error.value)
 
@@ -241,17 +241,17 @@ class TestWhichFile:
     def test_two_here_are_one_too_many(self, write):
         write("")
         write("", "paceline.yaml")
-        with pytest.raises(QuotaError, match=r"paceline.toml and paceline.yaml are both here"):
+        with pytest.raises(SettingsError, match=r"paceline.toml and paceline.yaml are both here"):
             paceline.Limiter.load()
 
     def test_a_program_that_is_told_nothing_says_so(self, monkeypatch):
-        with pytest.raises(QuotaError, match=r"no paceline.toml, .* here, and no PACELINE_... is set"):
+        with pytest.raises(SettingsError, match=r"no paceline.toml, .* here, and no PACELINE_... is set"):
             paceline.Limiter.load()
         monkeypatch.setenv("PACELINE_PROVIDER", "openai")
         assert paceline.Limiter.load().limits.home == "openai"
 
     def test_a_missing_file_is_no_empty_one(self):
-        with pytest.raises(QuotaError, match=r"none.toml: cannot be read: No such file"):
+        with pytest.raises(SettingsError, match=r"none.toml: cannot be read: No such file"):
             paceline.Limiter.load("none.toml")
 
 
@@ -327,7 +327,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 
     def test_nothing_is_half_loaded(self, write, monkeypatch):
         monkeypatch.setenv("PACELINE_WORKERS", "none")
-        with pytest.raises(QuotaError, match="PACELINE_WORKERS"):
+        with pytest.raises(SettingsError, match="PACELINE_WORKERS"):
             paceline.Limiter.load(write("tier = 2\n"))
 
     @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
     def test_without_pydantic_the_extra_is_named(self):
         code = "import sys; sys.modules['pydantic'] = None; import paceline; paceline.Limiter.load()"
         done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
-        assert "QuotaError" in done.stderr
+        assert "SettingsError" in done.stderr
         assert "pip install 'paceline[config]'" in done.stderr
 
     def test_a_variable_of_another_program_is_only_mentioned(self):
@@ -432,7 +432,7 @@ def test_overrides_in_the_environment(write):
     limiter = load_limiter(file, said)
     assert [str(quota) for quota in limiter.limits.resolve("gpt-5").quotas] == ["60 requests/min", "1k tokens/min"]
     assert Config.load(None, said, {"rpm_override": 7}).rpm_override == 7, "the command line beats it"
-    with pytest.raises(QuotaError) as error:
+    with pytest.raises(SettingsError) as error:
         Config.load(None, {"PACELINE_RPM_OVERRIDE": "x", "PACELINE_TPM_OVERIDE": "5"})
     assert str(error.value).splitlines() == [
         "PACELINE_RPM_OVERRIDE: 'x': it must be a number from 0.001 to 1,000,000,000,000",

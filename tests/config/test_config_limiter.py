@@ -10,7 +10,7 @@ import paceline
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.quota import NS
-from paceline.core.results import AcquireTimeoutError, QuotaError, Reading
+from paceline.core.results import AcquireTimeoutError, Reading, SettingsError
 from paceline.estimation.calibration import TokenCalibration
 from paceline.testing import ManualClock, run_virtual
 
@@ -165,12 +165,12 @@ def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_p
     tier_5 = paceline.Limiter.for_provider("openai", tier=5).limits.resolve("gpt-5-mini")
     resolved = paceline.Limiter.load(file).limits.resolve("openai/gpt-5-mini")
     assert (resolved.quotas, resolved.sources) == (tier_5.quotas, tier_5.sources)
-    with pytest.raises(QuotaError, match="tier '99' of openai is unknown"):
+    with pytest.raises(SettingsError, match="tier '99' of openai is unknown"):
         paceline.Limiter.load(file, tier=99)
 
 
 def test_load_says_what_is_wrong_with_a_tier():
-    with pytest.raises(QuotaError, match="tier '99' of openai"):
+    with pytest.raises(SettingsError, match="tier '99' of openai"):
         Limiter(**Config(tier="99").arguments("openai"))
 
 
@@ -197,9 +197,9 @@ def test_the_documentation_describes_the_pools_of_settings():
 class TestUsable:
     @pytest.mark.parametrize("share", [0, -1, 1.01, "much", True, float("nan")])
     def test_what_is_no_share(self, share):
-        with pytest.raises(QuotaError, match=r"usable: .*: it must be a share from 0.001 to 1"):
+        with pytest.raises(SettingsError, match=r"usable: .*: it must be a share from 0.001 to 1"):
             limiter_of(ManualClock(), usable=share)
-        with pytest.raises(QuotaError, match=r"usable is .*: it must be a share from 0.001 to 1"):
+        with pytest.raises(SettingsError, match=r"usable is .*: it must be a share from 0.001 to 1"):
             Limiter(usable=share)
 
     def test_it_is_in_the_status_beside_the_part_of_the_limit(self):

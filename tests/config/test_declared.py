@@ -26,13 +26,13 @@ from paceline.config.schema import json_schema
 assert paceline.Limiter(patience_s=3).pacer.settings.patience_s == 3
 assert inspect.signature(paceline.Limiter).parameters["patience_s"].default == 5.0
 assert "patience_s: How long a test waits." in paceline.Limiter.__doc__
-with pytest.raises(paceline.QuotaError, match="patience_s is 10: it must be seconds from 0 to 9"):
+with pytest.raises(paceline.SettingsError, match="patience_s is 10: it must be seconds from 0 to 9"):
     paceline.Limiter(patience_s=10)
 file = Path(sys.argv[1], "paceline.toml")
 file.write_text("patience_s = 2")
 assert paceline.Limiter(**Config.load(file, {}).arguments()).pacer.settings.patience_s == 2
 assert Config.load(file, {"PACELINE_PATIENCE_S": "4"}).patience_s == 4
-with pytest.raises(paceline.QuotaError, match="PATIENCE_S: '10': it must be seconds from 0 to 9"):
+with pytest.raises(paceline.SettingsError, match="PATIENCE_S: '10': it must be seconds from 0 to 9"):
     Config.load(file, {"PACELINE_PATIENCE_S": "10"})
 told = "How long a test waits: seconds from 0 to 9."
 assert told in " ".join(CliRunner().invoke(app, ["config", "--help"]).output.split())

@@ -8,7 +8,7 @@ import paceline
 from paceline import Limiter
 from paceline.config import Config
 from paceline.config.show import rows
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.testing import ManualClock
 
 FILE = """
@@ -70,7 +70,7 @@ def test_a_run_has_it(write):
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(write, entry, said):
-    with pytest.raises(QuotaError) as caught:
+    with pytest.raises(SettingsError) as caught:
         Config.load(Path(write(f"joint_limits:\n  {entry}\n", "limits.yaml")))
     assert str(caught.value).startswith(f"limits.yaml:{said}")
 

@@ -11,7 +11,7 @@ from grids import some
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.queue import LANES_MAX, Lanes, LaneSpec
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.testing import ManualClock, run_virtual
 
 
@@ -59,13 +59,13 @@ class TestSettings:
 
     @pytest.mark.parametrize("priority", ["1", float("nan"), 0.5, None])
     def test_a_priority_that_is_none_is_refused_where_it_is_said(self, priority):
-        with pytest.raises(QuotaError, match=f"priority of lane 'wrap' is {priority!r}: it must be a whole number"):
+        with pytest.raises(SettingsError, match=f"priority of lane 'wrap' is {priority!r}: it must be a whole number"):
             LaneSpec("wrap", priority=priority)
 
     def test_a_weight_that_gives_no_share_is_refused_where_it_is_said(self):
-        with pytest.raises(QuotaError, match="weight of lane 'wrap' is '2'"):
+        with pytest.raises(SettingsError, match="weight of lane 'wrap' is '2'"):
             LaneSpec("wrap", "2")
-        with pytest.raises(QuotaError, match="weight of lane 'wrap'"), paceline.lane("wrap", weight=0):
+        with pytest.raises(SettingsError, match="weight of lane 'wrap'"), paceline.lane("wrap", weight=0):
             pass
 
 

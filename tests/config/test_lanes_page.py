@@ -12,7 +12,7 @@ import pytest
 
 import paceline
 from paceline.config import load_arguments
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
 from paceline.pacing.pacer import Pacer
 from paceline.testing import run_virtual
@@ -105,7 +105,7 @@ def test_by_hand(page):
         assert set(seen) == {"wrap", "tried"}
 
     run_virtual(main)
-    with pytest.raises(QuotaError, match="leave out lane"):
+    with pytest.raises(SettingsError, match="leave out lane"):
         page["limiter"].try_acquire("jobs", lane="wrap")
 
 

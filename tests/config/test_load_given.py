@@ -86,6 +86,6 @@ def test_without_a_file_they_are_the_configuration():
     ],
 )
 def test_what_cannot_be_meant_is_said(write, given, said):
-    with pytest.raises(paceline.QuotaError) as error:
+    with pytest.raises(paceline.SettingsError) as error:
         load_limiter(write(FILE), {}, **given)
     assert said in str(error.value)

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.config.schema import OVERRIDES, SettingsTable, json_schema
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = [
@@ -59,5 +59,5 @@ def test_it_refuses_what_the_settings_refuse(settings, tmp_path):
     assert not VALIDATOR.is_valid(settings)
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(settings))
-    with pytest.raises(QuotaError):
+    with pytest.raises(SettingsError):
         Config.load(file, environ={})

@@ -4,7 +4,7 @@ import pytest
 
 import paceline
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.testing import ManualClock
 
 SEED = """
@@ -56,9 +56,9 @@ def test_a_name_gives_a_priority_outside_of_lanes(file):
 
 @pytest.mark.parametrize("priority", ["high", 0.5, True])
 def test_a_priority_is_a_whole_number(priority):
-    with pytest.raises(QuotaError, match=r"coordinator.*whole number"):
+    with pytest.raises(SettingsError, match=r"coordinator.*whole number"):
         paceline.Limiter({"starts": "7 starts/min exact"}, priorities={"coordinator*": priority})
-    with pytest.raises(QuotaError, match=r"priorities\.coordinator.*a whole number from -1,000,000 to 1,000,000"):
+    with pytest.raises(SettingsError, match=r"priorities\.coordinator.*a whole number from -1,000,000 to 1,000,000"):
         Config().having({"priorities": {"coordinator": priority}}, "x.yaml")
 
 
@@ -77,5 +77,5 @@ def test_a_priority_is_a_whole_number(priority):
     ],
 )
 def test_an_error_names_the_place_and_what_would_be_right(its, said):
-    with pytest.raises(QuotaError, match=said):
+    with pytest.raises(SettingsError, match=said):
         Config().having({"starts": {"gemini": its}}, "x.yaml")

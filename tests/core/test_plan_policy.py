@@ -5,7 +5,7 @@ import pytest
 from paceline.core.plan import INTERACTIVE, THERE_NS, Plan, PlanCapacity, PlanPolicy, Window
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Reservation, WaitUntil
+from paceline.core.results import Reservation, SettingsError, WaitUntil
 
 T0 = 1_800_000_000 * NS
 HOUR_NS = 3_600 * NS
@@ -88,7 +88,7 @@ def test_those_that_were_held_back_do_not_go_at_once():
 )
 def test_a_value_out_of_its_range_is_refused(policy):
     [name] = policy
-    with pytest.raises(QuotaError, match=f"plans: {name} is {policy[name]!r}"):
+    with pytest.raises(SettingsError, match=f"plans: {name} is {policy[name]!r}"):
         PlanPolicy(**policy)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.core.progress import Alone, Progress, Row, pause_s
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
+from paceline.core.results import Refusal, RefusalKind, RefusalScope, SettingsError
 from paceline.pacing.breaker import Breaker, BreakerPolicy, is_server_fault
 from paceline.pacing.retry import Again, Failures, GiveUp, RetryBudget, RetryPolicy
 
@@ -115,7 +115,7 @@ class TestEnds:
         for refusal in (Refusal(RATE), Refusal(CAPACITY), None):
             assert after(RetryPolicy(max_attempts=1), refusal).reason == "1 attempt made"
         for bad in ({"max_attempts": 0}, {"max_refused": 0}):
-            with pytest.raises(QuotaError, match=f"{next(iter(bad))} is 0"):
+            with pytest.raises(SettingsError, match=f"{next(iter(bad))} is 0"):
                 RetryPolicy(**bad)
 
 
@@ -367,7 +367,7 @@ class TestBreaker:
         "bad", [{"failures": 0}, {"pause_s": -1}, {"pause_s": float("inf")}, {"pause_s": float("nan")}]
     )
     def test_bounds_that_bound_nothing(self, bad):
-        with pytest.raises(QuotaError, match=r"1 or more|0 or more, and finite"):
+        with pytest.raises(SettingsError, match=r"1 or more|0 or more, and finite"):
             BreakerPolicy(**bad)
 
 

@@ -314,7 +314,7 @@ class TestJournal:
             ]
             kept = "2 of them before, whose errors are in the journal: again='declined,blocked' calls them again"
             assert any(kept in str(one.message) for one in warned) is (len(sent) < 5)
-        with pytest.raises(paceline.QuotaError, match="again names what a journal keeps"):
+        with pytest.raises(paceline.SettingsError, match="again names what a journal keeps"):
             paceline.map(ask, states, again="declined")
 
     async def test_keys_of_ones_own(self, journal):
@@ -340,7 +340,7 @@ class TestJournal:
         async def call(_):
             return 1
 
-        with pytest.raises(paceline.QuotaError, match=message):
+        with pytest.raises(paceline.SettingsError, match=message):
             await quiet(call, rows, journal=journal, key=key)
 
     @pytest.mark.parametrize("value", [object(), (1, 2), {1: 2}, float("nan"), b"x"])
@@ -352,7 +352,7 @@ class TestJournal:
             calls += 1
             return value
 
-        with pytest.raises(paceline.QuotaError, match="for item 0, which a journal cannot keep as it is"):
+        with pytest.raises(paceline.SettingsError, match="for item 0, which a journal cannot keep as it is"):
             await quiet(call, range(100), journal=journal)
         assert calls == 1
 
@@ -622,11 +622,11 @@ def test_what_cannot_be_items(items, message):
 def test_other_misuse():
     with pytest.raises(TypeError, match="takes a function and items, not a list first"):
         quiet([1], double)
-    with pytest.raises(paceline.QuotaError, match="concurrency is 0"):
+    with pytest.raises(paceline.SettingsError, match="concurrency is 0"):
         quiet(double, [1], concurrency=0)
-    with pytest.raises(paceline.QuotaError, match="journal is an empty text"):
+    with pytest.raises(paceline.SettingsError, match="journal is an empty text"):
         quiet(double, [1], journal="")
-    with pytest.raises(paceline.QuotaError, match="key names the items in a journal"):
+    with pytest.raises(paceline.SettingsError, match="key names the items in a journal"):
         quiet(double, [1], key="id")
 
 

@@ -86,7 +86,7 @@ def test_a_final_answer_is_not_paid_again():
     assert (done(rows, ask), sorted(called)) == (first, [2, 3])
     called.clear()
     assert (done(rows, ask, again="declined"), sorted(called)) == (first, [1, 2, 3])
-    with pytest.raises(paceline.QuotaError, match="again: 'cut_off' is no state whose errors a journal keeps"):
+    with pytest.raises(paceline.SettingsError, match="again: 'cut_off' is no state whose errors a journal keeps"):
         done(rows, ask, again=["cut_off"])
 
 
@@ -190,7 +190,7 @@ def test_a_client_is_made_once_for_all_partitions():
 
 
 def test_a_partition_that_fails_leaves_no_claim(tmp_path):
-    with pytest.raises(paceline.QuotaError, match="a journal cannot keep as it is"):
+    with pytest.raises(paceline.SettingsError, match="a journal cannot keep as it is"):
         done(ROWS, lambda _: object())
     with sqlite3.connect(tmp_path / "quotas.db.job.journal") as db:
         until(lambda: db.execute("SELECT count(*) FROM claims").fetchone() == (0,))  # they are given up by threads

@@ -217,7 +217,7 @@ def test_a_file_that_names_no_provider_is_about_openai(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_meant_is_said(capsys, monkeypatch):
-    with pytest.raises(paceline.QuotaError, match="tier_4"):
+    with pytest.raises(paceline.SettingsError, match="tier_4"):
         set_up(said("--rate-tier", 9))
     with pytest.raises(SystemExit):
         said("--live", "--speed", 2)

@@ -23,7 +23,7 @@ from attack_helpers import ANSWER, BODY, GOOD, Process, answers, connect, post, 
 from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway import app, incoming, server
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
@@ -766,9 +766,9 @@ class TestRights:
                 "GET /v1/models*",
                 "GET /*/models",
             ):
-                with pytest.raises(QuotaError, match="do not hold at unmetered endpoints"):
+                with pytest.raises(SettingsError, match="do not hold at unmetered endpoints"):
                     keys.add("ci", endpoints=(endpoint,), **one)
-        with pytest.raises(QuotaError, match="a path at the provider, or a method and a path"):
+        with pytest.raises(SettingsError, match="a path at the provider, or a method and a path"):
             keys.add("ci", endpoints=("batches",))
 
     def test_a_list_of_models_is_for_every_key(self, upstream, own_upstream, tmp_path):

@@ -19,7 +19,7 @@ from gateway_helpers import chat, stub
 from paceline.cli.app import app
 from paceline.cli.serve import _greeting
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway import errors, server, stamps
 from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.errors import on_error
@@ -348,7 +348,7 @@ class TestKeys:
         return KeyFile(tmp_path / "keys.json")
 
     def test_off_loopback_they_are_needed(self, serve, emulator):
-        with pytest.raises(QuotaError, match=r"clients need keys, and .* has none"):
+        with pytest.raises(SettingsError, match=r"clients need keys, and .* has none"):
             serve(emulator.base_url, host="0.0.0.0")
 
     def test_they_replace_those_of_providers(self, serve, keys, client, monkeypatch):
@@ -500,7 +500,7 @@ class TestKeys:
         assert [keys.find(one) is not None for one in (first, second, third)] == [False, False, True]
         keys.revoke("alice")
         assert [one.name for one in keys.all()] == ["bob"]
-        with pytest.raises(QuotaError, match="no key named 'alice'; known: bob"):
+        with pytest.raises(SettingsError, match="no key named 'alice'; known: bob"):
             keys.rotate("alice", 0)
 
     def test_a_changed_one_keeps_its_secret_and_what_it_has_used(self, serve, keys, emulator, client, tmp_path):

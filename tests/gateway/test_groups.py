@@ -12,7 +12,7 @@ from gateway_helpers import chat, stub
 from test_gateway import Odd
 
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway import reading
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.reading import BodyReader
@@ -203,7 +203,7 @@ def test_a_client_key_may_use_the_group(group, regions, client, tmp_path, monkey
 )
 def test_a_wrong_group_is_an_error_at_the_start(groups, words):
     table = {"provider": "openai", "base_url": "http://127.0.0.1:9"}
-    with pytest.raises(QuotaError) as raised:
+    with pytest.raises(SettingsError) as raised:
         Upstreams(
             Config.load(
                 environ={},

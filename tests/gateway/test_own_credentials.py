@@ -13,7 +13,7 @@ from test_gateway import CHAT
 
 from paceline.cli.app import app as cli
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway import reading, refusals
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.refusals import LastRefusal
@@ -375,7 +375,7 @@ def test_the_gateway_sends_no_login_of_its_own(upstream, tmp_path, variable):
     file = tmp_path / "login"
     file.write_text(LOGIN)
     config = Config.load(environ={}, given={"upstreams": {"anthropic": {"base_url": upstream}}})
-    with pytest.raises(QuotaError, match="has a login to a plan, which only its own client may send") as caught:
+    with pytest.raises(SettingsError, match="has a login to a plan, which only its own client may send") as caught:
         Upstreams(config, {variable: str(file) if variable.endswith("FILE") else LOGIN})
     assert LOGIN not in str(caught.value)
 
@@ -383,5 +383,5 @@ def test_the_gateway_sends_no_login_of_its_own(upstream, tmp_path, variable):
 def test_chatgpt_takes_no_key_of_the_gateway(upstream):
     for table in ({"key_env": "MINE"}, {"key_file": "mine"}):
         config = Config.load(environ={}, given={"upstreams": {"chatgpt": {"base_url": upstream, **table}}})
-        with pytest.raises(QuotaError, match=r"upstreams.chatgpt: chatgpt takes no keys"):
+        with pytest.raises(SettingsError, match=r"upstreams.chatgpt: chatgpt takes no keys"):
             Upstreams(config, {"MINE": "k", "": "k"})

@@ -9,7 +9,7 @@ from gateway_helpers import chat, stub
 from test_gateway import Odd
 
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.private import KEY, LOGINS, NAMES, PATIENCE, find_login, find_way, private_gateway
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
@@ -93,7 +93,7 @@ def test_a_server_on_this_machine_needs_no_key_and_another_one_does():
 
 
 def test_a_malformed_address_is_named_without_its_value():
-    with pytest.raises(QuotaError, match="invalid OPENAI_BASE_URL") as raised:
+    with pytest.raises(SettingsError, match="invalid OPENAI_BASE_URL") as raised:
         way({"OPENAI_BASE_URL": "https://user:secret@host/v1", "OPENAI_API_KEY": "k"})
     assert "secret" not in str(raised.value)
 
@@ -280,12 +280,12 @@ def test_codex_gets_its_address_by_options():
     ],
 )
 def test_where_a_login_cannot_pass(environ, program, words):
-    with pytest.raises(QuotaError, match=re.escape(words)):
+    with pytest.raises(SettingsError, match=re.escape(words)):
         login(environ, program)
 
 
 def test_a_login_goes_to_no_server_of_others_by_the_settings():
-    with pytest.raises(QuotaError, match=r"upstreams\.chatgpt\.base_url names mine\.example"):
+    with pytest.raises(SettingsError, match=r"upstreams\.chatgpt\.base_url names mine\.example"):
         login({}, "codex", upstreams={"chatgpt": {"base_url": "https://mine.example"}})
     found = login({"ANTHROPIC_BASE_URL": "http://127.0.0.1:4000/router/"})
     assert servers(found) == {"anthropic": ("http://127.0.0.1:4000", "")}

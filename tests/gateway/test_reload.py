@@ -24,7 +24,7 @@ from gateway_helpers import chat, running_gateway
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.config.servers import server
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.life import LifeEvent
@@ -63,18 +63,18 @@ class TestKeysOfProviders:
     @pytest.mark.parametrize("content", [b"", b" \n", b"two\nlines", b"\xff"])
     def test_a_file_without_a_key_is_refused(self, tmp_path, content):
         (tmp_path / "key").write_bytes(content)
-        with pytest.raises(QuotaError, match=r"key: |invalid key in .*key: ") as caught:
+        with pytest.raises(SettingsError, match=r"key: |invalid key in .*key: ") as caught:
             self.server({}, key_file=str(tmp_path / "key"))
         assert "lines" not in str(caught.value)
 
     def test_what_contradicts_is_refused(self, tmp_path):
-        with pytest.raises(QuotaError, match="key_env and key_file are both set"):
+        with pytest.raises(SettingsError, match="key_env and key_file are both set"):
             self.server({"A": "b"}, key_env="A", key_file="b")
-        with pytest.raises(QuotaError, match="OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set"):
+        with pytest.raises(SettingsError, match="OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set"):
             self.server({"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"})
-        with pytest.raises(QuotaError, match="none: cannot be read: "):
+        with pytest.raises(SettingsError, match="none: cannot be read: "):
             self.server({}, key_file=str(tmp_path / "none"))
-        with pytest.raises(QuotaError, match="variable A is not set, nor A_FILE"):
+        with pytest.raises(SettingsError, match="variable A is not set, nor A_FILE"):
             self.server({}, key_env="A")
 
     def test_a_key_that_cannot_be_read_leaves_the_one_before(self, tmp_path, often, caplog):
@@ -211,9 +211,9 @@ class TestCertificate:
 
     def test_what_cannot_be_used_is_refused_at_the_start(self, tmp_path):
         (tmp_path / "cert.pem").write_text("none")
-        with pytest.raises(QuotaError, match=r"--tls-cert .*must have the certificate"):
+        with pytest.raises(SettingsError, match=r"--tls-cert .*must have the certificate"):
             Certificate(tmp_path / "cert.pem", None).check()
-        with pytest.raises(QuotaError, match="No such file"):
+        with pytest.raises(SettingsError, match="No such file"):
             Certificate(tmp_path / "none.pem", None).check()
 
 
@@ -225,7 +225,7 @@ class TestSettingsFile:
         assert settings.look() is None
         file.write_text('usable = 0.5\nlimits = { "gpt-5" = "many" }')
         assert settings.look() is None, "it may be written still"
-        with pytest.raises(QuotaError, match="limits: gpt-5: "):
+        with pytest.raises(SettingsError, match="limits: gpt-5: "):
             settings.look()
         assert settings.look() is None, "it is said once"
         file.write_text('usable = 0.5\nlimits = { "gpt-5" = "200 requests/min", "gpt-4o" = "1 requests/s" }')
@@ -234,7 +234,7 @@ class TestSettingsFile:
         assert [settings.look(), settings.look()] == [None, None]
         file.unlink()
         assert settings.look() is None
-        with pytest.raises(QuotaError, match="cannot be read"):
+        with pytest.raises(SettingsError, match="cannot be read"):
             settings.look()
 
 

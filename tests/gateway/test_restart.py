@@ -16,7 +16,7 @@ from gateway_helpers import chat
 
 from lost_signals import losing
 from paceline.core.quota import Quota
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.gateway import app, handover
 from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_ready
 from paceline.gateway.life import NEXT, Life, LifeEvent, LifeState, after
@@ -89,14 +89,14 @@ class TestInherit:
         with listen("127.0.0.1", 0) as mine:
             environ = pass_on(mine, count=2)
             os.close(handover.FIRST_FD)
-            with pytest.raises(QuotaError, match="takes one socket"):
+            with pytest.raises(SettingsError, match="takes one socket"):
                 inherit(environ)
         for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-            with socket.socket(socket.AF_INET, kind) as mine, pytest.raises(QuotaError, match="ListenStream"):
+            with socket.socket(socket.AF_INET, kind) as mine, pytest.raises(SettingsError, match="ListenStream"):
                 inherit(pass_on(mine))
         ours, theirs = os.pipe()
         os.close(theirs)
-        with pytest.raises(QuotaError, match="is no socket"):
+        with pytest.raises(SettingsError, match="is no socket"):
             inherit({BEFORE: f"{ours} {os.dup(ours)} 0 0"})
 
     def test_the_service_manager_is_told(self, tmp_path, monkeypatch):

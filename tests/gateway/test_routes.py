@@ -9,7 +9,7 @@ import pytest
 from gateway_helpers import chat, stub
 
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway import errors, fallback, reading
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
@@ -245,7 +245,7 @@ def test_an_answer_that_has_begun_is_not_begun_again(routed, servers, client):
     ],
 )
 def test_what_is_no_target(models, said):
-    with pytest.raises(QuotaError, match=said.replace("*", r"\*")):
+    with pytest.raises(SettingsError, match=said.replace("*", r"\*")):
         Upstreams(Config.load(environ={}, given={"upstreams": {"openai": {}}, "models": models}), {})
 
 

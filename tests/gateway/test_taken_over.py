@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from gateway_helpers import chat
 
 from paceline.cli.app import app
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.keys import KeyFile, taken_over
 
 OLD = "sk-Vb3K9_xQ2mTz7Lw0RpYf8A"
@@ -68,7 +68,7 @@ def test_random_ones_are_taken_over(make):
     def refused():
         try:
             taken_over(f"sk-{make()}")
-        except QuotaError:
+        except SettingsError:
             return True
         return False
 

@@ -13,7 +13,7 @@ from test_gateway import Odd
 
 from paceline.cli.app import app as cli
 from paceline.core.queue import LANES_MAX
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.keys import KeyFile
 from waits import until
 
@@ -218,5 +218,5 @@ class TestKeys:
         "given", [{"team": "a/b"}, {"users": "Authorization"}, {"users": "x-api-key"}, {"users": "x-paceline-lane"}]
     )
     def test_what_is_neither_a_team_nor_a_header(self, keys, given):
-        with pytest.raises(QuotaError, match="invalid"):
+        with pytest.raises(SettingsError, match="invalid"):
             keys.add("web", **given)

@@ -10,7 +10,7 @@ from gateway_helpers import chat, stub
 from prometheus_client.parser import text_string_to_metric_families
 from test_gateway import Odd
 
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.usage import report
@@ -227,7 +227,7 @@ class TestTally:
         assert (found["requests"], found["usd"], found["unpriced_requests"]) == (2, 0.25, 1)
 
         def missing(*_):
-            raise QuotaError("pip install")
+            raise SettingsError("pip install")
 
         monkeypatch.setattr(Allowances, "price", missing)
         tally = Tally(limiter, lambda lane: lane, OwnTallies())

@@ -12,7 +12,7 @@ import paceline
 from paceline.core.budget import BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE
 from paceline.core.quota import NS, Quota
-from paceline.core.results import QuotaError, Reservation
+from paceline.core.results import QuotaError, Reservation, SettingsError
 from paceline.emulator import Emulator
 from paceline.pacing.allowances import PATIENCE_S
 from paceline.providers.base import Usage
@@ -224,7 +224,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("limits", ["5 starts/min", "usd", "5 requests/fortnight"])
     def test_invalid_ones_are_errors(self, limits):
-        with pytest.raises(QuotaError):
+        with pytest.raises(SettingsError):
             limiter_with().limit_lane("alice", limits)
 
     def test_a_budget_is_in_dollars(self):
@@ -287,7 +287,7 @@ class TestUnpriced:
         assert self.ask(limiter_with(unpriced="refuse"), transport).status_code == 200
 
     def test_it_is_one_of_two_words(self):
-        with pytest.raises(QuotaError, match="unpriced is 'free': it must be 'count' or 'refuse'"):
+        with pytest.raises(SettingsError, match="unpriced is 'free': it must be 'count' or 'refuse'"):
             limiter_with(unpriced="free")
 
 
@@ -349,7 +349,7 @@ class TestPrices:
 
     @pytest.mark.parametrize("price", [{"input": 1}, {"input": -1, "output": 1}, {"input": 1, "output": 1, "x": 1}])
     def test_invalid_ones_are_errors(self, price):
-        with pytest.raises(QuotaError, match=r"price of 'openai/gpt-5'"):
+        with pytest.raises(SettingsError, match=r"price of 'openai/gpt-5'"):
             Prices({"openai/gpt-5": price})
 
     @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_the_factory_takes_what_extropy_gives():
     assert (dual.strong.stats()["provider"], dual.fast.stats()["model"]) == ("anthropic", "gpt-5-mini")
     old = engine.DualRateLimiter.create(provider="openai", pivotal_model="gpt-5", routine_model="gpt-5-mini")
     assert (old.pivotal.stats()["model"], old.routine.stats()["model"]) == ("gpt-5", "gpt-5-mini")
-    with pytest.raises(paceline.QuotaError, match="no quota for 'nobody'"):
+    with pytest.raises(paceline.SettingsError, match="no quota for 'nobody'"):
         engine.DualRateLimiter.create(strong_model_string="nobody")
 
 
@@ -137,7 +137,9 @@ def test_the_command_lines_tier_and_overrides_are_limits():
     assert limits(dual.routine) == {"requests": 5_000, "tokens": 4e6}  # tier 3, and no override
     assert (dual.pivotal.rpm, dual.routine.rpm, dual.max_safe_concurrent) == (300, 5_000, 150)
     assert limits(create(**given, rpm_override=300).pivotal) == {"requests": 300, "tokens": 2e6}
-    with pytest.raises(paceline.QuotaError, match="pool openai/gpt-5 is in use: set its tier and its overrides before"):
+    with pytest.raises(
+        paceline.SettingsError, match="pool openai/gpt-5 is in use: set its tier and its overrides before"
+    ):
         create(**given, rpm_override=400)
 
 
@@ -163,7 +165,7 @@ def test_one_model_in_both_roles_keeps_the_override():
     ],
 )
 def test_what_cannot_be_overridden(model, options, words):
-    with pytest.raises(paceline.QuotaError, match=words):
+    with pytest.raises(paceline.SettingsError, match=words):
         paceline.Limiter({"agents": "5 requests/min"}).override(model, **options)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.batch.requests import request_of
 from paceline.config import Config
-from paceline.core.results import PacelineError, PacelineWarning, QuotaError, StoreError
+from paceline.core.results import PacelineError, PacelineWarning, SettingsError, StoreError
 from paceline.data import journal
 from paceline.integrations.ray import Actor, AnswerColumns, actors_for, key_of, paced_requests, read_line
 
@@ -107,9 +107,9 @@ def test_an_actor_needs_a_store_and_a_key(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StoreError, match="set PACELINE_STORE"):
         Actor({"limits": LIMITS}, None, "job", 60, "custom_id", 10)
-    with pytest.raises(QuotaError, match="give the base_url of a gateway with groups"):
+    with pytest.raises(SettingsError, match="give the base_url of a gateway with groups"):
         Actor({"limits": LIMITS, "group": "gpt"}, None, "job", 60, "custom_id", 10)
-    with pytest.raises(QuotaError, match="set OPENAI_API_KEY or ANTHROPIC_API_KEY"):
+    with pytest.raises(SettingsError, match="set OPENAI_API_KEY or ANTHROPIC_API_KEY"):
         Actor({"limits": LIMITS}, f"sqlite:{tmp_path / 's.db'}", "job", 60, "custom_id", 10)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline import BreakerPolicy, Limiter, PlanPolicy, QuotaError, RetryPolicy
+from paceline import BreakerPolicy, Limiter, PlanPolicy, RetryPolicy, SettingsError
 
 NAN = float("nan")
 
@@ -30,7 +30,7 @@ NAN = float("nan")
     ],
 )
 def test_a_wrong_value(made, given, message):
-    with pytest.raises(QuotaError) as caught:
+    with pytest.raises(SettingsError) as caught:
         made(**given)
     assert str(caught.value) == message
 

@@ -10,7 +10,14 @@ import pytest
 
 import paceline
 from paceline.core.quota import NS
-from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
+from paceline.core.results import (
+    AcquireTimeoutError,
+    NeverFitsError,
+    PoolStoppedError,
+    QueueFullError,
+    QuotaError,
+    SettingsError,
+)
 from paceline.pacing.permit import Later, Permit, refuse
 from paceline.pacing.retry import GiveUp
 from paceline.testing import ManualClock, run_virtual
@@ -207,7 +214,7 @@ class TestErrors:
             jobs(ManualClock()).acquire("jbos")
 
     def test_a_headroom_that_nobody_can_mean(self):
-        with pytest.raises(QuotaError, match="headroom_s is -1"):
+        with pytest.raises(SettingsError, match="headroom_s is -1"):
             jobs(ManualClock(), headroom_s=-1)
 
 
@@ -405,7 +412,9 @@ class TestCallsThatAreTooLarge:
 
     @pytest.mark.parametrize("most", [0, -1, float("inf")])
     def test_a_bound_is_above_0(self, most):
-        with pytest.raises(QuotaError, match=r"max_tokens_per_call is .*: it must be tokens from 1 to 1,000,000,000"):
+        with pytest.raises(
+            SettingsError, match=r"max_tokens_per_call is .*: it must be tokens from 1 to 1,000,000,000"
+        ):
             paceline.Limiter(max_tokens_per_call=most)
 
 
@@ -476,6 +485,6 @@ class TestAsAnObject:
         ],
     )
     def test_a_provider_that_is_not_known(self, name, message):
-        with pytest.raises(paceline.QuotaError, match=message):
+        with pytest.raises(paceline.SettingsError, match=message):
             paceline.Limiter.for_provider(name)
         paceline.Limiter.for_provider(name, quotas={f"{name}/*": "60 requests/min"})

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from paceline import Limiter
-from paceline.core.results import PacelineWarning, QuotaError, SourceKind
+from paceline.core.results import PacelineWarning, QuotaError, SettingsError, SourceKind
 from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings
 
@@ -197,7 +197,7 @@ def test_a_slip_in_the_name_of_a_published_model():
     ],
 )
 def test_an_invalid_provider_or_tier(provider, tier, message):
-    with pytest.raises(QuotaError, match=message):
+    with pytest.raises(SettingsError, match=message):
         Limiter.for_provider(provider, tier=tier)
 
 

@@ -22,5 +22,5 @@ def test_what_is_no_store(options, said):
 
 @pytest.mark.parametrize("lease_s", ["1", True, -1, 61, float("nan")])
 def test_what_is_no_lease(lease_s):
-    with pytest.raises(paceline.QuotaError, match=r"lease_s is .*: it must be seconds from 0 to 60"):
+    with pytest.raises(paceline.SettingsError, match=r"lease_s is .*: it must be seconds from 0 to 60"):
         paceline.Limiter({"jobs": "1 requests/min"}, store="memory:", lease_s=lease_s)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline import Limiter, QuotaError, eta
+from paceline import Limiter, SettingsError, eta
 from paceline.planner import forecast as forecasts
 from paceline.planner.forecast import Conversations
 from paceline.planner.plan import plan
@@ -48,7 +48,7 @@ def test_follow_ups_go_first_or_last_by_the_order_of_the_limiter():
 
 def test_the_requests_of_a_forecast_are_bounded(monkeypatch):
     monkeypatch.setattr(forecasts, "REQUESTS_MAX", 100)
-    with pytest.raises(QuotaError, match="more than 100 requests"):
+    with pytest.raises(SettingsError, match="more than 100 requests"):
         forecast(Conversations(30, turns=4, prompt_tokens=1))
 
 
@@ -57,5 +57,5 @@ def test_the_requests_of_a_forecast_are_bounded(monkeypatch):
     [({"turns": -1}, "turns is -1"), ({"cached": 1.5}, "cached is 1.5: it must be from 0 to 1")],
 )
 def test_wrong_conversations_are_explained(fields, message):
-    with pytest.raises(QuotaError, match=message):
+    with pytest.raises(SettingsError, match=message):
         Conversations(**{"agents": 1, "turns": 1, "prompt_tokens": 1, **fields})

@@ -9,7 +9,7 @@ from tests.planner import logs
 from tests.planner.logs import END, LATER, SECRET, T_S, T, lines, read
 
 from paceline.cli.app import app
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.planner.logs import FORMS
 from paceline.planner.simulation import Request
 
@@ -177,7 +177,7 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG, ids=range(len(WRONG)))
 def test_a_wrong_log_says_what_would_be_right_and_shows_no_value(tmp_path, text):
     file = written(tmp_path, text, "log.csv")
-    with pytest.raises(QuotaError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read(file)
     assert WRONG[text] in str(caught.value)
     assert str(file) in str(caught.value)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import paceline
 from paceline.cli.app import app
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.planner.plan import plan
 from paceline.planner.simulation import Request, Simulation, Stall
 from paceline.planner.workload import Work, of_calls, read_workload, seconds_of
@@ -131,7 +131,7 @@ def test_a_call_that_can_never_be_sent_fails_and_the_others_go():
 
 
 def test_a_call_of_a_negative_size_is_refused():
-    with pytest.raises(QuotaError, match="negative"):
+    with pytest.raises(SettingsError, match="negative"):
         Request("jobs", input_tokens=-5)
 
 
@@ -259,7 +259,7 @@ def test_a_stalled_network_delivers_at_its_end():
     ('duration = "soon"\nphases = [{name = "a", models = "m"}]', "write it like '6h'"),
 ])  # fmt: skip
 def test_a_wrong_workload_names_the_field(tmp_path, text, problem):
-    with pytest.raises(QuotaError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_workload(written(tmp_path, text))
     assert problem in str(caught.value)
     assert "work.toml" in str(caught.value)

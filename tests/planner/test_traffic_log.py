@@ -13,7 +13,7 @@ from tests.planner.logs import read
 
 import paceline
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.planner.replay import work_of
 from paceline.testing import Emulator
 from waits import join
@@ -87,7 +87,7 @@ def test_it_is_said_and_a_wrong_file_is_an_error(log, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "paceline"):
         paceline.Limiter({"*": "1 requests/s"}, shadow=log)
     assert f"each is logged to {log}" in caplog.text
-    with pytest.raises(QuotaError, match="cannot be written"):
+    with pytest.raises(SettingsError, match="cannot be written"):
         paceline.Limiter({"*": "1 requests/s"}, shadow=tmp_path / "no" / "file")
 
 
@@ -139,7 +139,7 @@ class TestHeld:
         assert (line["status"], line["model"], line["pool"]) == (401, "gpt-5", "openai/gpt-5")
         (one,) = read(log).requests
         assert (one.failed, one.refused, one.request.model) == (True, False, "openai/gpt-5")
-        with pytest.raises(QuotaError, match="served none"):
+        with pytest.raises(SettingsError, match="served none"):
             work_of([one])
 
     def test_a_line_that_a_full_disk_has_cut_is_left_out(self, log):
@@ -160,7 +160,7 @@ class TestHeld:
         assert [(one.request.model, one.request.input_tokens) for one in read(log).requests] == [("jobs", 80)] * 5
 
     def test_with_shadow_it_is_an_error(self, log):
-        with pytest.raises(QuotaError, match="both set"):
+        with pytest.raises(SettingsError, match="both set"):
             paceline.Limiter({"*": "1 requests/s"}, shadow=log, traffic_log=log)
 
     def test_it_is_a_setting_for_runs_too(self, log):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
-from paceline.core.results import QuotaError, RefusalKind, RefusalScope
+from paceline.core.results import RefusalKind, RefusalScope, SettingsError
 from paceline.estimation.estimate import estimate_tokens
 from paceline.http.describe import body_of
 from paceline.providers.answers import usage_cost
@@ -478,7 +478,7 @@ def test_usage_cost_takes_what_an_sdk_returns():
     ring = Plain()
     ring.ring = ring
     assert usage_cost("openai/gpt-5", ring)[TOKENS] == 13
-    with pytest.raises(QuotaError, match="no usage in str"):
+    with pytest.raises(SettingsError, match="no usage in str"):
         usage_cost("openai/gpt-5", "hello")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.results import PacelineWarning, QuotaError, Reading, RefusalKind
+from paceline.core.results import PacelineWarning, Reading, RefusalKind, SettingsError
 from paceline.providers import register, registry
 from paceline.providers.base import Usage
 from paceline.providers.generic import Generic
@@ -101,7 +101,7 @@ def test_a_page_of_ones_own_beats_ours():
 def test_what_cannot_be_registered(name, hosts, message):
     provider = Generic("acme")
     provider.name, provider.hosts = name, hosts
-    with pytest.raises(QuotaError, match=re.escape(message)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         register(provider)
 
 
@@ -112,7 +112,7 @@ def test_a_page_without_its_methods():
         def describe(self, path, body):
             return None
 
-    with pytest.raises(QuotaError, match=r"half has no pool, held, .*usage\(\): derive it from"):
+    with pytest.raises(SettingsError, match=r"half has no pool, held, .*usage\(\): derive it from"):
         register(Half())
 
 

@@ -25,7 +25,7 @@ from paceline.cli.app import app
 from paceline.cli.limits import command
 from paceline.config import Config, data_set
 from paceline.config.servers import server
-from paceline.core.results import PacelineWarning, QuotaError, SourceKind
+from paceline.core.results import PacelineWarning, SettingsError, SourceKind
 from paceline.facts.lives import Life
 from paceline.gateway.private import find_way
 from paceline.gateway.server import end_watch
@@ -214,7 +214,7 @@ class TestTheUsersFile:
     def test_a_broken_file_is_one_error_with_its_place(self, users, folder, text, said):
         users(text)
         file = str(folder / facts.USERS)
-        with pytest.raises(QuotaError) as error:
+        with pytest.raises(SettingsError) as error:
             lookup("openai", "gpt-7", 2)
         assert str(error.value).startswith(file)
         assert said in str(error.value)
@@ -344,16 +344,18 @@ def test_a_budget_counts_with_the_users_facts(users):
     given = Prices({"openai/gpt-7": {"input": 1.0, "output": 1.0}})
     assert given.usd("openai", "gpt-7", Usage(1_000_000, 0)) == 1.0
     users(model + "price = { input = 2.0 }\n")
-    with pytest.raises(QuotaError, match=r"facts.toml: providers.openai.models\[1\].price: .*USD for a million tokens"):
+    with pytest.raises(
+        SettingsError, match=r"facts.toml: providers.openai.models\[1\].price: .*USD for a million tokens"
+    ):
         models("openai")
 
 
 def test_a_wrong_field_is_named_with_its_line(users):
     users(f"# mine\n{ROW}{ROW.replace('777', '-7').replace('gpt-7', 'gpt-8')}")
-    with pytest.raises(QuotaError, match=r"facts.toml: providers.openai.limits\[2\].tier_2: .* \(at line 15\)$"):
+    with pytest.raises(SettingsError, match=r"facts.toml: providers.openai.limits\[2\].tier_2: .* \(at line 15\)$"):
         models("openai")
     users(f"{ACME}keys = 1\n")
-    with pytest.raises(QuotaError, match=r"providers.acme.limits\[1\].keys: 1: .* \(at line 12\)$"):
+    with pytest.raises(SettingsError, match=r"providers.acme.limits\[1\].keys: 1: .* \(at line 12\)$"):
         models("openai")
 
 
@@ -371,9 +373,9 @@ class TestAProjectsSettings:
         acme = provider_for_host("api.acme.example")  # it is paced where a program sends to it
         assert (acme.name, first("acme", "acme-1")) == ("acme", "7 requests/s")
         assert usual_root(acme) is None
-        with pytest.raises(QuotaError, match="no address is known for acme: data that you have not named"):
+        with pytest.raises(SettingsError, match="no address is known for acme: data that you have not named"):
             locate(acme, usual_root(acme), environ)
-        with pytest.raises(QuotaError, match=r"acme has no usual address.* name these with --config"):
+        with pytest.raises(SettingsError, match=r"acme has no usual address.* name these with --config"):
             server(config, "acme", environ)
 
     @pytest.mark.parametrize(
@@ -403,7 +405,7 @@ class TestAProjectsSettings:
         environ = {"OPENAI_API_KEY": "sk-secret"}
         config = project(tmp_path, text, named=False)
         file = str(tmp_path / "paceline.toml")
-        with pytest.raises(QuotaError) as error:
+        with pytest.raises(SettingsError) as error:
             server(config, name, environ)
         why = "which is no host of|which any customer of|in clear text|at a port"
         assert re.search(rf"a key would go to {re.escape(host)}, ({why})", str(error.value))
@@ -447,7 +449,7 @@ class TestAProjectsSettings:
 
     def test_a_wrong_row_is_an_error_with_the_file(self, tmp_path):
         with pytest.raises(
-            QuotaError, match=r"paceline.toml: providers: openai.limits\[1\].tier_9: there is no such field"
+            SettingsError, match=r"paceline.toml: providers: openai.limits\[1\].tier_9: there is no such field"
         ):
             project(tmp_path, ROW.replace("tier_2", "tier_9"))
 
@@ -565,9 +567,9 @@ class TestUpdate:
     def test_an_older_one_replaces_no_newer_one(self, folder, tmp_path, monkeypatch):
         data_set.install(str(self.of(tmp_path, "2026-11-20")))
         for day in ("2026-11-20", "2026-10-31"):
-            with pytest.raises(QuotaError, match=f"it is of {day}, and the data set in use is of 2026-11-20"):
+            with pytest.raises(SettingsError, match=f"it is of {day}, and the data set in use is of 2026-11-20"):
                 data_set.install(str(self.of(tmp_path, day)))
-        with pytest.raises(QuotaError, match="9999-01-01 has not come yet"):
+        with pytest.raises(SettingsError, match="9999-01-01 has not come yet"):
             data_set.install(str(self.of(tmp_path, "9999-01-01")))
         monkeypatch.setattr(facts, "shipped_day", lambda: "2026-11-28")  # a newer version of paceline
         facts.forget()
@@ -599,16 +601,16 @@ class TestUpdate:
             threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}).start()
             url, right = f"http://127.0.0.1:{serving.server_port}/facts.toml", hashlib.sha256(body).hexdigest()
             try:
-                with pytest.raises(QuotaError, match="give its --sha256"):
+                with pytest.raises(SettingsError, match="give its --sha256"):
                     data_set.install(url)
-                with pytest.raises(QuotaError, match=f"its SHA-256 is {right}, and not 00: nothing is installed"):
+                with pytest.raises(SettingsError, match=f"its SHA-256 is {right}, and not 00: nothing is installed"):
                     data_set.install(url, "00")
                 assert facts.day() == "2026-11-01"
                 data_set.install(url, right.upper())
             finally:
                 serving.shutdown()
         assert facts.day() == "2026-11-20"
-        with pytest.raises(QuotaError, match="use https"):
+        with pytest.raises(SettingsError, match="use https"):
             data_set.install("http://acme.example/facts.toml", right)
 
     @pytest.mark.parametrize("text", ["x = 1", ROW.replace("tier_2", "tier_9"), "[[", "{}", '{"day": 1}'])
@@ -616,7 +618,7 @@ class TestUpdate:
         data_set.install(str(self.of(tmp_path, "2026-11-20")))
         file = tmp_path / "broken.toml"
         file.write_text(text, "utf-8")
-        with pytest.raises(QuotaError, match=r"broken.toml"):
+        with pytest.raises(SettingsError, match=r"broken.toml"):
             data_set.install(str(file))
         assert (facts.day(), [one.name for one in folder.iterdir()]) == ("2026-11-20", [facts.INSTALLED])
 
@@ -633,7 +635,7 @@ def test_a_folder_that_is_none_is_an_error(folder, monkeypatch, make, said):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 2, result.output
         assert f"PACELINE_FACTS: {named}: {said}" in result.stderr
-    with pytest.raises(QuotaError, match="PACELINE_FACTS"):
+    with pytest.raises(SettingsError, match="PACELINE_FACTS"):
         lookup("openai", "gpt-5", None)
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from paceline.cli import limits as limits_command
 from paceline.cli.limits import command
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.tables import known_providers, lookup, models, tiers
 
@@ -129,10 +129,10 @@ def test_tiers_as_people_write_them(tier):
 
 def test_unknown_tiers():
     with pytest.raises(
-        QuotaError, match=r"tier 'bild' of openai is unknown \(known: free, tier_1, .*did you mean 'build'"
+        SettingsError, match=r"tier 'bild' of openai is unknown \(known: free, tier_1, .*did you mean 'build'"
     ):
         lookup("openai", "gpt-5", "bild")
-    with pytest.raises(QuotaError, match="start, build, scale"):
+    with pytest.raises(SettingsError, match="start, build, scale"):
         lookup("anthropic", "claude-opus-5", 7)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import paceline
 from paceline.batch.address import address_of
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.roots import joined, usual_root
 from paceline.providers.tables import UNKNOWN
@@ -123,14 +123,14 @@ def test_its_name_is_enough(name):
 @pytest.mark.parametrize("name", OWN)
 def test_an_address_of_the_users_own_is_asked_for(name):
     provider, own = provider_named(name), PROVIDERS[name].own
-    with pytest.raises(QuotaError, match=rf"no address is known for {name}, .*: give it with --base-url {own}"):
+    with pytest.raises(SettingsError, match=rf"no address is known for {name}, .*: give it with --base-url {own}"):
         address_of(provider, None, {provider.key_env: "k"})
     assert joined(own, "/v1/chat/completions") == OWN[name]
 
 
 def test_a_plan_has_no_key():
     for root in (None, "https://chatgpt.com"):
-        with pytest.raises(QuotaError, match=r"chatgpt takes no keys, .*: `paceline exec --login -- codex`"):
+        with pytest.raises(SettingsError, match=r"chatgpt takes no keys, .*: `paceline exec --login -- codex`"):
             address_of(provider_named("chatgpt"), root, {"": "k", "OPENAI_API_KEY": "k"})
 
 
@@ -166,6 +166,6 @@ def test_the_key_goes_into_the_header_of_the_place():
 
 def test_a_missing_key_of_a_server_that_can_be_local_names_the_local_address():
     with pytest.raises(
-        QuotaError, match=r"set the environment variable OLLAMA_API_KEY, or .* --base-url http://localhost"
+        SettingsError, match=r"set the environment variable OLLAMA_API_KEY, or .* --base-url http://localhost"
     ):
         address_of(provider_named("ollama"), None, {})

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import paceline
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.telemetry import history, prometheus
 from paceline.telemetry.history import Recorder
 from paceline.testing import ManualClock, run_virtual
@@ -381,7 +381,7 @@ class TestServer:
             httpx2.get(server.url, trust_env=False)
 
     def test_off_loopback_it_needs_a_key(self, limiter):
-        with pytest.raises(QuotaError, match=r"0\.0\.0\.0 can be reached from other machines"):
+        with pytest.raises(SettingsError, match=r"0\.0\.0\.0 can be reached from other machines"):
             limiter.serve_status("0.0.0.0", 0)
         server = limiter.serve_status("0.0.0.0", 0, key="secret")
         url = server.url.replace("0.0.0.0", "127.0.0.1") + "status"

@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
 from paceline.providers.finish import FINISHED, Finish, State, blocks, finish_of
 from paceline.providers.verdict import is_result
@@ -93,7 +93,7 @@ class Acceptance:
         again: The names of errors that are sent again although they are final.
 
     Raises:
-        QuotaError: The schema is none, or a name is unknown.
+        SettingsError: The schema is none, or a name is unknown.
     """
 
     schema: Any = None
@@ -103,10 +103,10 @@ class Acceptance:
     def __post_init__(self) -> None:
         """Refuse settings that are none."""
         if unknown := sorted(self.again - set(NAMES)):
-            raise QuotaError(f"again: {unknown[0]!r} is no name of an error of this kind: {', '.join(NAMES)}")
+            raise SettingsError(f"again: {unknown[0]!r} is no name of an error of this kind: {', '.join(NAMES)}")
         number = isinstance(self.cut_off, int) and not isinstance(self.cut_off, bool) and self.cut_off > 0
         if not (number or self.cut_off in (None, KEEP, RAISE)):
-            raise QuotaError(f"cut_off is {self.cut_off!r}: write 'keep', 'raise', or the maximum of tokens")
+            raise SettingsError(f"cut_off is {self.cut_off!r}: write 'keep', 'raise', or the maximum of tokens")
         if isinstance(self.schema, Mapping):
             require_schema(self.schema)
 
@@ -306,10 +306,10 @@ def require_schema(schema: Mapping[str, Any]) -> None:
     """Refuse what is no JSON schema: with the package jsonschema by all of its rules, else by the names of types.
 
     Raises:
-        QuotaError: It is none.
+        SettingsError: It is none.
     """
     if not (schema.keys() & _KEYWORDS or any(name.startswith("$") for name in schema)):
-        raise QuotaError(
+        raise SettingsError(
             f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
             ' {"type": "object", "properties": {...}}'
         )
@@ -317,14 +317,14 @@ def require_schema(schema: Mapping[str, Any]) -> None:
         jsonschema = import_module("jsonschema")
     except ImportError:
         for place, name in _wrong_types(schema, "$"):
-            raise QuotaError(
+            raise SettingsError(
                 f"schema: it is no JSON schema: at {place}.type: {name!r} is no type: {', '.join(sorted(_TYPES))}"
             ) from None
         return
     try:
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise QuotaError(f"schema: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
+        raise SettingsError(f"schema: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
 
 
 def _wrong_types(schema: Any, place: str) -> Iterator[tuple[str, Any]]:

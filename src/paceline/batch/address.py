@@ -13,7 +13,7 @@ from yarl import URL
 from paceline.batch.forms import Form
 from paceline.config import Config
 from paceline.config.servers import root_named
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
 from paceline.providers.base import Provider
 from paceline.providers.registry import (
@@ -73,7 +73,7 @@ def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]
     """The server of ``provider``, and the variable that names it; no variable for ``base_url`` and the usual server.
 
     Raises:
-        QuotaError: The variable is malformed.
+        SettingsError: The variable is malformed.
     """
     named, variable = (None, "") if base_url else root_named(provider, environ)
     return base_url or named or usual_root(provider), variable
@@ -83,7 +83,7 @@ def root_and_key(provider: Provider, base_url: str | None, environ: Mapping[str,
     """The server's root and the key of ``provider``.
 
     Raises:
-        QuotaError: The root or the key is missing, or one of them is malformed.
+        SettingsError: The root or the key is missing, or one of them is malformed.
     """
     return locate(provider, root_of(provider, base_url, environ)[0], environ)
 
@@ -118,7 +118,7 @@ def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, s
     """Where the requests of ``provider`` go, with its usual headers.
 
     Raises:
-        QuotaError: As for :func:`root_and_key`.
+        SettingsError: As for :func:`root_and_key`.
     """
     return address_at(provider, *root_and_key(provider, base_url, environ))
 
@@ -145,7 +145,7 @@ def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:
     """The proxy that the environment names for ``addresses``; none for this machine's.
 
     Raises:
-        QuotaError: It is not the address of an HTTP proxy; the message does not quote it, because it may hold a password.
+        SettingsError: It is not the address of an HTTP proxy; the message does not quote it, because it may hold a password.
     """
     from urllib.request import getproxies, proxy_bypass
 
@@ -160,4 +160,4 @@ def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:
         url = URL(proxy)
         if url.scheme in {"http", "https"} and url.host:
             return proxy
-    raise QuotaError(f"{scheme}_proxy is not the address of an HTTP proxy; set it to one like http://proxy:3128")
+    raise SettingsError(f"{scheme}_proxy is not the address of an HTTP proxy; set it to one like http://proxy:3128")

@@ -15,7 +15,7 @@ from paceline.batch.packs import bounds_of, part_of
 from paceline.batch.requests import BadLineError, RunRequest, Source, decode, keyless
 from paceline.config.servers import Server
 from paceline.core.quota import INPUT_TOKENS, REQUESTS, Rule
-from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
+from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, SettingsError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
@@ -207,7 +207,7 @@ class Checker:
         known = self._pools.get((provider.name, call.model))
         try:
             parts = known or self._first_of(request, provider, call.model)
-        except QuotaError as error:
+        except SettingsError as error:
             raise BadLineError(str(error)) from None
         calibration = self._limiter.pacer.calibrations.of(call.provider, call.model, call.endpoint)
         return Metered(provider, call, parts[0].scheduler, calibration), parts

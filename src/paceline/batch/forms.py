@@ -37,7 +37,7 @@ from paceline.batch.reading import (
 )
 from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, WHOLE, BadLineError, Shard, decode, read_lines
 from paceline.core.hints import may_be_shown, shown_names
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
 from paceline.providers.embeddings import embedder, embeds
 from paceline.providers.registry import generate_path, maker, output_limit, provider_named
@@ -86,11 +86,13 @@ class Form:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         if self.task not in (None, *TASKS):
-            raise QuotaError(f"task is {self.task!r}: it must be one of {', '.join(TASKS)}")
+            raise SettingsError(f"task is {self.task!r}: it must be one of {', '.join(TASKS)}")
         if self.column is not None and self.template is not None:
-            raise QuotaError("--column and --template exclude each other: both say what the prompt is")
+            raise SettingsError("--column and --template exclude each other: both say what the prompt is")
         if self.lines and not (self.header and self.column is None):
-            raise QuotaError("--lines excludes --column and --no-header: each line is a prompt, and no row of a table")
+            raise SettingsError(
+                "--lines excludes --column and --no-header: each line is a prompt, and no row of a table"
+            )
 
     @property
     def is_plain(self) -> bool:
@@ -116,16 +118,16 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
     """The JSON schema in a file; ``None`` without one.
 
     Raises:
-        QuotaError: It cannot be read, or is none.
+        SettingsError: It cannot be read, or is none.
     """
     if path is None:
         return None
     try:
         found = json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise QuotaError(f"schema {path}: it cannot be read: {error.strerror}") from None
+        raise SettingsError(f"schema {path}: it cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise QuotaError(f"schema {path}: it is not JSON: {error}") from None
+        raise SettingsError(f"schema {path}: it is not JSON: {error}") from None
     if not isinstance(found, dict) or not found.keys() & {
         "type",
         "properties",
@@ -135,11 +137,13 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
         "allOf",
         "enum",
     }:
-        raise QuotaError(f'schema {path}: it must be a JSON schema, e.g. {{"type": "object", "properties": {{...}}}}')
+        raise SettingsError(
+            f'schema {path}: it must be a JSON schema, e.g. {{"type": "object", "properties": {{...}}}}'
+        )
     return found
 
 
-class UnknownFormError(QuotaError):
+class UnknownFormError(SettingsError):
     """The input is in no form that can be read. The message names its columns, and no value."""
 
 
@@ -172,7 +176,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Lines:
 
     Raises:
         UnknownFormError: The form is not known, or does not say what the prompt or the model is.
-        QuotaError: A package is missing that reads this form, or the input is damaged.
+        SettingsError: A package is missing that reads this form, or the input is damaged.
     """
     head = file.read(4)
     file.seek(0)
@@ -200,7 +204,7 @@ def _require_plain(form: Form, name: str) -> None:
     if not form.is_plain:
         names = "model", "column", "template", "key", "task", "max_tokens", "schema", "files"
         *others, last = map(form.caller.option, names)
-        raise QuotaError(f"{name}: its lines are whole requests: leave out {', '.join(others)} and {last}")
+        raise SettingsError(f"{name}: its lines are whole requests: leave out {', '.join(others)} and {last}")
 
 
 def _write(
@@ -229,7 +233,7 @@ def identified(
     A row that was added meanwhile has no id.
 
     Raises:
-        QuotaError: While they are read: a row has changed.
+        SettingsError: While they are read: a row has changed.
     """
     file.seek(0)
     lines.file.seek(0)
@@ -249,7 +253,7 @@ def _paired(
 ) -> tuple[str | int | None, Mapping[str, Any]]:
     custom_id = None if raw is None else _id_in(raw)
     if raw is not None and not lines.is_of(custom_id, number, row):
-        raise QuotaError(f"row {number} of the input has changed meanwhile")
+        raise SettingsError(f"row {number} of the input has changed meanwhile")
     return custom_id, row
 
 
@@ -599,7 +603,7 @@ def _require_own(form: Form, name: str) -> None:
     """Refuse what would be part of bodies that the input has."""
     if form.max_tokens or form.schema is not None:
         options = f"{form.caller.option('max_tokens')} and {form.caller.option('schema')}"
-        raise QuotaError(f"{name}: it has bodies of requests: leave out {options}, or write them in each body")
+        raise SettingsError(f"{name}: it has bodies of requests: leave out {options}, or write them in each body")
 
 
 def _with_files(make: _Make, form: Form) -> _Make:
@@ -662,7 +666,7 @@ class _Template(Formatter):
         columns: The columns that it names.
 
     Raises:
-        QuotaError: The template cannot be read.
+        SettingsError: The template cannot be read.
         KeyError: The row has no such column.
         TypeError: A value that the template names is missing, because its prompt would have the word None or nan, and be paid; or all
             of them are empty.
@@ -673,10 +677,10 @@ class _Template(Formatter):
         try:
             fields = [name for _, name, _, _ in self.parse(text) if name is not None]
         except ValueError as error:
-            raise QuotaError(f"the template {text[:60]!r} cannot be read: {error}; {_BRACES}") from None
+            raise SettingsError(f"the template {text[:60]!r} cannot be read: {error}; {_BRACES}") from None
         self.columns = {re.split(r"[.[]", name)[0] for name in fields}
         if "" in self.columns:
-            raise QuotaError(f"the template {text[:60]!r} has braces without the name of a column; {_BRACES}")
+            raise SettingsError(f"the template {text[:60]!r} has braces without the name of a column; {_BRACES}")
 
     def __call__(self, row: Mapping[str, Any]) -> str:
         if self.columns and all(name in row and is_blank(row[name]) for name in self.columns):
@@ -828,7 +832,7 @@ def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[s
     """The line of a row whose text is embedded; it may share a request with others."""
     if form.max_tokens or form.schema is not None or form.files:
         option = form.caller.option
-        raise QuotaError(
+        raise SettingsError(
             f"{model} makes vectors: leave out {option('max_tokens')}, {option('schema')} and {option('files')};"
             f" if it gives answers, {option('task')} is 'chat'"
         )

@@ -53,7 +53,7 @@ from paceline.batch.transport import require_certificates
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
-from paceline.core.results import PacelineWarning, QuotaError, SourceKind, StoreFormatError
+from paceline.core.results import PacelineWarning, SettingsError, SourceKind, StoreFormatError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
@@ -305,20 +305,20 @@ class Job:
         """The group that answers all requests, if one is set.
 
         Raises:
-            QuotaError: It is invalid, or other settings exclude it.
+            SettingsError: It is invalid, or other settings exclude it.
         """
         if self.config.group is None:
             return None
         if self.config.base_url is not None:
-            raise QuotaError("group and base_url exclude each other: the servers of a group have their addresses")
+            raise SettingsError("group and base_url exclude each other: the servers of a group have their addresses")
         if self.mode != "sync":
-            raise QuotaError(f"--mode {self.mode}: a group sends requests one by one: use --mode sync")
+            raise SettingsError(f"--mode {self.mode}: a group sends requests one by one: use --mode sync")
         found = read_group(self.config, self.config.group, self.environ)
         keyless = [
             one for one in found.members.values() if not (one.key or is_loopback(urlsplit(one.root).hostname or ""))
         ]
         if keyless:
-            raise QuotaError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
+            raise SettingsError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
         return found
 
     def _store(self, plan: InputPlan, addresses: Mapping[str, ProviderAddress], view: ProgressView) -> Store | None:
@@ -351,7 +351,7 @@ class Job:
         """Serve the status page with the counts of this run until the process ends.
 
         Raises:
-            QuotaError: The port is taken, or the server is missing.
+            SettingsError: The port is taken, or the server is missing.
         """
         if self.page is not None:
             try:
@@ -359,9 +359,9 @@ class Job:
 
                 url = StatusServer(RunStatus(limiter, reporter), "127.0.0.1", self.page, None).url
             except OSError as error:
-                raise QuotaError(f"--page {self.page}: the port cannot be used: {error.strerror}") from None
+                raise SettingsError(f"--page {self.page}: the port cannot be used: {error.strerror}") from None
             except ImportError as error:
-                raise QuotaError(f"--page: {error}") from None
+                raise SettingsError(f"--page: {error}") from None
             print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
 
     def _output(self) -> str:
@@ -369,7 +369,7 @@ class Job:
             return self.output
         if self.source == STDIN:
             again = partial(self.form.caller.again, STDIN)
-            raise QuotaError(
+            raise SettingsError(
                 f"standard input needs an output: {again(output='answers.csv')}; or, for standard output, -o -"
             )
         part = "" if self.shard == WHOLE else f".shard-{self.shard}"
@@ -411,21 +411,21 @@ class Job:
         """The addresses of the providers in ``plan``; where that is not the whole input, of all that have a key.
 
         Raises:
-            QuotaError: A provider of ``plan`` has no address or no key.
+            SettingsError: A provider of ``plan`` has no address or no key.
         """
         if members:
             return {one.provider.name: address_at(one.provider, one.base_url, one.key or "none") for one in members}
         unknown = [name for name in plan.providers if not has_batches(name)]
         if self.mode != "sync" and unknown:
-            raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
+            raise SettingsError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
         apart = [name for name in plan.providers if is_apart(name)]
         if self.mode == "auto" and apart:
             text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
-            raise QuotaError(f"--mode auto: {apart[0]} {text}")
+            raise SettingsError(f"--mode auto: {apart[0]} {text}")
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
             for name in {*FORMATS.values()} - addresses.keys():
-                with suppress(QuotaError):
+                with suppress(SettingsError):
                     addresses[name] = self._address(provider_named(name))
         return addresses
 
@@ -450,7 +450,7 @@ class Job:
                 if request.provider.name not in addresses:
                     self._address(request.provider)  # raises: it has no key
                 found = request, checker.add(request)
-            except (BadLineError, QuotaError) as error:
+            except (BadLineError, SettingsError) as error:
                 plan.requests, bad = plan.requests + 1, bad + 1
                 if given.strict:
                     tally.fail("bad_line")
@@ -915,7 +915,7 @@ def _open_input(path: str) -> BinaryIO:
     try:
         file: BinaryIO = open(0, "rb", closefd=False) if path == STDIN else Path(path).open("rb")  # noqa: SIM115
     except OSError as error:
-        raise QuotaError(f"{path}: cannot be read: {error.strerror}") from None
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)
         return file

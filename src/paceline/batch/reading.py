@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, cast
 from zipfile import BadZipFile, ZipFile
 
 from paceline.batch.requests import BadLineError, decode
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing, require_unique
 
 PROMPTS: Final = ("prompt", "messages")
@@ -104,7 +104,7 @@ def read_rows(path: str, *, cut: str | None = None) -> Iterator[_Rows]:
             in which a damaged row is an error.
 
     Raises:
-        QuotaError: The file cannot be read, or is damaged.
+        SettingsError: The file cannot be read, or is damaged.
     """
     with named_in_errors(path), Path(path).open("rb") as file, ExitStack() as opened:
         head = file.read(4)
@@ -124,16 +124,16 @@ def named_in_errors(name: str, hint: str = "") -> Iterator[None]:
     """Name the input in what its readers raise; ``hint``: what to do if it was meant to be no JSON, after a semicolon."""
     try:
         yield
-    except QuotaError:
+    except SettingsError:
         raise
     except (EOFError, OSError, csv.Error, UnicodeError, ValueError, BadZipFile) as error:
         reason = str(error) or type(error).__name__
         if isinstance(error, UnicodeError):
             reason = f"not UTF-8: convert it, e.g. iconv -f WINDOWS-1252 -t UTF-8 {name}"
         reason += hint if isinstance(error, json.JSONDecodeError) else ""
-        raise QuotaError(f"{name}: it cannot be read: {reason}") from None
+        raise SettingsError(f"{name}: it cannot be read: {reason}") from None
     except RecursionError:
-        raise QuotaError(f"{name}: it cannot be read: nested too deeply") from None
+        raise SettingsError(f"{name}: it cannot be read: nested too deeply") from None
 
 
 def unpacked(opened: ExitStack, file: BinaryIO, head: bytes) -> tuple[BinaryIO, str]:
@@ -158,7 +158,7 @@ def _zstd(file: BinaryIO) -> BinaryIO:
             return cast("BinaryIO", import_module(module).ZstdFile(file))
         except ImportError:
             continue
-    raise QuotaError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
+    raise SettingsError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
 
 
 def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tuple[str, _Rows]:
@@ -411,14 +411,14 @@ def _excel(file: BinaryIO, name: str, layout: Layout) -> _Rows:
     old = file.read(4) == _XLS
     file.seek(0)
     if not old and not any(part.startswith("xl/") for part in ZipFile(file).namelist()):
-        raise QuotaError(f"{name}: it is a zip file, which is not read: extract it first")
+        raise SettingsError(f"{name}: it is a zip file, which is not read: extract it first")
     file.seek(0)
     reader = "xlrd" if old else "openpyxl"
     try:
         frame = import_module("pandas").read_excel(file, header=0 if layout.header else None, dtype=object)
     except ImportError as error:
         text = f"{name}: an Excel file needs pandas and {reader}: pip install pandas {reader}"
-        raise QuotaError(f"{text} ({error})") from None
+        raise SettingsError(f"{text} ({error})") from None
     if not layout.header:
         frame.columns = [f"column{number}" for number in range(1, len(frame.columns) + 1)]
     for row in frame.to_dict("records"):
@@ -430,7 +430,7 @@ def _arrow(file: BinaryIO, name: str) -> _Rows:
     try:
         ipc = import_module("pyarrow.ipc")
     except ImportError:
-        raise QuotaError("it is an Arrow file: pip install pyarrow") from None
+        raise SettingsError("it is an Arrow file: pip install pyarrow") from None
     reader = ipc.open_file(file)
     require_unique(reader.schema.names, name)
     for number in range(reader.num_record_batches):
@@ -441,7 +441,7 @@ def _parquet(file: BinaryIO, name: str) -> _Rows:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        raise QuotaError("it is a Parquet file: pip install pyarrow") from None
+        raise SettingsError("it is a Parquet file: pip install pyarrow") from None
     content = parquet.ParquetFile(file)
     require_unique(content.schema_arrow.names, name)
     for batch in content.iter_batches(1_000):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from paceline.core.results import PacelineError, QuotaError
+from paceline.core.results import PacelineError, SettingsError
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
@@ -98,11 +98,11 @@ class Shard:
         """The shard in a text like ``2/8``.
 
         Raises:
-            QuotaError: It is no such text.
+            SettingsError: It is no such text.
         """
         if (found := re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)) and 1 <= int(found[1]) <= int(found[2]):
             return cls(int(found[1]), int(found[2]))
-        raise QuotaError(f"shard {text[:50]!r}: write I/N, where I is from 1 to N: 1/8 for the first of eight")
+        raise SettingsError(f"shard {text[:50]!r}: write I/N, where I is from 1 to N: 1/8 for the first of eight")
 
     def has(self, line: int) -> bool:
         """Whether the line with this number is part of it."""

@@ -20,7 +20,7 @@ from paceline.batch.forms import Form, lines_of
 from paceline.batch.reading import Damaged, read_rows
 from paceline.batch.tables import UNSENT, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.data.frames import Made, Vectors, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
 
@@ -110,7 +110,7 @@ def run(
         from paceline.batch.address import provider_of
         from paceline.batch.job import Job
         from paceline.config import Config
-    except (ModuleNotFoundError, QuotaError) as error:  # the second: settings lack their packages
+    except (ModuleNotFoundError, SettingsError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
     config = Config.load(given=settings, where="arguments")
     json_schema = _schema_of(schema)
@@ -298,7 +298,7 @@ def _places(
         return kept, None
     table = Table.at(os.fspath(output), into, kept)
     if table is None:
-        raise QuotaError(f"output is {os.fspath(output)!r}: its name must end with .csv, .tsv or .parquet")
+        raise SettingsError(f"output is {os.fspath(output)!r}: its name must end with .csv, .tsv or .parquet")
     table.require_own()
     return table.journal, table
 
@@ -310,34 +310,36 @@ def _deadline(mode: str, deadline: float | str | None, kept: str | None) -> floa
     """The seconds of a deadline.
 
     Raises:
-        QuotaError: The mode and what it needs do not go together.
+        SettingsError: The mode and what it needs do not go together.
     """
     if mode not in MODES:
-        raise QuotaError(f"mode is {mode!r}: it must be one of {', '.join(MODES)}")
+        raise SettingsError(f"mode is {mode!r}: it must be one of {', '.join(MODES)}")
     if mode != "sync" and kept is None:
-        raise QuotaError(
+        raise SettingsError(
             f'mode="{mode}" needs journal="FILE" or output="FILE": batches go on at the provider when this program ends, are paid, and'
             " are found again by what is beside that file"
         )
     if (mode == "auto") != (deadline is not None):
-        raise QuotaError('mode="auto" and deadline need each other: mode="auto", deadline="6h"')
+        raise SettingsError('mode="auto" and deadline need each other: mode="auto", deadline="6h"')
     if not isinstance(deadline, str):
         if deadline is not None and not deadline > 0:
-            raise QuotaError(f"deadline is {deadline!r}: give seconds, or a text like '6h'")
+            raise SettingsError(f"deadline is {deadline!r}: give seconds, or a text like '6h'")
         return deadline
     from paceline.planner.workload import seconds_of
 
     try:
         return seconds_of(deadline)
     except ValueError as error:
-        raise QuotaError(f"deadline: {error}") from None
+        raise SettingsError(f"deadline: {error}") from None
 
 
 def _schema_of(schema: Any) -> Mapping[str, Any] | None:
     if schema is None or isinstance(schema, Mapping):
         return schema
     if not hasattr(schema, "model_json_schema"):
-        raise QuotaError(f"schema is a {type(schema).__name__}: give a model of pydantic, or a JSON schema as a dict")
+        raise SettingsError(
+            f"schema is a {type(schema).__name__}: give a model of pydantic, or a JSON schema as a dict"
+        )
     return cast("Mapping[str, Any]", schema.model_json_schema())
 
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import KEEP, Acceptance, Told
 from paceline.batch.results import OutputError
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.data.frames import Vectors, arrow_column, as_text, is_missing
 from paceline.pacing.durable import replacing
 
@@ -58,7 +58,7 @@ class Table:
         """The table with this path; ``None`` if its name is none of a table.
 
         Raises:
-            QuotaError: The package is missing that writes it.
+            SettingsError: The package is missing that writes it.
         """
         if path is None or not path.lower().endswith(ENDS):
             return None
@@ -66,7 +66,7 @@ class Table:
             try:
                 import_module("pyarrow.parquet")
             except ImportError:
-                raise QuotaError(f"{path}: a Parquet file needs pyarrow: pip install pyarrow") from None
+                raise SettingsError(f"{path}: a Parquet file needs pyarrow: pip install pyarrow") from None
         return cls(path, into, journal or f"{path}.results.jsonl")
 
     def require_own(self) -> None:
@@ -87,12 +87,12 @@ class Table:
         """Refuse to replace a column of the input.
 
         Raises:
-            QuotaError: The rows have the column of the answers.
+            SettingsError: The rows have the column of the answers.
         """
         with rows() as found:
             first = next(found, (None, {}))[1]
         if self.into in first:
-            raise QuotaError(
+            raise SettingsError(
                 f"the rows have a column {self.into!r} already: name the one of the answers, e.g. --into reply"
             )
 
@@ -128,7 +128,7 @@ class Table:
                     names = list(dict.fromkeys(name for row in whole(given) for name in row))
                 with rows() as given:
                     return _csv(file, names, whole(given), "\t" if self.path.lower().endswith(".tsv") else ",")
-        except (OSError, EOFError, ValueError, TypeError, NotImplementedError, csv.Error, QuotaError) as error:
+        except (OSError, EOFError, ValueError, TypeError, NotImplementedError, csv.Error, SettingsError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise OutputError(
                 f"{self.path} cannot be written: {reason}; the answers are in {self.journal}, and the same command writes it"

@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx2
 
 from paceline import facts
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.durable import replacing
 from paceline.providers.registry import PROVIDERS, credentials, provider_named
 from paceline.providers.roots import host_root, without_version
@@ -69,7 +69,7 @@ def questions(
     An administrator's key goes to the provider's own host, or to the ``base_url`` that the user has given.
 
     Raises:
-        QuotaError: A key is missing, or an id is malformed.
+        SettingsError: A key is missing, or an id is malformed.
     """
     of, in_project = "/v1/organizations", f"/v1/organization/projects/{_id(project)}/rate_limits"
     lists = {
@@ -83,14 +83,14 @@ def questions(
         ],
     }  # fmt: skip
     if provider not in lists:
-        raise QuotaError(f"{provider}: no API for administrators is known: anthropic and openai have one")
+        raise SettingsError(f"{provider}: no API for administrators is known: anthropic and openai have one")
     known = provider_named(provider)
     root = without_version((base_url or host_root(known) or "").rstrip("/"))
     asked = []
     for variable, path, read in lists[provider]:
         key = environ.get(variable, "").strip()
         if path and not (key and key.isascii() and key.isprintable()):
-            raise QuotaError(f"no key to ask {provider} with: set the environment variable {variable}")
+            raise SettingsError(f"no key to ask {provider} with: set the environment variable {variable}")
         if path:
             headers = {
                 **dict([credentials(known, path, key)]),
@@ -104,7 +104,7 @@ def questions(
 
 def _id(name: str | None) -> str:
     if name and re.fullmatch(r"[\w-]{1,200}", name) is None:
-        raise QuotaError(f"{name!r} is no id of a project or a workspace")
+        raise SettingsError(f"{name!r} is no id of a project or a workspace")
     return name or ""
 
 
@@ -162,7 +162,7 @@ def told(asked: list[Question], today: date) -> dict[str, list[Row]]:
     """The rows that the provider's answers make, by kind.
 
     Raises:
-        QuotaError: There is no answer, or it is no list, or its items have another form, or say nothing.
+        SettingsError: There is no answer, or it is no list, or its items have another form, or say nothing.
     """
     found: dict[str, list[Row]] = {}
     with httpx2.Client(timeout=TIMEOUT_S) as client:
@@ -178,13 +178,13 @@ def told(asked: list[Question], today: date) -> dict[str, list[Row]]:
                         for name in names:
                             models[name] = _sound(said) | models.get(name, {})
                 except (AttributeError, KeyError, TypeError) as error:
-                    raise QuotaError(
+                    raise SettingsError(
                         f"{one.provider}: an item of GET {path} has another form: {type(error).__name__} {error}"
                     ) from None
             found[kind] = list(_rows(models, f"GET {LISTS.join(paths)}", today))
             if not (found[kind] if kind == facts.LIMITS else count):
                 what = f"none of its {count} items has a limit that can be used" if count else "it is empty"
-                raise QuotaError(f"{asked[0].provider}: GET {LISTS.join(paths)}: {what}; nothing is changed")
+                raise SettingsError(f"{asked[0].provider}: GET {LISTS.join(paths)}: {what}; nothing is changed")
     return found
 
 
@@ -222,7 +222,7 @@ def _items(client: httpx2.Client, one: Question) -> Iterator[Any]:
             params = {"after": str(page["last_id"])}
         else:
             return
-    raise QuotaError(f"{one.provider}: GET {one.url} has more than {PAGES_MAX} pages")
+    raise SettingsError(f"{one.provider}: GET {one.url} has more than {PAGES_MAX} pages")
 
 
 def _page(client: httpx2.Client, one: Question, params: dict[str, str]) -> dict[str, Any]:
@@ -230,15 +230,15 @@ def _page(client: httpx2.Client, one: Question, params: dict[str, str]) -> dict[
         answer = client.get(one.url, params=params, headers=dict(one.headers))
     except httpx2.TransportError as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise QuotaError(f"no answer from {one.provider} to GET {one.url}: {reason}") from None
+        raise SettingsError(f"no answer from {one.provider} to GET {one.url}: {reason}") from None
     if answer.status_code != 200:
-        raise QuotaError(_refused(one, answer.status_code))
+        raise SettingsError(_refused(one, answer.status_code))
     try:
         page = answer.json()
     except ValueError:
         page = None
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
-        raise QuotaError(
+        raise SettingsError(
             f"{one.provider} did not answer GET {one.url} with a list (200): is it the address of its API?"
         )
     return page
@@ -267,14 +267,14 @@ def keep(
         The file, and what is said of earlier rows that stay: a list that was not asked for now does not take them away.
 
     Raises:
-        QuotaError: There is no such key, the rows are malformed or too many, or the file cannot be written.
+        SettingsError: There is no such key, the rows are malformed or too many, or the file cannot be written.
     """
     variable = PROVIDERS[provider].key_env
     key = environ.get(variable, "").strip()
     if not key:
-        raise QuotaError(f"set {variable}: the limits are kept for requests with the key in it")
+        raise SettingsError(f"set {variable}: the limits are kept for requests with the key in it")
     if (home := facts.folder()) is None:
-        raise QuotaError(f"there is no home folder to keep the limits in: set {facts.VARIABLE}")
+        raise SettingsError(f"there is no home folder to keep the limits in: set {facts.VARIABLE}")
     file = home / facts.ORGANIZATIONS / facts.organization_file(provider, key)
     try:
         earlier = json.loads(file.read_text("utf-8"))["providers"].get(provider, {}) if file.exists() else {}
@@ -287,7 +287,7 @@ def keep(
         with replacing(str(file)) as opened:
             opened.write(text.encode())
     except OSError as error:
-        raise QuotaError(f"{file}: cannot be written: {error.strerror or error}") from None
+        raise SettingsError(f"{file}: cannot be written: {error.strerror or error}") from None
     facts.forget()
     return file, [
         f"{provider}: {old[0]['source']} was not asked for now: its {kind} of {old[0]['day']} stay."

@@ -13,7 +13,7 @@ import httpx2
 from paceline.check.verdict import QuotaFinding, compare, stated_by
 from paceline.config import Config
 from paceline.config.servers import root_named
-from paceline.core.results import QuotaError, Refusal, RefusalKind
+from paceline.core.results import Refusal, RefusalKind, SettingsError
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
@@ -98,11 +98,11 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     """The request for the model called ``name``, e.g. ``gpt-6-luna`` or ``groq/openai/gpt-oss-120b``.
 
     Raises:
-        QuotaError: The provider is unknown or cannot be checked, or its address or key is missing.
+        SettingsError: The provider is unknown or cannot be checked, or its address or key is missing.
     """
     provider, model = _provider_of(name, config)
     if provider.name in _SIGNED:
-        raise QuotaError(f"{provider.name}: its requests are signed with credentials that this command does not use")
+        raise SettingsError(f"{provider.name}: its requests are signed with credentials that this command does not use")
     root, key = locate(provider, config.base_url or root_named(provider, environ)[0] or usual_root(provider), environ)
     path, headers, body = _request(provider.name, model, key)
     return ProbeTarget(provider, model, joined(root, path), headers | {"user-agent": "paceline"}, body, key)
@@ -124,7 +124,7 @@ def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     for candidate, model in [(made_by, name)] if made_by else listing(name):
         if candidate not in _SIGNED:
             return provider_named(candidate), model
-    raise QuotaError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
+    raise SettingsError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
 
 
 def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], dict[str, Any]]:
@@ -166,7 +166,7 @@ def probe(target: ProbeTarget, config: Config) -> Checked:
     """Send the request once, as any paced request is sent.
 
     Raises:
-        QuotaError: Invalid limits of its model.
+        SettingsError: Invalid limits of its model.
     """
     provider = target.provider
     limiter = Limiter(**config.arguments(provider.name) | {"retry": RetryPolicy(max_attempts=1)})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import options
-from paceline.core.results import PacelineError, QuotaError
+from paceline.core.results import PacelineError, SettingsError
 
 if TYPE_CHECKING:
     from paceline.check.probe import Checked, ProbeTarget
@@ -103,7 +103,9 @@ def _targets(models: tuple[str, ...], config: Config) -> list[ProbeTarget]:
     targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
     providers = dict.fromkeys(one.provider.name for one in targets)
     if config.base_url and len(providers) > 1:
-        raise QuotaError(f"base_url would get the keys of {', '.join(providers)}: check the models of each one apart")
+        raise SettingsError(
+            f"base_url would get the keys of {', '.join(providers)}: check the models of each one apart"
+        )
     return targets
 
 
@@ -120,7 +122,7 @@ def _ask_as_administrator(
         usual = [name for name, variable in found.items() if os.environ.get(variable)]
         names = [base_of(provider)] if provider else usual
         if not names:
-            raise QuotaError(
+            raise SettingsError(
                 "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"
             )
         asked = [questions(name, os.environ, base_url=base_url, **of) for name in names]

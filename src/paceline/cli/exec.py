@@ -15,7 +15,7 @@ import click
 
 from paceline.cli import options
 from paceline.core.hints import why_missing
-from paceline.core.results import PacelineError, QuotaError
+from paceline.core.results import PacelineError, SettingsError
 
 if TYPE_CHECKING:
     from paceline.config import Config
@@ -148,7 +148,9 @@ def _gateway(
         plan = (
             f"; to pace the login that {program} has: `paceline exec --login -- {program}`" if program in LOGINS else ""
         )
-        raise QuotaError(f"no key is set of a provider whose address programs find in a variable ({known}, ...){plan}")
+        raise SettingsError(
+            f"no key is set of a provider whose address programs find in a variable ({known}, ...){plan}"
+        )
 
     @contextmanager
     def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Led]:

@@ -68,14 +68,16 @@ def command(*, output: Path, source: Path | None, models: tuple[str, ...], yes: 
 def _check_free(output: Path) -> None:
     """Refuse to overwrite a file, or to hide one that is read in its place."""
     from paceline.config.sources import FILES
-    from paceline.core.results import QuotaError
+    from paceline.core.results import SettingsError
 
     if str(output) == "-":
         return
     others = [output.parent / name for name in FILES] if output.name in FILES else []
     for file in (output, *others):
         if file.exists():
-            raise QuotaError(f"{file} exists, and is left as it is: name another file with --output, or '-' to print")
+            raise SettingsError(
+                f"{file} exists, and is left as it is: name another file with --output, or '-' to print"
+            )
 
 
 def _converted(source: Path) -> str:
@@ -83,15 +85,15 @@ def _converted(source: Path) -> str:
     from paceline.config.litellm import convert
     from paceline.config.sources import Problems, read_file
     from paceline.config.starter import of_settings
-    from paceline.core.results import QuotaError
+    from paceline.core.results import SettingsError
 
     problems = Problems()
     values = read_file(source, problems).values
     problems.check()
     try:
         made = convert(values, os.environ)
-    except QuotaError as error:
-        raise QuotaError(f"{source}: {error}") from None
+    except SettingsError as error:
+        raise SettingsError(f"{source}: {error}") from None
     Config.load(given=made.settings, environ={}, where=str(source))
     tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups", "models")}
     counts = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in tables.items())
@@ -108,14 +110,14 @@ def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:
     from paceline.check.probe import probe, target
     from paceline.cli.check import agreed
     from paceline.config import Config
-    from paceline.core.results import QuotaError
+    from paceline.core.results import SettingsError
 
     if not models:
         return {}
     config = Config.load(given={})
     targets = [target(name, config, os.environ) for name in dict.fromkeys(models)]
     if not yes and not agreed(targets):
-        raise QuotaError("nothing has been sent or written")
+        raise SettingsError("nothing has been sent or written")
     checked = [probe(one, config) for one in targets]
     for one in checked:
         if one.problem:
@@ -124,7 +126,7 @@ def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:
 
 
 def _write(text: str, output: Path) -> None:
-    from paceline.core.results import QuotaError
+    from paceline.core.results import SettingsError
 
     if str(output) == "-":
         click.echo(text, nl=False)
@@ -133,5 +135,5 @@ def _write(text: str, output: Path) -> None:
         with output.open("x", encoding="utf-8") as file:  # another process may have made it meanwhile
             file.write(text)
     except OSError as error:
-        raise QuotaError(f"{output} cannot be written: {error.strerror}") from None
+        raise SettingsError(f"{output} cannot be written: {error.strerror}") from None
     click.echo(f"written: {output}; `paceline config {output}` shows what holds", err=True)

@@ -180,14 +180,14 @@ def _keys(file: Path | None) -> KeyFile:
 
 
 def _hash_in(secret_file: TextIO) -> str:
-    from paceline.core.results import QuotaError
+    from paceline.core.results import SettingsError
     from paceline.gateway.keys import taken_over
 
     try:
         return taken_over(secret_file.read(10_000))
-    except (QuotaError, UnicodeDecodeError) as error:
-        why = error if isinstance(error, QuotaError) else "it is not UTF-8"
-        raise QuotaError(f"--secret-file {secret_file.name}: {why}") from None
+    except (SettingsError, UnicodeDecodeError) as error:
+        why = error if isinstance(error, SettingsError) else "it is not UTF-8"
+        raise SettingsError(f"--secret-file {secret_file.name}: {why}") from None
 
 
 def _fail(error: PacelineError) -> NoReturn:

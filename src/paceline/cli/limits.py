@@ -16,7 +16,7 @@ import click
 
 from paceline.cli import options
 from paceline.cli.options import print_table
-from paceline.core.results import PacelineError, QuotaError, SourceKind
+from paceline.core.results import PacelineError, SettingsError, SourceKind
 
 if TYPE_CHECKING:
     from paceline.config import Config
@@ -174,7 +174,7 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     today = date.today()  # noqa: DTZ011  (the age in days needs no zone)
     try:
         rows = [row for name, one in asked for row in _rows(name, one, tier, config)]
-    except QuotaError as error:
+    except SettingsError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
         for name, shown in rows:

@@ -105,7 +105,7 @@ def form(given: dict[str, Any]) -> Form:
     """Take the options of :func:`rows` out of ``given``.
 
     Raises:
-        QuotaError: They exclude each other, or the file of the schema cannot be used.
+        SettingsError: They exclude each other, or the file of the schema cannot be used.
     """
     from paceline.batch.caller import Command
     from paceline.batch.forms import Form, schema_at
@@ -191,7 +191,7 @@ def settings(file: Path | None, limits: Sequence[str], given: dict[str, Any]) ->
         given: The other options, to which the limits are added.
 
     Raises:
-        QuotaError: A setting is invalid, or a file that was found leads keys to a foreign address.
+        SettingsError: A setting is invalid, or a file that was found leads keys to a foreign address.
     """
     from paceline.config import Config, find_file, parse_limit
     from paceline.config.servers import check_address

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from paceline.cli import options
-from paceline.core.results import PacelineError, QuotaError, StoreError
+from paceline.core.results import PacelineError, SettingsError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _watched(file: Path | None, load: Callable[[], Config], *, demo: bool) -> Se
     from paceline.gateway.settings_file import SettingsFile
 
     if file is None or demo:
-        raise QuotaError("--watch needs a file of settings, and none for --demo: name one with --config")
+        raise SettingsError("--watch needs a file of settings, and none for --demo: name one with --config")
     return SettingsFile(file, load)
 
 
@@ -206,7 +206,7 @@ def _try_to_write(file: Path) -> None:
     try:
         AccessLog(file).close()
     except OSError as error:
-        raise QuotaError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
+        raise SettingsError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
 
 
 def _log(*, as_json: bool, level: str) -> None:

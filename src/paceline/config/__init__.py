@@ -50,7 +50,7 @@ from paceline.config.sources import (
 from paceline.core.plan import PlanPolicy
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import KNOWN_UNITS, REQUESTS, TOKENS, Quota, parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
@@ -99,7 +99,7 @@ class Config(FileSettings):
             named: Whether the user has named ``file``, and it was not found; one that ``PACELINE_CONFIG`` names is named, too.
 
         Raises:
-            QuotaError: A setting is invalid; the message has a line for each, with its place and what would be right.
+            SettingsError: A setting is invalid; the message has a line for each, with its place and what would be right.
         """
         problems, config = Problems(), cls(trusted=named or file is None or environ.get(FILE_VARIABLE) == str(file))
         if file is not None:
@@ -113,7 +113,7 @@ class Config(FileSettings):
         try:
             if config.tier is not None and config.home is not None:
                 lookup(config.home, DEFAULT, config.tier)
-        except QuotaError as error:  # no such tier
+        except SettingsError as error:  # no such tier
             problems.add(config.origins["tier",], error)
         problems.check()
         return config
@@ -159,7 +159,7 @@ class Config(FileSettings):
         """These settings with ``values`` in their place; ``where`` is their name in messages.
 
         Raises:
-            QuotaError: A value is invalid.
+            SettingsError: A value is invalid.
         """
         problems = Problems()
         config = self.updated(read(SettingsSource(values, where), problems))
@@ -232,7 +232,7 @@ def load_arguments(
     file = find_file(path, environ)
     config = Config.load(file, environ, given, "the arguments", named=path is not None)
     if file is None and not config.origins:
-        raise QuotaError(f"there is no configuration: no {', '.join(FILES)} here, and no {ENV_PREFIX}... is set")
+        raise SettingsError(f"there is no configuration: no {', '.join(FILES)} here, and no {ENV_PREFIX}... is set")
     return config.arguments(patient=False) | options
 
 
@@ -240,9 +240,11 @@ def parse_limit(text: str) -> tuple[str, tuple[Quota, ...]]:
     """Read ``MODEL=500 requests/min,400k tokens/min``.
 
     Raises:
-        QuotaError: ``text`` has another form.
+        SettingsError: ``text`` has another form.
     """
     model, equals, quotas = text.rpartition("=")
     if not equals or not model.strip():
-        raise QuotaError(f"{text!r}: write it like 'gpt-6-luna=500 requests/min,400k tokens/min' ('*' for every model)")
+        raise SettingsError(
+            f"{text!r}: write it like 'gpt-6-luna=500 requests/min,400k tokens/min' ('*' for every model)"
+        )
     return model.strip(), parse_quotas(quotas)

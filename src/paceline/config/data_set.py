@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline import facts
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.durable import replace, replacing
 from paceline.providers.registry import PROVIDERS, is_loopback
 
@@ -24,30 +24,32 @@ def contents(source: str, sha256: str | None) -> bytes:
     """What is in a file or at a URL.
 
     Raises:
-        QuotaError: It cannot be read, or has another SHA-256; a URL without one is not asked for.
+        SettingsError: It cannot be read, or has another SHA-256; a URL without one is not asked for.
     """
     url = urlsplit(source)
     is_url = url.scheme in ("http", "https")
     if is_url and not sha256:
-        raise QuotaError(
+        raise SettingsError(
             f"{source}: give its --sha256, as the place that you trust states it: a server can send anything"
         )
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
-        raise QuotaError(f"{source}: use https")
+        raise SettingsError(f"{source}: use https")
     try:
         found = _fetched(source) if is_url else Path(source).read_bytes()
     except (OSError, ValueError) as error:  # of a server or a file, of a malformed URL
-        raise QuotaError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise SettingsError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     actual = hashlib.sha256(found).hexdigest()
     if sha256 and actual != sha256.strip().lower():
-        raise QuotaError(f"{source}: its SHA-256 is {actual}, and not {sha256.strip().lower()}: nothing is installed")
+        raise SettingsError(
+            f"{source}: its SHA-256 is {actual}, and not {sha256.strip().lower()}: nothing is installed"
+        )
     return found
 
 
 def _folder() -> Path:
     folder = facts.folder()
     if folder is None:
-        raise QuotaError(f"this user has no home folder: name a folder for facts in {facts.VARIABLE}")
+        raise SettingsError(f"this user has no home folder: name a folder for facts in {facts.VARIABLE}")
     return folder
 
 
@@ -71,20 +73,20 @@ def install(source: str, sha256: str | None = None) -> list[str]:
         What has changed, in lines.
 
     Raises:
-        QuotaError: It cannot be read, has another form, is not whole, or is not newer than the data set in use.
+        SettingsError: It cannot be read, has another form, is not whole, or is not newer than the data set in use.
     """
     folder = _folder()
     try:
         text = contents(source, sha256).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise QuotaError(f"{source}: cannot be read: it is not UTF-8") from None
+        raise SettingsError(f"{source}: cannot be read: it is not UTF-8") from None
     data, values = facts.of_text(text, source)
     if not data["day"]:
-        raise QuotaError(f"{source}: day: it is missing: a data set has its day")
+        raise SettingsError(f"{source}: day: it is missing: a data set has its day")
     if date.fromisoformat(data["day"]) > date.today() + timedelta(days=1):  # noqa: DTZ011  (zones differ by a day)
-        raise QuotaError(f"{source}: day: {data['day']} has not come yet")
+        raise SettingsError(f"{source}: day: {data['day']} has not come yet")
     if data["day"] <= facts.day():
-        raise QuotaError(
+        raise SettingsError(
             f"{source}: it is of {data['day']}, and the data set in use is of {facts.day()}: nothing is installed"
         )
     changed = list(_counted(source, data["providers"]))
@@ -96,7 +98,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
         with replacing(str(old)) as file:
             file.write(json.dumps(values, default=str).encode())
     except OSError as error:
-        raise QuotaError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        raise SettingsError(f"{folder}: cannot be written: {error.strerror or error}") from None
     lines = changed + list(_kept(data["providers"]))
     before = facts.day()
     facts.forget()
@@ -107,13 +109,13 @@ def _counted(source: str, providers: Mapping[str, Mapping[str, Any]]) -> Iterato
     """How many rows of each provider that comes with paceline change, in lines.
 
     Raises:
-        QuotaError: A provider has none of its rows: it is a file of additions, and would take all others away.
+        SettingsError: A provider has none of its rows: it is a file of additions, and would take all others away.
     """
     for name in facts.shipped_names():
         had = sum(len(facts.data_rows(name, kind)) for kind in facts.KINDS)
         has = sum(len(providers.get(name, {}).get(kind, ())) for kind in facts.KINDS)
         if facts.data_rows(name, facts.LIMITS) and not providers.get(name, {}).get(facts.LIMITS):
-            raise QuotaError(
+            raise SettingsError(
                 f"{source}: it is no whole data set: {name} had {had} rows, and has {has}: nothing is installed."
                 f" Additions belong into {_folder() / facts.USERS}"
             )
@@ -134,7 +136,7 @@ def undo() -> str:
     """Take the installed data set away; the one before it, or the one of this version, is in use again.
 
     Raises:
-        QuotaError: None is installed, or the folder cannot be written.
+        SettingsError: None is installed, or the folder cannot be written.
     """
     folder = _folder()
     installed, before = folder / facts.INSTALLED, folder / facts.BEFORE
@@ -144,10 +146,10 @@ def undo() -> str:
         else:
             os.unlink(installed)  # noqa: PTH108
     except FileNotFoundError:
-        raise QuotaError(
+        raise SettingsError(
             f"{installed}: no data set is installed: the one of this version is in use, of {facts.day()}"
         ) from None
     except OSError as error:
-        raise QuotaError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        raise SettingsError(f"{folder}: cannot be written: {error.strerror or error}") from None
     facts.forget()
     return f"the data set of {facts.day()} is in use again"

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from paceline.config.schema import TARGETS_MAX, parse_base_url, part_of, specific
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.providers.registry import PROVIDERS, base_of, is_provider, maker, provider_named
 from paceline.providers.roots import host_root
 
@@ -168,11 +168,11 @@ def convert(values: Mapping[str, Any], environ: Mapping[str, str] | None = None)
         environ: Has the values, but for keys, that the file takes from variables.
 
     Raises:
-        QuotaError: It has no ``model_list``, or a deployment without a model.
+        SettingsError: It has no ``model_list``, or a deployment without a model.
     """
     entries = values.get("model_list")
     if not isinstance(entries, list) or not entries:
-        raise QuotaError("it has no model_list: it must be the config.yaml of a litellm proxy")
+        raise SettingsError("it has no model_list: it must be the config.yaml of a litellm proxy")
     conversion = _Conversion(values, environ or {})
     for number, entry in enumerate(entries, 1):
         conversion.add(entry, f"model_list[{number}]")
@@ -243,7 +243,7 @@ class _Conversion:
         """Read one deployment."""
         params = entry.get("litellm_params") if isinstance(entry, Mapping) else None
         if not isinstance(params, Mapping) or not isinstance(params.get("model"), str):
-            raise QuotaError(f"{place}: it has no litellm_params.model")
+            raise SettingsError(f"{place}: it has no litellm_params.model")
         params = {**params, "model": self._value(params["model"])}
         name = str(entry.get("model_name") or params["model"])
         place = f"{place} ({name})"
@@ -258,7 +258,7 @@ class _Conversion:
             return
         provider, model = _named(params)
         if not model:
-            raise QuotaError(f"{place}: litellm_params.model has no model behind its provider")
+            raise SettingsError(f"{place}: litellm_params.model has no model behind its provider")
         limits = self._limits({**entry, **params}, place)
         server = self._server(provider, self._addressed(provider, params), place)
         if "*" in name + model:

@@ -18,7 +18,7 @@ from paceline.core.hints import why_missing
 from paceline.core.plan import OVERAGES, SHUTS
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.pacing.allowances import check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S, Setting, declared
@@ -38,7 +38,7 @@ try:
     )
     from typing_extensions import TypedDict
 except ImportError as error:
-    raise QuotaError(why_missing(error, "reading settings from files and variables", "config")) from None
+    raise SettingsError(why_missing(error, "reading settings from files and variables", "config")) from None
 
 RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""
@@ -224,7 +224,7 @@ def _facts(value: Any) -> Any:
     """Facts about providers, as ``paceline limits check`` takes them."""
     try:
         return facts.checked({"providers": value}, "")["providers"]
-    except QuotaError as error:
+    except SettingsError as error:
         raise ValueError(str(error).removeprefix("providers.")) from None
 
 

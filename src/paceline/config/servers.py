@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from paceline.config import ENV_PREFIX, Config, parse_base_url
 from paceline.core.hints import did_you_mean
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
@@ -34,7 +34,7 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     """The server that the environment names for ``provider``, as its SDK finds it, and the variable; ``None`` for none.
 
     Raises:
-        QuotaError: The variable is malformed; the message does not quote it, because it may hold a password.
+        SettingsError: The variable is malformed; the message does not quote it, because it may hold a password.
     """
     entry = PROVIDERS.get(base_of(provider.name))
     variable = entry.base_url_env if entry else ""
@@ -44,14 +44,14 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     try:
         return parse_base_url(named), variable
     except ValueError as error:
-        raise QuotaError(f"invalid {variable}: {error}") from None
+        raise SettingsError(f"invalid {variable}: {error}") from None
 
 
 UPSTREAMS, BASE_URL, ARGUMENTS, ENVIRONMENT = "upstreams", "base_url", "command line", "the environment"
 """Names of settings, and of the places of those that a command was given, or its program finds."""
 
 
-class UnnamedError(QuotaError):
+class UnnamedError(SettingsError):
     """A file that was found leads a key where only a named one may."""
 
 
@@ -66,14 +66,16 @@ def read_key(file: Path) -> str:
     """The key in a file.
 
     Raises:
-        QuotaError: The file cannot be read, or has no key; the message does not quote it.
+        SettingsError: The file cannot be read, or has no key; the message does not quote it.
     """
     try:
         key = file.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+        raise SettingsError(
+            f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+        ) from None
     if not key:
-        raise QuotaError(f"{file}: it is empty: write the key into it")
+        raise SettingsError(f"{file}: it is empty: write the key into it")
     return checked_key(key, str(file))
 
 
@@ -81,13 +83,13 @@ def key_in(environ: Mapping[str, str], variable: str) -> tuple[str, Path | None]
     """The key that the environment has in ``variable``, or in the file that ``variable`` with ``_FILE`` names, and that file.
 
     Raises:
-        QuotaError: Both are set, or the key is malformed.
+        SettingsError: Both are set, or the key is malformed.
     """
     if not variable:
         return "", None
     key, named = (environ.get(name, "").strip() for name in (variable, variable + FILE))
     if key and named:
-        raise QuotaError(f"{variable} and {variable}{FILE} are both set: leave one of them out")
+        raise SettingsError(f"{variable} and {variable}{FILE} are both set: leave one of them out")
     return _key_of(Path(named)) if named else (checked_key(key, variable), None)
 
 
@@ -156,7 +158,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     """The server ``name`` of ``config``; one that is not set is the server of the provider with this name.
 
     Raises:
-        QuotaError: It has no address, or its key is missing or malformed, or may not go there.
+        SettingsError: It has no address, or its key is missing or malformed, or may not go there.
     """
     table = config.upstreams.get(name, {})
     named = provider_named(table.get("provider", name))
@@ -165,7 +167,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     if base_url is None:
         entry = PROVIDERS.get(named.name)
         why = f" ({ROOTLESS})" if entry is not None and entry.rootless else ""
-        raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
+        raise SettingsError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
     variable = table.get("key_env", named.key_env)
     key, file = _server_key(name, table, named, environ)
     at_host = provider_for_host(urlsplit(base_url).hostname or "")
@@ -194,17 +196,17 @@ def _server_key(
 ) -> tuple[str, Path | None]:
     """The key of a server, and the file that it was in."""
     if not named.key_env and ("key_env" in table or "key_file" in table):
-        raise QuotaError(f"upstreams.{name}: {no_keys(named.name)}")
+        raise SettingsError(f"upstreams.{name}: {no_keys(named.name)}")
     if "key_file" in table:
         if "key_env" in table:
-            raise QuotaError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
+            raise SettingsError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
         return _key_of(Path(table["key_file"]))
     variable = table.get("key_env", named.key_env)
     if not variable and named.key_env:
         return NO_KEY, None
     key, file = key_in(environ, variable)
     if not key and "key_env" in table:
-        raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
+        raise SettingsError(f"upstreams.{name}: the environment variable {variable} is not set, nor {variable}{FILE}")
     return key, file
 
 
@@ -243,25 +245,25 @@ def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
     """The group ``name`` of ``config``.
 
     Raises:
-        QuotaError: There is no such group, a member of it is no server of the settings, or an option of it is invalid.
+        SettingsError: There is no such group, a member of it is no server of the settings, or an option of it is invalid.
     """
     if name not in config.groups:
         known = ", ".join(config.groups) or "none is set"
-        raise QuotaError(f"no group {name!r}{did_you_mean(name, config.groups) or f'; known: {known}'}")
+        raise SettingsError(f"no group {name!r}{did_you_mean(name, config.groups) or f'; known: {known}'}")
     options = dict(config.groups[name])
     members = options.pop("members", [])
     if name in config.upstreams:
-        raise QuotaError(f"groups.{name}: a server in [upstreams] has this name, too: rename one")
+        raise SettingsError(f"groups.{name}: a server in [upstreams] has this name, too: rename one")
     for member in members:
         if member not in config.upstreams:
             hint = did_you_mean(member, config.upstreams) or f": add it, e.g. {member} = {{ base_url = ... }}"
-            raise QuotaError(f"groups.{name}: {member!r} is no server in [upstreams]{hint}")
+            raise SettingsError(f"groups.{name}: {member!r} is no server in [upstreams]{hint}")
     made = ServerGroup(name, {member: server(config, member, environ) for member in members}, options)
     for member, one in made.members.items():
         if not one.provider.key_env:
-            raise QuotaError(f"groups.{name}: {member!r} cannot be a member: {no_keys(base_of(one.provider.name))}")
+            raise SettingsError(f"groups.{name}: {member!r} cannot be a member: {no_keys(base_of(one.provider.name))}")
     try:
         made.choice()
-    except QuotaError as error:
-        raise QuotaError(f"groups.{name}: {error}") from None
+    except SettingsError as error:
+        raise SettingsError(f"groups.{name}: {error}") from None
     return made

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.registry import ALIASES, suggest
 from paceline.providers.tables import known_providers, models
 
@@ -55,11 +55,11 @@ class Problems:
         """Raise all problems at once, if there are any.
 
         Raises:
-            QuotaError: With a line for each problem, at most 20.
+            SettingsError: With a line for each problem, at most 20.
         """
         if self._lines:
             more = len(self._lines) - PROBLEMS_MAX
-            raise QuotaError("\n".join([*self._lines[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]))
+            raise SettingsError("\n".join([*self._lines[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,15 @@ def find_file(
     """The configuration file: ``path``, else the one that ``PACELINE_CONFIG`` names, else the one in ``folder``.
 
     Raises:
-        QuotaError: There are several in ``folder``.
+        SettingsError: There are several in ``folder``.
     """
     if path is not None or environ.get(FILE_VARIABLE):
         return Path(path if path is not None else environ[FILE_VARIABLE])
     here = [folder / name for name in FILES if (folder / name).is_file()]
     if len(here) > 1:
-        raise QuotaError(f"{here[0].name} and {here[1].name} are both here: keep one, or name one in {FILE_VARIABLE}")
+        raise SettingsError(
+            f"{here[0].name} and {here[1].name} are both here: keep one, or name one in {FILE_VARIABLE}"
+        )
     return here[0] if here else None
 
 
@@ -130,30 +132,32 @@ def read_file(file: Path, problems: Problems) -> SettingsSource:
     """Read TOML (``[tool.paceline]`` of a ``pyproject.toml``) or YAML.
 
     Raises:
-        QuotaError: The file cannot be read or parsed.
+        SettingsError: The file cannot be read or parsed.
     """
     try:
         text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+        raise SettingsError(
+            f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+        ) from None
     if len(text) > FILE_MAX:
-        raise QuotaError(f"{file}: {len(text):,} characters are too many for a configuration: {FILE_MAX:,} at most")
+        raise SettingsError(f"{file}: {len(text):,} characters are too many for a configuration: {FILE_MAX:,} at most")
     where, lines = str(file), dict[Place, int]()
     try:
         values = _yaml(file, text, lines, problems) if file.suffix in (".yaml", ".yml") else tomllib.loads(text)
     except RecursionError:
-        raise QuotaError(f"{file}: it is nested too deeply") from None
-    except QuotaError:
+        raise SettingsError(f"{file}: it is nested too deeply") from None
+    except SettingsError:
         raise
     except ValueError as error:  # a syntax error, a number of thousands of digits, or a date that does not exist
-        raise QuotaError(f"{file}: {error}") from None
+        raise SettingsError(f"{file}: {error}") from None
     if file.name == "pyproject.toml":
         tool = values.get("tool")
         where, values = f"{file} [tool.paceline]", tool.get("paceline") if isinstance(tool, dict) else None
         if values is None:
-            raise QuotaError(f"{file}: it has no [tool.paceline]")
+            raise SettingsError(f"{file}: it has no [tool.paceline]")
     if not isinstance(values, dict):
-        raise QuotaError(f"{where}: it must hold settings by name, e.g. 'workers'")
+        raise SettingsError(f"{where}: it must hold settings by name, e.g. 'workers'")
     return SettingsSource({str(name): value for name, value in values.items()}, where, lines)
 
 
@@ -163,7 +167,7 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) ->
         yaml = import_module("yaml")
     except ImportError as error:
         why = why_missing(error, "YAML", "config")
-        raise QuotaError(f"{file}: {why}. TOML needs none") from None
+        raise SettingsError(f"{file}: {why}. TOML needs none") from None
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         if node is None:
@@ -175,9 +179,9 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) ->
         return yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as error:  # its own text would quote the line, which may hold a password
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        raise QuotaError(f"{file}{f':{mark.line + 1}' if mark else ''}: {problem or 'it is not YAML'}") from None
+        raise SettingsError(f"{file}{f':{mark.line + 1}' if mark else ''}: {problem or 'it is not YAML'}") from None
     except (AttributeError, KeyError, IndexError):  # a tag that does not fit its value
-        raise QuotaError(f"{file}: a tag like !!bool or !!int does not fit its value: remove it") from None
+        raise SettingsError(f"{file}: a tag like !!bool or !!int does not fit its value: remove it") from None
 
 
 def _keys(node: Any, above: Place = ()) -> Iterator[tuple[Place, int]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 C = TypeVar("C", bound=type[Any])
 
@@ -45,7 +45,7 @@ def check(made: object, **ranges: Range) -> None:
     """Check the fields of a dataclass: types as declared, and ``ranges`` for numbers.
 
     Raises:
-        QuotaError: A value is wrong. It names the field, the value, and what is right.
+        SettingsError: A value is wrong. It names the field, the value, and what is right.
     """
     its: Any = type(made)
     for name, hint in _hints(its).items():
@@ -53,9 +53,9 @@ def check(made: object, **ranges: Range) -> None:
         wrong = "" if type(value) is hint is not float else _misfit(name, value, hint)
         if bounds and value is not None and (wrong or not bounds[1] <= value <= bounds[2]):
             none = " or None" if NoneType in get_args(hint) else ""
-            raise QuotaError(f"{name} is {brief(value)}: it must be {within(bounds)}{none}")
+            raise SettingsError(f"{name} is {brief(value)}: it must be {within(bounds)}{none}")
         if wrong:
-            raise QuotaError(wrong)
+            raise SettingsError(wrong)
 
 
 def check_names(called: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from paceline.core.local import OPENS_NS, LocalCapacity
 from paceline.core.pause import OPEN
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import DAY_S, NS
-from paceline.core.results import QUEUE, Decision, QuotaError, WaitUntil
+from paceline.core.results import QUEUE, Decision, SettingsError, WaitUntil
 
 INTERACTIVE: Final = "interactive"
 """The lane of a person, who waits for the answer."""
@@ -50,7 +50,7 @@ class PlanPolicy:
             (``refuse``).
 
     Raises:
-        QuotaError: A value is out of its range.
+        SettingsError: A value is out of its range.
     """
 
     keep: float = 0.1
@@ -63,13 +63,13 @@ class PlanPolicy:
         """Refuse invalid values."""
         check(self)
         if not 0 <= self.keep < 1:
-            raise QuotaError(f"plans: keep is {self.keep!r}: it must be a share from 0 to below 1, e.g. 0.1")
+            raise SettingsError(f"plans: keep is {self.keep!r}: it must be a share from 0 to below 1, e.g. 0.1")
         if self.stop_at is not None and not 0 < self.stop_at <= 1:
-            raise QuotaError(f"plans: stop_at is {self.stop_at!r}: it must be a share above 0, at most 1, e.g. 0.8")
+            raise SettingsError(f"plans: stop_at is {self.stop_at!r}: it must be a share above 0, at most 1, e.g. 0.8")
         if self.overage not in OVERAGES:
-            raise QuotaError(f"plans: overage is {self.overage!r}: it must be 'go on' or 'wait'")
+            raise SettingsError(f"plans: overage is {self.overage!r}: it must be 'go on' or 'wait'")
         if self.when_shut not in SHUTS:
-            raise QuotaError(f"plans: when_shut is {self.when_shut!r}: it must be 'hold' or 'refuse'")
+            raise SettingsError(f"plans: when_shut is {self.when_shut!r}: it must be 'hold' or 'refuse'")
 
     @property
     def holds(self) -> bool:

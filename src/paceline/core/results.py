@@ -63,8 +63,15 @@ class PacelineWarning(UserWarning):
     """A use of paceline that works, but not as well as it could; the message says what to do."""
 
 
-class QuotaError(PacelineError, ValueError):
-    """An invalid quota, cost or setting; the message says what is valid."""
+class SettingsError(PacelineError, ValueError):
+    """A setting, a file or an argument is invalid, or a package that it needs is missing.
+
+    The message says where, why and what to do.
+    """
+
+
+class QuotaError(SettingsError):
+    """A quota, a cost, a pool or another argument of a limiter is invalid; the message says what is valid."""
 
 
 class NeverFitsError(PacelineError):

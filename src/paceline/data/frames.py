@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from paceline.core.hints import shown_names
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 Made = Callable[[list[dict[str, Any]], dict[str, list[Any]]], Any]
 """Makes what is returned of the rows and the new columns."""
@@ -35,7 +35,7 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
     be given as an Arrow table, comes back as one; what can only be given as a frame of pandas as that; and rows of a cursor as dicts.
 
     Raises:
-        QuotaError: ``rows`` is nothing of this kind, or two of its columns have one name.
+        SettingsError: ``rows`` is nothing of this kind, or two of its columns have one name.
     """
     for name, of_kind, read in _KINDS:
         module = sys.modules.get(name)  # a package that is not imported has made no table
@@ -51,7 +51,7 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
         require_unique(names, "rows")
         return [dict(zip(names, row, strict=True)) for row in rows.fetchall()], dicts
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
-        raise QuotaError(
+        raise SettingsError(
             f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file{_part(rows)}"
         )
     return _records(rows), dicts
@@ -63,7 +63,7 @@ def _records(rows: Iterable[Any]) -> list[dict[str, Any]]:
     for number, row in enumerate(found, 1):
         if not isinstance(row, Mapping) and not _is_record(row):
             kind = type(row).__name__
-            raise QuotaError(f"row {number} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
+            raise SettingsError(f"row {number} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
     return [_named(row) for row in found]
 
 
@@ -80,12 +80,12 @@ def require_unique(names: Iterable[object], where: str) -> None:
     """Refuse two columns of one name: a row would have the value of one of them. Columns without a name do not count.
 
     Raises:
-        QuotaError: There are some.
+        SettingsError: There are some.
     """
     counts = Counter(map(_name, names))
     twice = next((name for name, count in counts.items() if count > 1 and name.strip()), None)
     if twice is not None:
-        raise QuotaError(f"{where}: two columns have the same name ({shown_names([twice])}): rename one of them")
+        raise SettingsError(f"{where}: two columns have the same name ({shown_names([twice])}): rename one of them")
 
 
 def is_missing(value: Any) -> bool:

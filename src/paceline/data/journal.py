@@ -23,7 +23,7 @@ from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from paceline.core.results import QuotaError, StoreError, UnfinishedError
+from paceline.core.results import SettingsError, StoreError, UnfinishedError
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
 from paceline.pacing.durable import lock, open_binary
@@ -80,7 +80,7 @@ class Journal(Protocol):
         """Keep the value of the item at ``index``.
 
         Raises:
-            QuotaError: The value does not come back as it is.
+            SettingsError: The value does not come back as it is.
             StoreError: The journal cannot be written to.
         """
 
@@ -102,7 +102,7 @@ class Journal(Protocol):
         """
 
 
-class InvalidKeyError(QuotaError):
+class InvalidKeyError(SettingsError):
     """An item has no key of its own.
 
     Attributes:
@@ -132,7 +132,7 @@ class ItemKeys:
 
         Raises:
             InvalidKeyError: It has none, or an earlier item has it.
-            QuotaError: There is no ``key``, and the item is no JSON value.
+            SettingsError: There is no ``key``, and the item is no JSON value.
         """
         key = self._hash(index, item) if self._key is None else self._own(index, item)
         self._seen[key] += 1
@@ -159,7 +159,7 @@ class ItemKeys:
         try:
             text = json.dumps(item, sort_keys=True, default=_plain)
         except (TypeError, ValueError) as error:
-            raise QuotaError(
+            raise SettingsError(
                 f"item {index} is a {type(item).__name__}, and no JSON value: give key=, which returns a text for each item"
             ) from error
         return hashlib.sha256(text.encode()).hexdigest()
@@ -385,7 +385,7 @@ def _encoded(value: object, index: int) -> bytes:
     """A value as JSON.
 
     Raises:
-        QuotaError: It does not come back as it is.
+        SettingsError: It does not come back as it is.
     """
     try:
         text = json.dumps(value, allow_nan=False)
@@ -393,7 +393,7 @@ def _encoded(value: object, index: int) -> bytes:
     except (TypeError, ValueError):
         comes_back = False
     if not comes_back:
-        raise QuotaError(
+        raise SettingsError(
             f"the function returned a {type(value).__name__} for item {index}, which a journal cannot keep as it is: "
             "return a text, a number, or a dict or list of them (of an SDK's answer: answer.model_dump(mode='json'))"
         )

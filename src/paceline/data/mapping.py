@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
-from paceline.core.results import PacelineWarning, QuotaError, StoreError, UnfinishedError
+from paceline.core.results import PacelineWarning, SettingsError, StoreError, UnfinishedError
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
 from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal
@@ -95,11 +95,11 @@ def _check(
     if not isinstance(items, Iterable | AsyncIterable):
         raise TypeError(f"items is a {type(items).__name__}, which cannot be iterated over")
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-        raise QuotaError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
+        raise SettingsError(f"concurrency is {concurrency!r}: it must be an integer, 1 or more, or None")
     if isinstance(journal, str | os.PathLike) and not os.fspath(journal):
-        raise QuotaError("journal is an empty text: name a file, or leave journal out")
+        raise SettingsError("journal is an empty text: name a file, or leave journal out")
     if key is not None and journal is None:
-        raise QuotaError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
+        raise SettingsError("key names the items in a journal: give journal='FILE.db', too, or leave key out")
 
 
 class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
@@ -121,7 +121,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         _check(function, items, journal, key, concurrency)
         self._again = states_in(again)
         if self._again and journal is None:
-            raise QuotaError("again names what a journal keeps: give journal='FILE.db', too, or leave again out")
+            raise SettingsError("again names what a journal keeps: give journal='FILE.db', too, or leave again out")
         self._function, self._items = function, items
         self._journal, self._keys = journal, key if isinstance(key, ItemKeys) else ItemKeys(key)
         self._in_threads = not is_async(function)
@@ -411,7 +411,7 @@ def map(  # noqa: A001
 
     Raises:
         TypeError: ``items`` is a table, a mapping or a text, or ``function`` is none.
-        QuotaError: An argument is invalid; while it runs: a key is missing or given twice, or a value cannot be kept as JSON.
+        SettingsError: An argument is invalid; while it runs: a key is missing or given twice, or a value cannot be kept as JSON.
         StoreError: While it runs: the journal cannot be used.
     """
     return Map(function, items, journal, key, concurrency, progress, again)
@@ -421,12 +421,14 @@ def states_in(again: str | Iterable[str]) -> frozenset[str]:
     """The states that a user names.
 
     Raises:
-        QuotaError: No error of such a state is kept.
+        SettingsError: No error of such a state is kept.
     """
     given = [again] if isinstance(again, str) else again
     names = {name.strip() for one in given for name in one.split(",")} - {""}
     if unknown := sorted(names - FINAL):
-        raise QuotaError(f"again: {unknown[0]!r} is no state whose errors a journal keeps: {', '.join(sorted(FINAL))}")
+        raise SettingsError(
+            f"again: {unknown[0]!r} is no state whose errors a journal keeps: {', '.join(sorted(FINAL))}"
+        )
     return frozenset(names)
 
 

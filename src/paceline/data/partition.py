@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from paceline.core.hints import shown_names
-from paceline.core.results import QuotaError, StoreError, UnfinishedError
+from paceline.core.results import SettingsError, StoreError, UnfinishedError
 from paceline.data.frames import rows_of
 from paceline.data.journal import InvalidKeyError, ItemKeys, SharedJournal
 from paceline.data.mapping import Map, Results
@@ -81,16 +81,16 @@ def partition(
         of an earlier row, the function is not called, and ``error`` is ``invalid_row`` with the reason.
 
     Raises:
-        QuotaError: A setting or a column is invalid, or a value cannot be kept as JSON.
+        SettingsError: A setting or a column is invalid, or a value cannot be kept as JSON.
         StoreError: There is no store that the processes share, or the journal cannot be used for five minutes.
     """
     found, table = rows_of(rows)
     if taken := sorted({into, ERROR} & set().union(*found)):
-        raise QuotaError(
+        raise SettingsError(
             f"the rows have the column {taken[0]!r}, which is one of the new ones: rename or drop it, or give into=..."
         )
     if isinstance(key, str) and found and not any(key in row for row in found):
-        raise QuotaError(
+        raise SettingsError(
             f"the rows have no column {key!r}, which is the key: their columns are {shown_names(found[0])}"
         )
 

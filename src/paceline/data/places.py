@@ -13,7 +13,7 @@ from collections.abc import Collection
 from math import inf
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.stores import NO_STORE
 from paceline.stores.entries import EntryFile
 from paceline.stores.redis import explain
@@ -75,7 +75,7 @@ def open_place(name: str, store_url: str | None, keep_s: float | None = None) ->
         keep_s: For how many seconds an entry is kept. By default a Redis keeps it for seven days, and a file has no bound.
 
     Raises:
-        QuotaError: The name cannot be one.
+        SettingsError: The name cannot be one.
         StoreError: There is no store, or the place cannot be used.
     """
     check_name(name)
@@ -92,10 +92,10 @@ def check_name(name: str) -> None:
     """Refuse what cannot be the name of a journal.
 
     Raises:
-        QuotaError: It has none of the forms of :func:`open_place`.
+        SettingsError: It has none of the forms of :func:`open_place`.
     """
     if not name.startswith(SQLITE) and not re.fullmatch(rf"[\w.@=+-][\w.@=+ -]{{0,{NAME_MAX - 1}}}", name):
-        raise QuotaError(
+        raise SettingsError(
             f"journal is {name[:60]!r}: give a name of 1 to {NAME_MAX} letters, digits and .-_@=+, or 'sqlite:PATH'"
         )
 

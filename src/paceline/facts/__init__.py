@@ -27,7 +27,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.facts import form
 
 TABLES: Final = Path(__file__).parents[1] / "providers" / "tables"
@@ -146,12 +146,12 @@ def _home() -> Path | None:
     """:func:`folder`, to read from.
 
     Raises:
-        QuotaError: The user has named one that is none.
+        SettingsError: The user has named one that is none.
     """
     home = folder()
     if os.environ.get(VARIABLE, "").strip() and home is not None and not home.is_dir():
         why = f"it is a file: name the folder with {USERS}" if home.exists() else "there is no such folder: create it"
-        raise QuotaError(f"{VARIABLE}: {home}: {why}, or remove the variable")
+        raise SettingsError(f"{VARIABLE}: {home}: {why}, or remove the variable")
     return home
 
 
@@ -165,7 +165,7 @@ def checked(data: Any, where: str) -> dict[str, Any]:
     """The facts in ``data``, with days as text and ``as_of`` in each row; ``where`` is their place in messages.
 
     Raises:
-        QuotaError: With the first field that has another form.
+        SettingsError: With the first field that has another form.
     """
     return form.checked(data, where, _shipped())
 
@@ -179,7 +179,7 @@ def read(file: Path) -> dict[str, Any]:
     """The facts in a file of TOML or JSON, checked; the day as text.
 
     Raises:
-        QuotaError: The file cannot be read, or has another form; the message names the field, or the line.
+        SettingsError: The file cannot be read, or has another form; the message names the field, or the line.
     """
     return of_text(_text(file), str(file))[0]
 
@@ -188,21 +188,23 @@ def _text(file: Path) -> str:
     try:
         return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+        raise SettingsError(
+            f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
+        ) from None
 
 
 def of_text(text: str, where: str) -> tuple[dict[str, Any], Any]:
     """The facts in a text of TOML or JSON, checked, and the values as they were written; ``where`` is its place in messages.
 
     Raises:
-        QuotaError: It has another form.
+        SettingsError: It has another form.
     """
     values = _values(text, where)
     try:
         return checked(values, where), values
-    except QuotaError as error:
+    except SettingsError as error:
         line = _line_of(str(error).removeprefix(f"{where}: "), text)
-        raise QuotaError(f"{error} (at line {line})" if line else str(error)) from None
+        raise SettingsError(f"{error} (at line {line})" if line else str(error)) from None
 
 
 _PLACE: Final = re.compile(r"(providers\.[\w-]+)(?:\.(limits|models)\[(\d+)\])?(?:\.(\w+))?: ")
@@ -223,13 +225,13 @@ def _line_of(said: str, text: str) -> int | None:
 
 def _values(text: str, where: str) -> Any:
     if len(text) > FILE_MAX:
-        raise QuotaError(f"{where}: it has more than {FILE_MAX:,} characters, which are too many for a data set")
+        raise SettingsError(f"{where}: it has more than {FILE_MAX:,} characters, which are too many for a data set")
     try:
         return _parsed(text)
     except RecursionError:
-        raise QuotaError(f"{where}: it is nested too deeply") from None
+        raise SettingsError(f"{where}: it is nested too deeply") from None
     except ValueError as error:  # with the line
-        raise QuotaError(f"{where}: {error}") from None
+        raise SettingsError(f"{where}: {error}") from None
 
 
 def _parsed(text: str) -> Any:
@@ -260,9 +262,9 @@ def installed() -> dict[str, Any] | None:
     """The installed data set, used or not."""
     try:
         return _read_in_folder(INSTALLED)
-    except QuotaError as error:
+    except SettingsError as error:
         hint = "" if str(error).startswith(VARIABLE) else ". `paceline limits update --undo` takes this file away"
-        raise QuotaError(f"{error}{hint}") from None
+        raise SettingsError(f"{error}{hint}") from None
 
 
 @cached
@@ -290,7 +292,7 @@ def standing(today: date) -> dict[str, Any]:
             "places": places,
             "remark": None,
         }
-    except QuotaError as error:
+    except SettingsError as error:
         return {"day": shipped_day(), "age_days": None, "installed": False, "places": [], "remark": str(error)}
     if older:
         found["remark"] = (
@@ -330,8 +332,8 @@ def _organizations() -> Iterator[Layer]:
         if file is not None:
             try:
                 found = of_organization(name, _text(file), str(file))
-            except QuotaError as error:
-                raise QuotaError(f"{error}. Delete this file, and run `paceline check --admin` again") from None
+            except SettingsError as error:
+                raise SettingsError(f"{error}. Delete this file, and run `paceline check --admin` again") from None
             yield Layer(str(file), found, trusted=False)
 
 
@@ -344,7 +346,7 @@ def of_organization(provider: str, text: str, where: str) -> dict[str, dict[str,
         where: The place of the text in messages.
 
     Raises:
-        QuotaError: They have another form, or are too many.
+        SettingsError: They have another form, or are too many.
     """
     values = _values(text, where)
     head = _shipped()[provider] | (_newer() or {"providers": {}})["providers"].get(provider, {})

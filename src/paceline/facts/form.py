@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 ROWS: Final = ("limits", "models")
 LIMITS: Final = ROWS[0]
@@ -122,7 +122,7 @@ def checked(data: Any, where: str, known: Mapping[str, Mapping[str, Any]]) -> di
         known: The heads that come with paceline, whose tiers rows may name.
 
     Raises:
-        QuotaError: With the first field that has another form.
+        SettingsError: With the first field that has another form.
     """
     joint = ": " if where else ""
     facts = _fields(
@@ -135,7 +135,7 @@ def checked(data: Any, where: str, known: Mapping[str, Mapping[str, Any]]) -> di
     for name, head in facts.get("providers", {}).items():
         place = f"{where}{joint}providers.{name}"
         if re.fullmatch(_NAME, name) is None:
-            raise QuotaError(f"{place}: a name has lower-case letters, digits, '-', '_' and '.'")
+            raise SettingsError(f"{place}: a name has lower-case letters, digits, '-', '_' and '.'")
         found[name] = _head(head, place, known.get(name, {}), [*known, *facts["providers"]])
     return {"day": facts.get("day", ""), "providers": found}
 
@@ -144,11 +144,11 @@ def _head(written: Any, place: str, known: Mapping[str, Any], names: Iterable[st
     rows = _Field("tables like [[providers.openai.limits]]", lambda value: isinstance(value, list))
     head: dict[str, Any] = _fields(written, place, _HEAD | dict.fromkeys(ROWS, rows))
     if head.get("api") and head["api"] not in names:
-        raise QuotaError(f"{place}.api: there is no provider {head['api']!r}{did_you_mean(head['api'], names)}")
+        raise SettingsError(f"{place}.api: there is no provider {head['api']!r}{did_you_mean(head['api'], names)}")
     ladders = head.get("ladders", known.get("ladders"))
     tiers = [tier for ladder in ladders for rung in ladder for tier in rung] if ladders else []
     if "default_tier" in head and head["default_tier"] not in tiers:
-        raise QuotaError(
+        raise SettingsError(
             f"{place}.default_tier: {head['default_tier']!r} is not in ladders: {', '.join(tiers) or 'there are none'}"
         )
     for kind in ROWS:
@@ -167,21 +167,21 @@ def _row(written: Any, place: str, kind: str, tiers: list[str]) -> dict[str, Any
     row = _fields(written, place, fields)
     for name in ("match", "source"):
         if name not in row:
-            raise QuotaError(f"{place}: it has no {name}: {_ROW[name].what}")
+            raise SettingsError(f"{place}: it has no {name}: {_ROW[name].what}")
     if ("day" in row) == ("about" in row):
-        raise QuotaError(
+        raise SettingsError(
             f'{place}: give the day on which it was read (day = 2026-11-28), or about = "2026" if it is not known'
         )
     stated = _stated(row, kind)
     if not stated:
-        raise QuotaError(
+        raise SettingsError(
             f"{place}: it states {'no limit: name a tier' if kind == 'limits' else 'none of ' + ', '.join(_ABOUT_MODEL)}"
         )
     for tier in stated if kind == "limits" else ():
         try:
             parse_quotas(row[tier])
-        except QuotaError as error:
-            raise QuotaError(f"{place}.{tier}: {error}") from None
+        except SettingsError as error:
+            raise SettingsError(f"{place}.{tier}: {error}") from None
     return {"confidence": "assumed", **row, "as_of": row.get("day", row.get("about"))}
 
 
@@ -193,11 +193,11 @@ def _stated(row: Mapping[str, Any], kind: str) -> list[str]:
 def _fields(table: Any, place: str, known: Mapping[str, _Field], joint: str = ".") -> dict[str, Any]:
     """The fields of a table, with days as text; ``joint``: what stands between ``place`` and a field in messages."""
     if not isinstance(table, Mapping):
-        raise QuotaError(f"{place}: it must be a table, not {table!r:.60}")
+        raise SettingsError(f"{place}: it must be a table, not {table!r:.60}")
     found = {}
     for name, written in table.items():
         if name not in known:
-            raise QuotaError(
+            raise SettingsError(
                 f"{place}{joint}{name}: there is no such field{did_you_mean(str(name), known) or '; known: ' + ', '.join(known)}"
             )
         value: Any = (
@@ -206,7 +206,7 @@ def _fields(table: Any, place: str, known: Mapping[str, _Field], joint: str = ".
         value = [value] if name == "match" and isinstance(value, str) else value
         if not known[name].accepts(value):
             said = f"{written}: a time" if isinstance(written, datetime) else f"{written!r:.60}"
-            raise QuotaError(f"{place}{joint}{name}: {said}: it must be {known[name].what}")
+            raise SettingsError(f"{place}{joint}{name}: {said}: it must be {known[name].what}")
         if known[name] is _DAY:
             _check_day(value, f"{place}{joint}{name}")
         found[name] = value
@@ -217,7 +217,7 @@ def _check_day(value: str, place: str) -> None:
     try:
         date.fromisoformat(value)
     except ValueError as error:
-        raise QuotaError(f"{place}: {value!r}: {error}") from None
+        raise SettingsError(f"{place}: {value!r}: {error}") from None
 
 
 def check_sense(found: Mapping[str, Any], where: str, known: Mapping[str, Mapping[str, Any]], today: date) -> None:
@@ -230,7 +230,7 @@ def check_sense(found: Mapping[str, Any], where: str, known: Mapping[str, Mappin
         today: The day by this machine's calendar; zones differ by one.
 
     Raises:
-        QuotaError: A day has not come yet, a row is there twice, or a name or a host belongs to another provider.
+        SettingsError: A day has not come yet, a row is there twice, or a name or a host belongs to another provider.
     """
     latest = str(today + timedelta(days=1))
     joint = ": " if where else ""
@@ -244,7 +244,7 @@ def check_sense(found: Mapping[str, Any], where: str, known: Mapping[str, Mappin
         _check_names(name, head, place, {**known, **found["providers"]})
     for place, day in days:
         if day > latest:
-            raise QuotaError(f"{place}: {day} has not come yet")
+            raise SettingsError(f"{place}: {day} has not come yet")
 
 
 def _check_once(rows: Iterable[Mapping[str, Any]], place: str, kind: str) -> None:
@@ -253,7 +253,7 @@ def _check_once(rows: Iterable[Mapping[str, Any]], place: str, kind: str) -> Non
         for pattern in row["match"]:
             for tier in _stated(row, kind):
                 if before := seen.get((pattern, tier)):
-                    raise QuotaError(
+                    raise SettingsError(
                         f"{place}[{number}].match: {pattern!r} for {tier} is in {kind}[{before}], too: keep one"
                     )
                 seen[pattern, tier] = number
@@ -265,13 +265,13 @@ def _check_names(name: str, head: Mapping[str, Any], place: str, others: Mapping
         if other == name:
             continue
         if name in its.get("aliases", ()):
-            raise QuotaError(f"{place}: {name!r} is another name of {other}: write [providers.{other}]")
+            raise SettingsError(f"{place}: {name!r} is another name of {other}: write [providers.{other}]")
         for alias in head.get("aliases", ()):
             if alias in (other, *its.get("aliases", ())):
-                raise QuotaError(f"{place}.aliases: {alias!r} is a name of {other}")
+                raise SettingsError(f"{place}.aliases: {alias!r} is a name of {other}")
         for host in head.get("hosts", ()):
             if any(map(partial(_overlap, host), its.get("hosts", ()))):
-                raise QuotaError(f"{place}.hosts: {host!r} is a host of {other}")
+                raise SettingsError(f"{place}.hosts: {host!r} is a host of {other}")
 
 
 def _overlap(host: str, other: str) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.errors import own_value
 from paceline.gateway.stamps import Watched
 
@@ -45,7 +45,7 @@ class Certificate:
         """Refuse files that no connection could use.
 
         Raises:
-            QuotaError: A file cannot be read, or the two do not belong together.
+            SettingsError: A file cannot be read, or the two do not belong together.
         """
         self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
@@ -53,7 +53,7 @@ class Certificate:
         """What a server opens connections with.
 
         Raises:
-            QuotaError: See :meth:`check`.
+            SettingsError: See :meth:`check`.
         """
         context = _Context(ssl.PROTOCOL_TLS_SERVER)
         self._load(context)
@@ -77,9 +77,9 @@ class Certificate:
         try:
             context.load_cert_chain(self._chain, self._key, password=_refuse)
         except ssl.SSLError as error:
-            raise QuotaError(f"--tls-cert {self._chain}: {error.reason or error}: {WHAT}") from None
+            raise SettingsError(f"--tls-cert {self._chain}: {error.reason or error}: {WHAT}") from None
         except OSError as error:
-            raise QuotaError(f"--tls-cert {self._chain}, --tls-key {self._key}: {error.strerror}") from None
+            raise SettingsError(f"--tls-cert {self._chain}, --tls-key {self._key}: {error.strerror}") from None
 
 
 class _Connection(ssl.SSLObject):
@@ -118,4 +118,4 @@ class _Context(ssl.SSLContext):
 
 def _refuse() -> str:
     """The password of an encrypted key: a server has no terminal."""
-    raise QuotaError(f"--tls-key: {WHAT}")
+    raise SettingsError(f"--tls-key: {WHAT}")

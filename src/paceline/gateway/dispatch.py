@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.answers import KeptAnswers
 from paceline.gateway.asked import Asking, asking
@@ -484,7 +484,7 @@ class Dispatch:
             if content.seen is not None:
                 return list(self._metered(request, content.seen))
             return list(self._described(request, content.read, content.asked))
-        except QuotaError as error:
+        except SettingsError as error:
             raise RequestError(429, "quota", str(error)) from None
 
     def _admit(self, request: Incoming, found: list[Metered], content: _Content) -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 
 log = logging.getLogger("paceline.gateway")
 
@@ -78,7 +78,7 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
         environ: The environment; the variables are removed, because they are about this process alone.
 
     Raises:
-        QuotaError: It is no listening TCP socket, or there are several.
+        SettingsError: It is no listening TCP socket, or there are several.
     """
     before, ours = environ.pop(BEFORE, ""), environ.pop("LISTEN_PID", "") == str(os.getpid())
     count = environ.pop("LISTEN_FDS", "") if ours else ""
@@ -93,7 +93,7 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
     if not count:
         return None
     if count != "1":
-        raise QuotaError(
+        raise SettingsError(
             f"LISTEN_FDS is {count[:20]}: the gateway takes one socket, so leave one ListenStream= in its socket unit"
         )
     return Inherited(_listener(FIRST_FD))
@@ -135,10 +135,10 @@ def _listener(number: int) -> socket.socket:
         listener = socket.socket(fileno=number)
         listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
-        raise QuotaError(f"the inherited file {number} is no socket: {error.strerror}") from None
+        raise SettingsError(f"the inherited file {number} is no socket: {error.strerror}") from None
     if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6):
         listener.close()
-        raise QuotaError(
+        raise SettingsError(
             f"the inherited socket {number} does not listen on TCP: write ListenStream=HOST:PORT in its socket unit"
         )
     listener.set_inheritable(False)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
-from paceline.core.results import PacelineError, QuotaError
+from paceline.core.results import PacelineError, SettingsError
 from paceline.gateway.stamps import Stamp, Watched, stamp
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.pacing.allowances import check_limits
@@ -102,14 +102,18 @@ class ClientKey:
         """Refuse invalid values.
 
         Raises:
-            QuotaError: A value is invalid.
+            SettingsError: A value is invalid.
         """
         if not _NAME.fullmatch(self.name):
-            raise QuotaError(f"invalid name of a key {self.name[:100]!r}: use letters, digits, '.', '_', '@' and '-'")
+            raise SettingsError(
+                f"invalid name of a key {self.name[:100]!r}: use letters, digits, '.', '_', '@' and '-'"
+            )
         if self.team and not _NAME.fullmatch(self.team):
-            raise QuotaError(f"invalid name of a team {self.team[:100]!r}: use letters, digits, '.', '_', '@' and '-'")
+            raise SettingsError(
+                f"invalid name of a team {self.team[:100]!r}: use letters, digits, '.', '_', '@' and '-'"
+            )
         if self.users and (not _USERS.fullmatch(self.users) or self.users.lower().encode() in KEY_HEADERS):
-            raise QuotaError(
+            raise SettingsError(
                 f"invalid header of users {self.users[:100]!r}: name one that begins with X-, such as X-OpenWebUI-User-Id"
             )
         LaneSpec(self.name, self.weight, self.priority)
@@ -117,12 +121,12 @@ class ClientKey:
             check_limits(self.name, parse_quotas(list(self.limits)))
         for pattern in self.endpoints:
             if not _ENDPOINT.fullmatch(pattern):
-                raise QuotaError(
+                raise SettingsError(
                     f"invalid endpoint {pattern[:100]!r} of the key {self.name}: use a path at the provider, or a method and a path,"
                     " such as 'GET /v1/models'"
                 )
         if self.is_bounded and not all(map(is_listing, self.endpoints)):
-            raise QuotaError(
+            raise SettingsError(
                 f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints but 'GET /v1/models':"
                 " leave one of them out, or make two keys"
             )
@@ -214,16 +218,20 @@ class KeyFile:
             **fields: Fields of :class:`ClientKey`.
 
         Raises:
-            QuotaError: A value is invalid, or there is a key of that name or with that secret.
+            SettingsError: A value is invalid, or there is a key of that name or with that secret.
             KeyFileError: The file cannot be written.
         """
         key = "" if hashed else _secret()
         made = ClientKey(name, hashed or digest(key), _utc(), **fields)
         with self._only_writer():
             if any(one.name == name for one in self._all):
-                raise QuotaError(f"there is a key named {name!r} already: `paceline keys change` gives it other rights")
+                raise SettingsError(
+                    f"there is a key named {name!r} already: `paceline keys change` gives it other rights"
+                )
             if (other := self._by_digest.get(made.digest)) is not None:
-                raise QuotaError(f"the key {other.name} has this secret already: the gateway tells clients apart by it")
+                raise SettingsError(
+                    f"the key {other.name} has this secret already: the gateway tells clients apart by it"
+                )
             self._write([*self._all, made])
         return key
 
@@ -231,7 +239,7 @@ class KeyFile:
         """Give the key ``name`` other values of some fields; its secret and the other fields stay.
 
         Raises:
-            QuotaError: There is no such key, or a value is invalid.
+            SettingsError: There is no such key, or a value is invalid.
             KeyFileError: The file cannot be written.
         """
         with self._only_writer():
@@ -245,7 +253,7 @@ class KeyFile:
         One that was replaced before is valid no more.
 
         Raises:
-            QuotaError: There is no such key.
+            SettingsError: There is no such key.
             KeyFileError: The file cannot be written.
         """
         key = _secret()
@@ -282,7 +290,7 @@ class KeyFile:
         """Remove the key ``name`` from the file.
 
         Raises:
-            QuotaError: There is no such key.
+            SettingsError: There is no such key.
             KeyFileError: The file cannot be written.
         """
         with self._only_writer():
@@ -293,7 +301,7 @@ class KeyFile:
         found = next((one for one in self._all if one.name == name), None)
         if found is None:
             known = ", ".join(one.name for one in self.all()) or "none"
-            raise QuotaError(f"there is no key named {name!r}; known: {known}")
+            raise SettingsError(f"there is no key named {name!r}; known: {known}")
         return found
 
     @contextmanager
@@ -369,29 +377,29 @@ def taken_over(text: str) -> str:
     """The hash of a secret that a client has of another proxy: of the secret itself, or as given behind ``sha256:``.
 
     Raises:
-        QuotaError: It is no secret, or one that can be guessed; the message does not quote it.
+        SettingsError: It is no secret, or one that can be guessed; the message does not quote it.
     """
     secret = text.removeprefix("\ufeff").strip()  # editors of Windows begin a file with this mark
     if secret.lower().startswith(HASHED):
         hashed = secret[len(HASHED) :].strip()
         if not _HEX.fullmatch(hashed):
-            raise QuotaError(f"behind {HASHED} stand the 64 hex digits of the SHA-256 of one secret")
+            raise SettingsError(f"behind {HASHED} stand the 64 hex digits of the SHA-256 of one secret")
         if len(set(hashed)) < _VARIETY or hashed.lower() == digest(""):
-            raise QuotaError(f"what stands behind {HASHED} is the SHA-256 of no secret, or of an empty one")
+            raise SettingsError(f"what stands behind {HASHED} is the SHA-256 of no secret, or of an empty one")
         return hashed.lower()
     if not _SECRET.fullmatch(secret):
-        raise QuotaError("one secret is asked for, in one line, of ASCII characters without spaces")
+        raise SettingsError("one secret is asked for, in one line, of ASCII characters without spaces")
     if _DRESSED.match(secret):
-        raise QuotaError("it stands in quotes or behind NAME=: write the secret alone, as its client sends it")
+        raise SettingsError("it stands in quotes or behind NAME=: write the secret alone, as its client sends it")
     if _HEX.fullmatch(secret):
-        raise QuotaError(
+        raise SettingsError(
             f"64 hex digits can be a secret or the hash of one, by which a thief of the hash would be let in: write {HASHED} before a hash,"
             f" and of a secret {HASHED} with its SHA-256"
         )
     random = _PREFIXED.sub("", secret, count=1)
     in_words = sum(len(word) for word in _WORDS.findall(random) if not _NO_WORD.search(word))
     if len(random) < SECRET_MIN or len(set(random)) < _VARIETY or 2 * in_words > len(random):
-        raise QuotaError(
+        raise SettingsError(
             f"this secret can be guessed: it has less than {SECRET_MIN} characters behind its prefix, or few different ones, or is made of words."
             " Of a secret its SHA-256 is kept, which is safe for random ones alone. Leave the option out, and give this client the key that is made;"
             f" if you know that it is random, write {HASHED} with its SHA-256"

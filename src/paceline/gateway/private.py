@@ -14,7 +14,7 @@ import uvicorn
 
 from paceline.config import Config, parse_base_url
 from paceline.config.servers import ENVIRONMENT, FILE, server
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.handover import listen
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings, server_config
@@ -184,7 +184,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
         program: The name of the program.
 
     Raises:
-        QuotaError: A setting or an address is invalid.
+        SettingsError: A setting or an address is invalid.
     """
     tables: dict[str, dict[str, Any]] = {name: {} for name in config.upstreams}
     if config.base_url and config.provider and not tables:
@@ -234,13 +234,13 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
         program: The name of the program.
 
     Raises:
-        QuotaError: A key is set, which the program would send instead, or the login would go to a server of others.
+        SettingsError: A key is set, which the program would send instead, or the login would go to a server of others.
     """
     client = program if program in LOGINS else "claude"
     login = LOGINS[client]
     keys = (name for key in login.keys for name in (key, key + FILE))
     if key := next((name for name in keys if environ.get(name, "").strip()), ""):
-        raise QuotaError(
+        raise SettingsError(
             f"--login: {key} is set, and {client} sends that key in place of its login: unset it, or leave out --login"
         )
     home = host_root(provider_named(login.provider)) or ""
@@ -249,10 +249,10 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
     try:
         url = urlsplit(parse_base_url(given or config.upstreams.get(login.provider, {}).get("base_url") or home))
     except ValueError as error:
-        raise QuotaError(f"invalid {where}: {error}") from None
+        raise SettingsError(f"invalid {where}: {error}") from None
     root = f"{url.scheme}://{url.netloc}"
     if root != home and not is_loopback(url.hostname or ""):
-        raise QuotaError(
+        raise SettingsError(
             f"--login: {where} names {url.hostname}, and a login goes to {home} alone, or to a server on this machine"
         )
     tables = {login.provider: {"base_url": root, "provider": login.provider}}
@@ -298,7 +298,7 @@ def _server_of(
     try:
         parse_base_url(real[address])
     except ValueError as error:
-        raise QuotaError(f"invalid {address}: {error}") from None
+        raise SettingsError(f"invalid {address}: {error}") from None
     url = urlsplit(real[address].strip())
     host = url.hostname or ""
     if not variable:
@@ -348,7 +348,7 @@ def private_gateway(
     try:
         listener = listen(HOST, 0)  # connections queue from here on
     except OSError as error:
-        raise QuotaError(f"the gateway cannot listen on {HOST}: {error.strerror or error}") from None
+        raise SettingsError(f"the gateway cannot listen on {HOST}: {error.strerror or error}") from None
     running = uvicorn.Server(server_config(settings, partial(settings.gateway, way.real, events)))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True, name="paceline-gateway")
     thread.start()

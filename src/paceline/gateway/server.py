@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
 from paceline.gateway.app import Gateway
@@ -211,7 +211,7 @@ class ProcessSettings:
         """
         keys = KeyFile(self.keys)
         if not is_loopback(self.host) and not keys:
-            raise QuotaError(
+            raise SettingsError(
                 f"{self.host} can be reached from other machines, so clients need keys, and {self.keys} has none: make one"
                 " with `paceline keys add NAME`, or use --host 127.0.0.1"
             )
@@ -279,7 +279,7 @@ def _otel() -> ModuleType:
     try:
         from paceline.telemetry import otel
     except ImportError as error:
-        raise QuotaError(str(error)) from None
+        raise SettingsError(str(error)) from None
     return otel
 
 

@@ -43,7 +43,7 @@ class ClientLanes:
             user: The user whom it names, if the key is for users; empty for none.
 
         Raises:
-            QuotaError: The limits of the key cannot be counted here.
+            SettingsError: The limits of the key cannot be counted here.
         """
         known, lane = self._of_key.get(key.name, (None, None))
         if lane is None or known is not key:  # new, or read again

@@ -18,7 +18,7 @@ from paceline.config import Config
 from paceline.config.schema import TARGETS_MAX, part_of, specific
 from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.gateway.stamps import Watched
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
@@ -178,7 +178,7 @@ class Routes:
         places: The servers and groups by name.
 
     Raises:
-        QuotaError: A target is no server with a model, or there are too many.
+        SettingsError: A target is no server with a model, or there are too many.
     """
 
     def __init__(self, models: Mapping[str, Sequence[str]], places: Mapping[str, Destination]) -> None:
@@ -192,18 +192,18 @@ class Routes:
 
     def _check(self, name: str, targets: Sequence[str]) -> None:
         if not 0 < len(targets) <= TARGETS_MAX:
-            raise QuotaError(f"models.{name}: it has {len(targets)} targets: give 1 to {TARGETS_MAX}")
+            raise SettingsError(f"models.{name}: it has {len(targets)} targets: give 1 to {TARGETS_MAX}")
         if name.count("*") > 1 or any(one.count("*") > name.count("*") for one in targets):
-            raise QuotaError(f"models.{name}: a name can have one '*', and a target one only if its name has it")
+            raise SettingsError(f"models.{name}: a name can have one '*', and a target one only if its name has it")
         for place, target in enumerate(targets):
             server, slash, model = target.partition("/")
             if target in targets[:place]:
-                raise QuotaError(f"models.{name}: {target!r} stands there twice: what it can't answer, it gets once")
+                raise SettingsError(f"models.{name}: {target!r} stands there twice: what it can't answer, it gets once")
             if server not in self._places:
                 hint = did_you_mean(server, self._places) or f"; known: {', '.join(self._places)}"
-                raise QuotaError(f"models.{name}: {target!r}: {server!r} is no server or group{hint}")
+                raise SettingsError(f"models.{name}: {target!r}: {server!r} is no server or group{hint}")
             if not slash or not model:
-                raise QuotaError(f"models.{name}: {target!r} has no model: write {server}/MODEL")
+                raise SettingsError(f"models.{name}: {target!r} has no model: write {server}/MODEL")
 
     def __iter__(self) -> Iterator[str]:
         """The names without a ``*``."""
@@ -264,7 +264,7 @@ class Upstreams(Mapping[str, Upstream]):
             models lead to one; ``None`` for none.
 
     Raises:
-        QuotaError: A server has no address, its key is malformed, or a group is invalid.
+        SettingsError: A server has no address, its key is malformed, or a group is invalid.
     """
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:

@@ -33,6 +33,7 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     RefusalScope,
+    SettingsError,
     StoreError,
     TooLargeError,
 )
@@ -155,7 +156,7 @@ async def exchange(
         return await http.send()
     try:
         metered = await _describe(pacer, http, target, provider, fallback)
-    except QuotaError as error:
+    except SettingsError as error:
         return _own_refusal(http, error)
     if metered is None or _is_paced_above():
         return await http.send()
@@ -764,7 +765,7 @@ TOKEN_BYTES: Final = 4
 
 _WORDS = {
     AcquireTimeoutError: "timeout", BudgetError: "budget", QueueFullError: "queue_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
-    QuotaError: "quota", StoreError: "store", TooLargeError: "too_large",
+    QuotaError: "quota", SettingsError: "quota", StoreError: "store", TooLargeError: "too_large",
 }  # fmt: skip
 
 

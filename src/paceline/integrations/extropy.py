@@ -106,7 +106,7 @@ class ExtropyLimiter:
         tpm_override: Tokens per minute of the pivotal model, input and output together.
 
     Raises:
-        QuotaError: As for :meth:`paceline.Limiter.override`.
+        SettingsError: As for :meth:`paceline.Limiter.override`.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,
         **cost: The cost of a call, per unit, e.g. ``input_tokens=1_200, output_tokens=300``.
 
     Raises:
-        QuotaError: The pool is unknown, or the cost is invalid.
+        SettingsError: The pool is unknown, or the cost is invalid.
     """
 
     def __init__(self, limiter: Limiter, pool: str, **cost: float) -> None:

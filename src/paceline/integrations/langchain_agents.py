@@ -8,7 +8,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.estimation.calibration import Calibrations, TokenCalibration
 from paceline.http.describe import Metered
 from paceline.integrations import package
@@ -67,9 +67,9 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
     ) -> None:
         super().__init__()
         if max_tool_output_chars < 100:
-            raise QuotaError(f"max_tool_output_chars is {max_tool_output_chars!r}: it must be 100 or more")
+            raise SettingsError(f"max_tool_output_chars is {max_tool_output_chars!r}: it must be 100 or more")
         if max_input_tokens is not None and max_input_tokens < 1:
-            raise QuotaError(f"max_input_tokens is {max_input_tokens!r}: it must be 1 or more, or None")
+            raise SettingsError(f"max_input_tokens is {max_input_tokens!r}: it must be 1 or more, or None")
         self.limiter, self.pool, self.timeout = limiter, pool, timeout
         self.max_input_tokens, self.max_tool_output_chars = max_input_tokens, max_tool_output_chars
         self._calibrations = limiter.pacer.calibrations if limiter else Calibrations()

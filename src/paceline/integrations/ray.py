@@ -30,7 +30,7 @@ from paceline.batch.requests import FORMATS, MESSAGES, BadLineError, RunRequest,
 from paceline.batch.results import encode_json
 from paceline.config import Config
 from paceline.core.quota import REQUESTS
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.data.journal import SharedJournal
 from paceline.data.mapping import Map
 from paceline.data.places import check_name, open_place
@@ -149,7 +149,7 @@ def paced_requests(
         **settings: Settings as for ``paceline run``: ``provider``, ``tier``, ``base_url``, ``max_attempts``, ``timeout_s``, ...
 
     Raises:
-        QuotaError: An argument is invalid.
+        SettingsError: An argument is invalid.
         StoreError: The URL of the store is invalid, or has a password.
         ImportError: Ray is not installed.
     """
@@ -159,11 +159,11 @@ def paced_requests(
     config = Config.load(None, {}, given, _LINE)
     for name, value, least in (("actors", actors, 1), ("in_flight", in_flight, 1), ("keep_s", keep_s, 1)):
         if value is not None and not least <= value < math.inf:
-            raise QuotaError(f"{name} is {value!r}: it must be {least} or more")
+            raise SettingsError(f"{name} is {value!r}: it must be {least} or more")
     if not 1 <= rows_per_block <= ROWS_MAX:
-        raise QuotaError(f"rows_per_block is {rows_per_block!r}: it must be from 1 to {ROWS_MAX:,}")
+        raise SettingsError(f"rows_per_block is {rows_per_block!r}: it must be from 1 to {ROWS_MAX:,}")
     if not 0 < latency_s < math.inf:
-        raise QuotaError(f"latency_s is {latency_s!r}: it must be above 0")
+        raise SettingsError(f"latency_s is {latency_s!r}: it must be above 0")
     check_name(journal)
     if store is not None:
         _check_store(store)
@@ -236,10 +236,12 @@ def _check_columns(columns: set[str]) -> None:
     """Refuse rows that have one of the columns that are added.
 
     Raises:
-        QuotaError: They have.
+        SettingsError: They have.
     """
     if taken := sorted(columns & set(ANSWER)):
-        raise QuotaError(f"the dataset has the columns {', '.join(taken)}, which the answers use: rename or drop them")
+        raise SettingsError(
+            f"the dataset has the columns {', '.join(taken)}, which the answers use: rename or drop them"
+        )
 
 
 class Actor:
@@ -268,7 +270,7 @@ class Actor:
     ) -> None:
         config = Config.load(None, os.environ, settings, _LINE)
         if config.group is not None:
-            raise QuotaError(
+            raise SettingsError(
                 "group: the actors send to one server for each provider: give the base_url of a gateway with groups"
             )
         url = store or config.store
@@ -298,20 +300,20 @@ class Actor:
         """The providers that rows may use: the one that is set, or each provider of the two formats that has a key.
 
         Raises:
-            QuotaError: There is no key.
+            SettingsError: There is no key.
         """
         if self._provider is not None:
             yield self._provider
             return
         found = 0
         for name in dict.fromkeys(reversed(FORMATS.values())):
-            with suppress(QuotaError):
+            with suppress(SettingsError):
                 address_of(provider_named(name), self._config.base_url, os.environ)
                 found += 1
                 yield name
         if not found:
             names = " or ".join(provider_named(name).key_env for name in dict.fromkeys(reversed(FORMATS.values())))
-            raise QuotaError(f"the actors have no key: set {names} in the environment of the cluster's machines")
+            raise SettingsError(f"the actors have no key: set {names} in the environment of the cluster's machines")
 
     async def __call__(self, table: Any) -> Any:
         """The block ``table`` with the answers to its rows, in the same order."""
@@ -360,7 +362,7 @@ class Actor:
             json.dumps(request.body)
             if request.provider.name not in self._addresses:
                 address_of(request.provider, self._config.base_url, os.environ)  # raises: it has no key
-        except (BadLineError, QuotaError, TypeError, UnicodeError) as error:
+        except (BadLineError, SettingsError, TypeError, UnicodeError) as error:
             return AnswerColumns(error_code="bad_line", error_message=str(error))
         return request
 

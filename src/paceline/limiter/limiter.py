@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS, Cost
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, SettingsError
 from paceline.limiter.past import watch
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.limits import Limits
@@ -43,7 +43,8 @@ class Limiter(BaseLimiter):
 
     Raises:
         StoreError: The URL of the store is invalid, or ``store`` is not a store.
-        QuotaError: A quota, a tier or another argument is invalid.
+        QuotaError: A quota or a pool is invalid.
+        SettingsError: Another argument is invalid, or a package that it needs is missing.
     """
 
     @arguments_of(PacingSettings)
@@ -74,14 +75,14 @@ class Limiter(BaseLimiter):
             **options: As for :class:`Limiter`.
 
         Raises:
-            QuotaError: The tier is unknown, or the provider, and there are no ``quotas``.
+            SettingsError: The tier is unknown, or the provider, and there are no ``quotas``.
         """
         from paceline.providers.registry import PROVIDERS, is_provider
         from paceline.providers.tables import known_providers
 
         if not quotas and isinstance(provider, str) and provider.strip() and not is_provider(provider):
             hint = did_you_mean(provider, PROVIDERS, cutoff=0.75) or f"; known are {', '.join(known_providers())}"
-            raise QuotaError(f"the limits of provider {provider!r} are not known: give quotas, too{hint}")
+            raise SettingsError(f"the limits of provider {provider!r} are not known: give quotas, too{hint}")
         return cls(quotas, provider=provider, tier=tier, **options)
 
     @classmethod
@@ -94,7 +95,7 @@ class Limiter(BaseLimiter):
                 ``rpm_override=400``, ...; and ``events``, ``clock`` and ``store`` as for :class:`Limiter`.
 
         Raises:
-            QuotaError: Settings are invalid; the message lists all of them, each with its place and the valid values.
+            SettingsError: The file can't be read, or settings are invalid; the message lists all of them, each with its place and the valid values.
         """
         from paceline.config import load_arguments
 
@@ -197,7 +198,8 @@ class Limiter(BaseLimiter):
             tpm_override: Tokens per minute, input and output together, in place of any other limit on them per minute.
 
         Raises:
-            QuotaError: The model or the tier is unknown, or the model is in use with other limits.
+            QuotaError: The model is unknown, or the model is in use with other limits.
+            SettingsError: The tier is unknown.
         """
         self.pacer.pools.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override)
 
@@ -299,7 +301,7 @@ class Limiter(BaseLimiter):
             The server, with its ``url`` and ``close()``.
 
         Raises:
-            QuotaError: The address can be reached from other machines, and there is no key.
+            SettingsError: The address can be reached from other machines, and there is no key.
             OSError: The address is invalid, or the port is taken.
             ImportError: uvicorn is missing; the message names the extra.
         """
@@ -395,7 +397,7 @@ def _settle(permit: Permit, result: object) -> None:
     if permit.open:
         try:
             permit.settle(result)
-        except QuotaError as error:
+        except SettingsError as error:
             if isinstance(error, TokensApartError):
                 warnings.warn(f"{error}; the call stays charged as reserved", PacelineWarning, stacklevel=3)
             permit.settle()

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.core.queue import LaneSpec
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Usage
 from paceline.shared.worker import StoreWorker
@@ -91,7 +91,7 @@ class Tally:
         """Count from now on. It may take a second, in which the prices are read."""
         try:
             self._allowances.price("", "", Usage())
-        except QuotaError:  # the extra `budget` is not installed
+        except SettingsError:  # the extra `budget` is not installed
             self._priced = False
         self._allowances.tally = self.count
 

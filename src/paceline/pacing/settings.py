@@ -20,7 +20,7 @@ from paceline.core.plan import PlanPolicy
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import QuotaError, SettingsError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.events import Event
@@ -101,7 +101,7 @@ class PlainSettings:
     """Settings with the same form in code and in files. A new one is a line here.
 
     Raises:
-        QuotaError: A value is out of its range.
+        SettingsError: A value is out of its range.
     """
 
     # fmt: off
@@ -189,10 +189,10 @@ class PlainSettings:
             value = getattr(self, name)
             endless = name == "acquire_timeout_s" and value == math.inf  # as in acquire(timeout=math.inf)
             if value is not None and not endless and not its.accepts(value):
-                raise QuotaError(f"{name} is {value!r}: it must be {its.expected}")
+                raise SettingsError(f"{name} is {value!r}: it must be {its.expected}")
         check(self)
         if self.shadow is not None and self.traffic_log is not None:
-            raise QuotaError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
+            raise SettingsError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, TOKENS
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.pacing.clock import Clock
 from paceline.pacing.durable import Appender
 
@@ -59,7 +59,7 @@ class TrafficLog:
         setting: The name of the setting, for messages.
 
     Raises:
-        QuotaError: It cannot be opened.
+        SettingsError: It cannot be opened.
     """
 
     def __init__(self, path: str | PathLike[str], setting: str) -> None:
@@ -68,7 +68,7 @@ class TrafficLog:
             self._file = Appender(self.path, shared=True)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
+            raise SettingsError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
         self._failed = False
 
     def write(self, entry: Entry) -> None:

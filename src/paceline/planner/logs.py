@@ -23,7 +23,7 @@ from itertools import islice, pairwise
 from typing import Any, Final, TypeGuard
 
 from paceline.core.hints import shown_names
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.planner.simulation import Request
 from paceline.planner.workload import CALLS_MAX
 from paceline.providers.registry import has_slashes, is_provider
@@ -318,7 +318,7 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
         name: The file, for messages.
 
     Raises:
-        QuotaError: The form is not known, or a row is no request; the message names the row, and no value.
+        SettingsError: The form is not known, or a row is no request; the message names the row, and no value.
     """
     reading = _Reading()
     for number, row in enumerate(rows, 1):
@@ -326,15 +326,15 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
             for record in _records(row):
                 reading.take(record)
         except _RecordError as error:
-            raise QuotaError(f"{name}: row {number}: {error}" if reading.form else f"{name}: {error}") from None
+            raise SettingsError(f"{name}: row {number}: {error}" if reading.form else f"{name}: {error}") from None
         if reading.is_full:
             break
     if reading.form is None:
-        raise QuotaError(f"{name}: there are no requests in it")
+        raise SettingsError(f"{name}: there are no requests in it")
     try:
         return reading.log()
     except _RecordError as error:
-        raise QuotaError(f"{name}: {error}") from None
+        raise SettingsError(f"{name}: {error}") from None
 
 
 class _RecordError(Exception):

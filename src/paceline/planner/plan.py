@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from paceline.core.quota import REQUESTS, Cost, Quota
-from paceline.core.results import QuotaError, SourceKind
+from paceline.core.results import SettingsError, SourceKind
 from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import LATENCY
 from paceline.planner.simulation import Process, Sent, Simulation
@@ -158,7 +158,7 @@ def plan(work: Work, options: Mapping[str, Any], *, seed: int = 0, start_s: floa
         start_s: When the work starts, in seconds since the Unix epoch: a day's quota restarts at midnight.
 
     Raises:
-        QuotaError: A model has no limits, or an option is invalid.
+        SettingsError: A model has no limits, or an option is invalid.
         SettingsError: A setting of the provider is invalid.
     """
     options = {**options, "lanes": (*options.get("lanes", ()), *work.lanes)}
@@ -351,7 +351,7 @@ def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
         usage = one.usage or Usage(request.input_tokens, request.output_tokens)
         try:
             prices = prices or Prices(given)
-        except QuotaError:
+        except SettingsError:
             return None
         if key not in named:
             named[key] = _named(*key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.planner.logs import Logged
 from paceline.planner.workload import Item, Work
 
@@ -15,11 +15,11 @@ def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:
     Requests that the provider refused, or that failed, are not in it: the program will have sent them again.
 
     Raises:
-        QuotaError: None is left.
+        SettingsError: None is left.
     """
     served = [one for one in log if not (one.refused or one.failed)]
     if not served:
-        raise QuotaError("the provider has served none of the requests of the log")
+        raise SettingsError("the provider has served none of the requests of the log")
     begin_s = served[0].start_s
     items = [Item([[one.request]], (one.start_s - begin_s) / speed) for one in served]
     models = list(dict.fromkeys(one.request.model for one in served))

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import PromptPart
 from paceline.emulator.wire import Ask, Dialect, Header, HttpAnswer
@@ -79,7 +79,7 @@ class Request:
     def __post_init__(self) -> None:
         """Refuse negative sizes."""
         if self.input_tokens < 0 or self.output_tokens < 0 or (self.max_output_tokens or 0) < 0:
-            raise QuotaError(f"a call of {self.model} has a negative number of tokens")
+            raise SettingsError(f"a call of {self.model} has a negative number of tokens")
 
 
 @dataclass(frozen=True, slots=True)

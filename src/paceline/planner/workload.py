@@ -291,7 +291,7 @@ def read_workload(path: str | PathLike[str]) -> Work:
     """Read a workload file, TOML or YAML.
 
     Raises:
-        QuotaError: The file cannot be read, or a field is invalid; the message names all of them.
+        SettingsError: The file cannot be read, or a field is invalid; the message names all of them.
     """
     from pydantic import TypeAdapter, ValidationError
 

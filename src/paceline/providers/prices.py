@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.facts.form import MTOK, PRICE, is_price
 from paceline.providers.base import Usage
 from paceline.providers.parse import undated
@@ -88,7 +88,7 @@ class Prices:
             request in US dollars. ``provider/model@tier`` is the price of a service tier.
 
     Raises:
-        QuotaError: A price is invalid, or genai-prices is missing.
+        SettingsError: A price is invalid, or genai-prices is missing.
     """
 
     def __init__(self, given: Mapping[str, Mapping[str, float]]) -> None:
@@ -96,7 +96,7 @@ class Prices:
         try:
             self._snapshot: Any = import_module("genai_prices.data_snapshot").get_snapshot()
         except ImportError as error:
-            raise QuotaError(why_missing(error, "a budget in US dollars", "budget")) from None
+            raise SettingsError(why_missing(error, "a budget in US dollars", "budget")) from None
         self._usage: Any = import_module("genai_prices").Usage
         self._model = lru_cache(maxsize=4_096)(self._find_model)
         self._highest = lru_cache(maxsize=4_096)(self._find_highest)
@@ -232,7 +232,7 @@ def _id_of(provider: str) -> str:
 
 def _given(name: str, fields: Mapping[str, float]) -> Price:
     if not is_price(fields):
-        raise QuotaError(
+        raise SettingsError(
             f"price of {name!r}: {dict(fields)!r:.200}: give input and output, and if need be {', '.join(PRICE[2:])}, in USD for a million tokens"
         )
     return _price(fields)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from paceline import facts
 from paceline.core.hints import did_you_mean
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -100,17 +100,17 @@ def register(provider: _P) -> _P:
         The same provider.
 
     Raises:
-        QuotaError: The name or the hosts are invalid, or a method is missing.
+        SettingsError: The name or the hosts are invalid, or a method is missing.
     """
     name, hosts = getattr(provider, "name", None), getattr(provider, "hosts", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
-        raise QuotaError(f"invalid provider name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
+        raise SettingsError(f"invalid provider name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
     if not isinstance(hosts, tuple) or not all(isinstance(host, str) and host == host.lower() for host in hosts):
         example = "give a tuple of lower-case host names, e.g. ('api.acme.example',)"
-        raise QuotaError(f"invalid hosts {hosts!r} of provider {name}: {example}")
+        raise SettingsError(f"invalid hosts {hosts!r} of provider {name}: {example}")
     missing = [method for method in _METHODS if not callable(getattr(provider, method, None))]
     if missing:
-        raise QuotaError(
+        raise SettingsError(
             f"provider {name} has no {', '.join(missing)}(): derive it from paceline.providers.generic.Generic"
         )
     _added[name] = provider
@@ -201,12 +201,12 @@ def checked_key(key: str, where: str) -> str:
     """The key that ``where`` has for paceline to send.
 
     Raises:
-        QuotaError: It is malformed, or a login to a plan; the message does not quote it.
+        SettingsError: It is malformed, or a login to a plan; the message does not quote it.
     """
     if not (key.isascii() and key.isprintable()):
-        raise QuotaError(f"invalid key in {where}: it has characters that no key has; set it again")
+        raise SettingsError(f"invalid key in {where}: it has characters that no key has; set it again")
     if key.startswith(LOGIN):
-        raise QuotaError(
+        raise SettingsError(
             f"{where} has a login to a plan, which only its own client may send (`paceline exec --login -- claude`): set an API key"
         )
     return key
@@ -368,25 +368,25 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
     """The base URL ``root`` and the key in ``environ``; ``none`` as the key of a server on this machine that needs none.
 
     Raises:
-        QuotaError: The URL or the key is missing, or the key is malformed; the message does not quote the key.
+        SettingsError: The URL or the key is missing, or the key is malformed; the message does not quote the key.
     """
     from urllib.parse import urlsplit
 
     if not provider.key_env:
-        raise QuotaError(no_keys(provider.name))
+        raise SettingsError(no_keys(provider.name))
     entry = PROVIDERS.get(base_of(provider.name))
     own = entry.own if entry is not None else ""
     if not root and entry is not None and entry.rootless:
-        raise QuotaError(f"no address is known for {provider.name}: {ROOTLESS}, or give one with --base-url")
+        raise SettingsError(f"no address is known for {provider.name}: {ROOTLESS}, or give one with --base-url")
     if not root:
         why = f", because it is your own: give it with --base-url {own}" if own else ": give one with --base-url"
-        raise QuotaError(f"no address is known for {provider.name}{why}")
+        raise SettingsError(f"no address is known for {provider.name}{why}")
     key = environ.get(provider.key_env, "").strip()
     if not key and not is_loopback(urlsplit(root).hostname or ""):
         instead = (
             f", or give your own server with --base-url {own}" if is_loopback(urlsplit(own).hostname or "") else ""
         )
-        raise QuotaError(f"no key for {provider.name}: set the environment variable {provider.key_env}{instead}")
+        raise SettingsError(f"no key for {provider.name}: set the environment variable {provider.key_env}{instead}")
     return root, checked_key(key, provider.key_env) or "none"
 
 

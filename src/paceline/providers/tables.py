@@ -13,7 +13,7 @@ from typing import Any, Final
 from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import KNOWN_UNITS, Quota, parse_quotas
-from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
+from paceline.core.results import PacelineWarning, SettingsError, Source, SourceKind
 from paceline.facts.lives import Life, newer_row
 from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
@@ -72,7 +72,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
         tier: ``2``, ``"2"``, ``"T2"``, ``"tier_2"``, ``"build"``; the table's lowest when not given.
 
     Raises:
-        QuotaError: The provider has no such tier; the message lists those it has.
+        SettingsError: The provider has no such tier; the message lists those it has.
     """
     full = provider_named(provider).name
     name = base_of(full)
@@ -80,7 +80,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
         return _lookup(name, model, tier, full == name)
     near = "" if is_provider(name) else did_you_mean(name, [*PROVIDERS, *ALIASES], cutoff=0.75).removeprefix("; ")
     if tier is not None:
-        raise QuotaError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
+        raise SettingsError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
     warnings.warn(
         f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: a rate is measured"
         f" until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
@@ -272,7 +272,7 @@ def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
     name = f"tier_{number}" if number.isdigit() else written
     known = tiers(provider)
     if name not in known:
-        raise QuotaError(
+        raise SettingsError(
             f"tier {tier!r} of {provider} is unknown (known: {', '.join(known)}){did_you_mean(name, known)}"
         )
     return name

@@ -9,7 +9,7 @@ import threading
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.status_app import status_app
 
@@ -25,7 +25,9 @@ class StatusServer:
 
     def __init__(self, limiter: Reporting, host: str, port: int, key: str | None) -> None:
         if key is None and not _is_loopback(host):
-            raise QuotaError(f"{host} can be reached from other machines, so that the page needs a key: give key=...")
+            raise SettingsError(
+                f"{host} can be reached from other machines, so that the page needs a key: give key=..."
+            )
         try:
             import uvicorn
         except ImportError as error:

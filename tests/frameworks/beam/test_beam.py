@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.integrations.beam import PacelineRateLimiter
 
 RATE = ["10 requests/s"]
@@ -63,7 +63,7 @@ def test_it_is_pickled_without_its_limiter(tmp_path):
 
 def test_wrong_arguments_are_errors_at_once(monkeypatch):
     monkeypatch.delenv("PACELINE_STORE", raising=False)
-    with pytest.raises(QuotaError, match="unknown unit"):
+    with pytest.raises(SettingsError, match="unknown unit"):
         PacelineRateLimiter("jobs", ["10 requets/s"])
     with pytest.raises(StoreError, match="store has a password"):
         PacelineRateLimiter("jobs", RATE, store="redis://:hunter2@host")

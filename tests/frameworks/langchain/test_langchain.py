@@ -137,7 +137,7 @@ async def test_rate_limiter_that_may_not_block():
     assert pace.acquire(blocking=False) is True
     assert pace.acquire(blocking=False) is False
     assert await pace.aacquire(blocking=False) is False
-    with pytest.raises(paceline.QuotaError, match="no quota for 'cals'"):
+    with pytest.raises(paceline.SettingsError, match="no quota for 'cals'"):
         PacelineRateLimiter(limiter, "cals")
 
 
@@ -340,9 +340,9 @@ def test_a_system_message_counts_and_stays(world, limiter):
 
 
 def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(paceline.QuotaError, match="max_tool_output_chars is 5"):
+    with pytest.raises(paceline.SettingsError, match="max_tool_output_chars is 5"):
         PacelineMiddleware(max_tool_output_chars=5)
-    with pytest.raises(paceline.QuotaError, match="max_input_tokens is 0"):
+    with pytest.raises(paceline.SettingsError, match="max_input_tokens is 0"):
         PacelineMiddleware(max_input_tokens=0)
 
 

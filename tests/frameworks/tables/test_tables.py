@@ -109,7 +109,7 @@ def test_a_dataset(ask, monkeypatch):
     assert isinstance(answered, datasets.Dataset)
     assert (answered["id"][:], answered["error"][:]) == ([3, 1], [None, None])
     assert isinstance(ask(datasets.Dataset.from_dict(COLUMNS).to_iterable_dataset()), datasets.Dataset)
-    with pytest.raises(paceline.QuotaError, match=r"one of its tables is rows\['train'\]"):
+    with pytest.raises(paceline.SettingsError, match=r"one of its tables is rows\['train'\]"):
         ask(datasets.DatasetDict({"train": datasets.Dataset.from_dict(COLUMNS)}))
 
 
@@ -126,9 +126,11 @@ def test_columns_of_pandas(ask):
     assert ask(table, prompt="{n}")["error"][0] == "invalid_row: 'n', which the template names, has no value"
     two = pd.DataFrame([["a", "b"]], columns=pd.MultiIndex.from_tuples([("q", "text"), ("q", "id")]))
     assert ask(two, prompt="{q_text}", key="q_id")["error"].isna().all()
-    with pytest.raises(paceline.QuotaError, match=r"rows: two columns have the same name \(text\): rename one of them"):
+    with pytest.raises(
+        paceline.SettingsError, match=r"rows: two columns have the same name \(text\): rename one of them"
+    ):
         ask(pd.DataFrame([["a", "b"]], columns=["text", "text"]))
-    with pytest.raises(paceline.QuotaError, match="row 1 is a str: give dicts"):
+    with pytest.raises(paceline.SettingsError, match="row 1 is a str: give dicts"):
         ask(pd.Series(["a"]))
 
 
