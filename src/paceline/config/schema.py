@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 from paceline import facts
 from paceline.config.settings import FileSettings, plain_text
-from paceline.config.sources import Place, Problems, SettingsSource, nested, warn
+from paceline.config.sources import Place, Problems, SettingsSource, nested
 from paceline.core.hints import why_missing
 from paceline.core.plan import OVERAGES, SHUTS
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import SettingsError, StoreError
+from paceline.core.results import SettingsError, StoreError, warn
 from paceline.pacing.allowances import check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S, Setting, declared

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import tomllib
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
-from paceline.core.results import PacelineWarning, SettingsError
+from paceline.core.results import SettingsError, warn
 from paceline.providers.registry import ALIASES, suggest
 from paceline.providers.tables import known_providers, models
 
@@ -35,7 +33,6 @@ FILE_MAX, KEYS_MAX, DEPTH_MAX = 1_000_000, 20_000, 6
 """Characters of a file; keys and levels of a YAML file whose lines are recorded."""
 
 HERE: Final = Path()
-PACKAGE: Final = __name__.partition(".")[0]
 
 Place = tuple[str, ...]
 """The path of a setting in its source, outermost name first, as written."""
@@ -100,14 +97,6 @@ def nested(path: Place, value: Any) -> Any:
 def dotted(path: Place) -> str:
     """The name of a setting; limits have colons, because the names of models have dots."""
     return (": " if path[0] in ("limits", "joint_limits", "defaults") else ".").join(path)
-
-
-def warn(message: str) -> None:
-    """Warn at the line that called this package, at any depth."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, PacelineWarning, stacklevel=level)
 
 
 def find_file(

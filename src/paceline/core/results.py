@@ -5,10 +5,13 @@ Inside of paceline a request ends with an outcome, which is a value. Its caller 
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 Cost = dict[str, float]
@@ -61,6 +64,19 @@ class PacelineError(Exception):
 
 class PacelineWarning(UserWarning):
     """A use of paceline that works, but not as well as it could; the message says what to do."""
+
+
+_BETWEEN = ("paceline", "asyncio", "contextlib")
+"""Packages whose calls lie between a warning and the line of the user's."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's that called this package, at any depth."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  (inspect is slow to import)
+    level = 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, PacelineWarning, stacklevel=level)
 
 
 class SettingsError(PacelineError, ValueError):

@@ -7,7 +7,6 @@ import inspect
 import logging
 import os
 import threading
-import warnings
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
-from paceline.core.results import PacelineWarning, SettingsError, StoreError, UnfinishedError
+from paceline.core.results import SettingsError, StoreError, UnfinishedError, warn
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
 from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal
@@ -200,7 +199,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
 
     def _warn(self, text: str) -> None:
         name = getattr(self._function, "__name__", type(self._function).__name__)
-        warnings.warn(f"map of {name}: {text}", PacelineWarning, stacklevel=2)
+        warn(f"map of {name}: {text}")
 
 
 class _Calls(Generic[T, R]):

@@ -6,11 +6,10 @@ They are paced as they are made. Found by reading and running google-genai 2.34 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from paceline.core.results import PacelineWarning
+from paceline.core.results import warn
 
 
 def makes_sessions(thing: Any) -> bool:
@@ -21,11 +20,9 @@ def makes_sessions(thing: Any) -> bool:
 def pace_sessions(api: Any, pace: Callable[[Any], None]) -> None:
     """Pace the session of every event loop, the present ones and those that are made later."""
     if any(getattr(api, f"_use_google_auth_{way}", bool)() for way in ("sync", "async")):
-        warnings.warn(
+        warn(
             "attach() does not pace google-genai with client certificates, which sends through google-auth; call"
-            " paceline.instrument(limiter) to pace the whole process",
-            PacelineWarning,
-            stacklevel=6,
+            " paceline.instrument(limiter) to pace the whole process"
         )
         return
     make = api._get_aiohttp_session  # noqa: SLF001

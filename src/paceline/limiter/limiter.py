@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import date
 from itertools import islice
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS, Cost
-from paceline.core.results import PacelineWarning, SettingsError
+from paceline.core.results import SettingsError, warn
 from paceline.limiter.past import watch
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.limits import Limits
@@ -399,5 +398,5 @@ def _settle(permit: Permit, result: object) -> None:
             permit.settle(result)
         except SettingsError as error:
             if isinstance(error, TokensApartError):
-                warnings.warn(f"{error}; the call stays charged as reserved", PacelineWarning, stacklevel=3)
+                warn(f"{error}; the call stays charged as reserved")
             permit.settle()

@@ -95,11 +95,6 @@ class ChainedScheduler(Scheduler):
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
 
     @property
-    def depth(self) -> int:  # type: ignore[override]
-        """See :class:`Scheduler`."""
-        return 8 if self._is_chained else 5
-
-    @property
     def _is_chained(self) -> bool:
         return bool(self.further) or self.account is not None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,7 +11,7 @@ from typing import Final, TypeVar
 
 from paceline.core.capacity import Learns
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule
-from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source, SourceKind
+from paceline.core.results import GIVEN, QuotaError, Source, SourceKind, warn
 from paceline.pacing.periods import in_days
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 
@@ -298,7 +297,7 @@ class Limits:
         """Warn with ``message``, once for each ``name``."""
         if name not in self._named:
             self._named.add(name)
-            warnings.warn(message, PacelineWarning, stacklevel=2)
+            warn(message)
 
 
 def _named(given: Mapping[str, T], home: str | None = None) -> dict[str, T]:

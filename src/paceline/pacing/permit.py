@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar, Token
@@ -23,7 +22,6 @@ from paceline.core.results import (
     NeverFitsError,
     Outcome,
     PacelineError,
-    PacelineWarning,
     PoolStoppedError,
     QueueFull,
     QueueFullError,
@@ -35,6 +33,7 @@ from paceline.core.results import (
     Stopped,
     StoreError,
     StoreLost,
+    warn,
 )
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lines import LEVELS, log
@@ -409,29 +408,26 @@ class Permit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._leave(error, stacklevel=4)
+        self._leave(error)
 
-    def _leave(self, error: BaseException | None, stacklevel: int) -> None:
-        """Close it at the end of a block, which ``error`` has left."""
-        if error is None:
-            self.close(forgotten=True, stacklevel=stacklevel)
-        elif isinstance(error, Exception):
+    def _leave(self, error: BaseException | None) -> None:
+        """Close it at the end of a block, which ``error`` has left; warn if the block has forgotten to settle it."""
+        if isinstance(error, Exception):
             self._failed(error, reported=False)
-        else:
+        elif error is not None:
             self.close()
+        elif self.reservation.open:
+            self._settle(None)
+            if any(map(self.reservation.cost.get, _REPORTED)):
+                warn(
+                    f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
+                    "permit.settle(response), or permit.settle() when the reserved cost is the true one"
+                )
 
-    def close(self, *, forgotten: bool = False, stacklevel: int = 2) -> None:
-        """Settle as reserved, if it is still open; warn if the caller has ``forgotten`` to settle it."""
-        if not self.reservation.open:
-            return
-        self._settle(None, answered=forgotten)
-        if forgotten and any(map(self.reservation.cost.get, _REPORTED)):
-            warnings.warn(
-                f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
-                "permit.settle(response), or permit.settle() when the reserved cost is the true one",
-                PacelineWarning,
-                stacklevel=stacklevel,
-            )
+    def close(self) -> None:
+        """Settle as reserved, if it is still open."""
+        if self.reservation.open:
+            self._settle(None, answered=False)
 
     def __repr__(self) -> str:
         state = "open" if self.open else "closed"
@@ -634,7 +630,7 @@ class Acquisition:
             pass
         finally:
             if permit.reservation.open:
-                permit._leave(error, stacklevel=5)
+                permit._leave(error)
 
 
 def waiter_of(acquisition: Acquisition) -> Waiter:
@@ -715,7 +711,7 @@ def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collecti
     told = f"{pool}: tokens is {total:,.15g}{why}: pass input_tokens and output_tokens, or one of them beside tokens"
     if not set(missing).isdisjoint(stated):
         raise TokensApartError(told)
-    warnings.warn(told, PacelineWarning, stacklevel=4)
+    warn(told)
 
 
 def _number(unit: str, amount: object) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count, islice
@@ -18,7 +17,7 @@ from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, NS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
-from paceline.core.results import GIVEN, PacelineWarning, QuotaError
+from paceline.core.results import GIVEN, QuotaError, warn
 from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import Health, HealthByHand
 from paceline.pacing.forks import Kin
@@ -231,11 +230,9 @@ class Pools:
         if not cost.get(REQUESTS, 1):  # no request is sent
             return
         for unit in sorted(self.own_units.pop(pool, set()).difference(cost)):
-            warnings.warn(
+            warn(
                 f"{pool}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
-                f" limiter.acquire({pool!r}, {unit}=1), or {unit}=0 if it uses none",
-                PacelineWarning,
-                stacklevel=3,
+                f" limiter.acquire({pool!r}, {unit}=1), or {unit}=0 if it uses none"
             )
 
     def warn_of_unmetered(self, pool: str, units: set[str]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,12 +26,12 @@ from paceline.core.results import (
     Expired,
     NeverFits,
     Outcome,
-    PacelineWarning,
     Reading,
     Refusal,
     Reservation,
     StoreLost,
     WaitUntil,
+    warn,
 )
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
@@ -121,7 +120,6 @@ class Scheduler:
 
     further: Sequence[Scheduler] = ()
     beside: Sequence[Scheduler] = ()  # all that its requests pass, of the account first
-    depth = 4  # how many calls of this package are above the wait of a thread, for warnings
     made = False
     """Whether this process has one."""
 
@@ -164,7 +162,7 @@ class Scheduler:
         if in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
-                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=self.depth)
+                warn(f"{self.pool.name}: {why}")
             except BaseException:  # warnings are errors here
                 self._withdraw(waiter)
                 raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from copy import copy
 from functools import cache, lru_cache
 from importlib import import_module
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from paceline import facts
 from paceline.core.hints import did_you_mean
-from paceline.core.results import PacelineWarning, SettingsError
+from paceline.core.results import SettingsError, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -332,7 +331,7 @@ def _plug_in() -> None:
             if provider.name not in PROVIDERS and provider.name not in _added:
                 register(provider)
         except Exception as error:  # noqa: BLE001  (another package's fault must not stop this program)
-            warnings.warn(f"provider {point.value!r} of {GROUP!r} is left out: {error}", PacelineWarning, stacklevel=2)
+            warn(f"provider {point.value!r} of {GROUP!r} is left out: {error}")
 
 
 @lru_cache(maxsize=256)

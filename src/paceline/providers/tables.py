@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
@@ -13,7 +12,7 @@ from typing import Any, Final
 from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import KNOWN_UNITS, Quota, parse_quotas
-from paceline.core.results import PacelineWarning, SettingsError, Source, SourceKind
+from paceline.core.results import SettingsError, Source, SourceKind, warn
 from paceline.facts.lives import Life, newer_row
 from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
@@ -81,11 +80,9 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     near = "" if is_provider(name) else did_you_mean(name, [*PROVIDERS, *ALIASES], cutoff=0.75).removeprefix("; ")
     if tier is not None:
         raise SettingsError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
-    warnings.warn(
+    warn(
         f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: a rate is measured"
-        f" until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
-        PacelineWarning,
-        stacklevel=2,
+        f" until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})"
     )
     return _without_table(provider, model)
 
@@ -105,7 +102,7 @@ def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -
         return _without_table(provider, model)
     row, matched, stated = found
     if remark := newer_row(table["limits"], row, matched, stated):
-        warnings.warn(f"{provider}/{matched}: {remark}", PacelineWarning, stacklevel=2)
+        warn(f"{provider}/{matched}: {remark}")
     about = _is_about(provider, model, row, matched)
     confidence = row["confidence"] if stated == asked and (about or model == DEFAULT) else ASSUMED
     sure = named and about and row["confidence"] != ASSUMED and stated in _equals(table, asked)
