@@ -12,7 +12,7 @@ import paceline
 from grids import some
 from paceline.config import parse_limit
 from paceline.core.quota import NS, Quota
-from paceline.core.results import QuotaError
+from paceline.core.results import SettingsError
 from paceline.emulator.rules import BucketRule
 from paceline.providers.registry import PROVIDERS, day_zone
 from paceline.stores.sqlite import SQLiteStore
@@ -74,7 +74,7 @@ def test_amounts_in_a_file(tmp_path, key, amounts, shown):
 def test_a_zone_that_is_none(tmp_path, amounts, message):
     file = tmp_path / "limits.yaml"
     file.write_text(f"limits:\n  google:\n    m: {amounts}\n")
-    with pytest.raises(QuotaError, match=message):
+    with pytest.raises(SettingsError, match=message):
         paceline.Limiter.load(file)
 
 

@@ -297,7 +297,7 @@ class TestAFaultyListener:
         assert "a timer failed" in caplog.text
 
     def test_what_cannot_be_called_is_said_at_once(self):
-        with pytest.raises(paceline.QuotaError, match="events is 'log': it must be a function or None"):
+        with pytest.raises(paceline.SettingsError, match="events is 'log': it must be a function or None"):
             paceline.Limiter(QUOTAS, events="log")
 
 

@@ -15,10 +15,10 @@ from paceline.core.results import (
     AcquireTimeoutError,
     NeverFits,
     NeverFitsError,
-    QuotaError,
     Refusal,
     RefusalKind,
     RefusalScope,
+    SettingsError,
 )
 from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
@@ -110,7 +110,7 @@ class TestNames:
         ],
     )
     def test_what_is_none_is_an_error_that_names_it(self, given, said):
-        with pytest.raises(QuotaError, match=said):
+        with pytest.raises(SettingsError, match=said):
             paceline.Limiter(OPENAI, joint_limits=given)
 
 
