@@ -17,6 +17,7 @@ from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.finish import Finish
 from paceline.providers.finish import finish_of as finished
+from paceline.providers.forms import table
 from paceline.providers.parse import count, error_in
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 from paceline.providers.verdict import Verdict, has_content, judge
@@ -26,12 +27,6 @@ log = logging.getLogger("paceline.providers")
 TOKEN_UNITS: Final = (TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
 
 BODY_MAX: Final = 64_000  # bytes of a body that are read
-
-# SDKs by the package of their exceptions, for a host that is unknown: a proxy, an emulator.
-_SDKS: Final = {
-    "openai": "openai", "anthropic": "anthropic", "groq": "groq", "mistralai": "mistral", "cohere": "cohere",
-    "google": "gemini", "botocore": "bedrock", "together": "together", "cerebras": "cerebras",
-}  # fmt: skip
 
 
 def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
@@ -443,7 +438,8 @@ def _provider_of(error: object, host: str, provider: str | None) -> Provider:
     if known is not None:
         return known
     packages = (cls.__module__.partition(".")[0] for cls in type(error).__mro__)
-    return provider_named(next((_SDKS[package] for package in packages if package in _SDKS), "generic"))
+    sdks = {row["sdk"]: name for name, row in table("dialects").items() if "sdk" in row}
+    return provider_named(next((sdks[package] for package in packages if package in sdks), "generic"))
 
 
 def _get(thing: object, name: str) -> Any:

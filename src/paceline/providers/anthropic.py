@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
+from paceline.providers.forms import pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
@@ -27,14 +27,6 @@ ENDPOINTS: Final = {"/messages": "messages", "/messages/count_tokens": COUNTING,
 # 1 500 to 3 000 tokens. Audio: assumption.
 MEDIA: Final = MediaTokens(image=1_600, small_image=1_600, audio=600, file=6_000)
 
-# Classes of models that share one limit (2026-10; the members 4, 4-0 and 4-1 from older copies of the page).
-_POOLS: Final = (
-    ("claude-opus-4*", "claude-opus-4x"),
-    ("claude-sonnet-4*", "claude-sonnet-4x"),
-    ("claude-fable-5*", "claude-fable-5"),
-    ("claude-mythos-5*", "claude-mythos-5"),
-    ("claude-3-5-haiku*", "claude-3-5-haiku"),
-)
 # Input beyond 200 000 tokens has limits of its own with the beta of 2025-08 (https://docs.anthropic.com/en/api/rate-limits,
 # 2025-09); later models have one limit for any length. The input is an estimate, which may be too low by a fifth.
 _LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
@@ -59,8 +51,7 @@ _REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for lo
 
 @lru_cache(maxsize=1_024)  # each estimate and each answer asks for it
 def _pool_of(model: str) -> str:
-    alias = parse.spelled(model)
-    return next((pool for pattern, pool in _POOLS if fnmatchcase(alias, pattern)), alias)
+    return pool_in("anthropic", parse.spelled(model))
 
 
 class Anthropic(BaseProvider):

@@ -20,26 +20,13 @@ from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import BaseProvider, token_cost
+from paceline.providers.forms import dialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
 _HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
 _ARN = re.compile(r"arn:[\w-]+:bedrock:([\w-]*):\d*:[\w-]+/(.+)", re.ASCII)
-
-# A model's burndown rate of output, and its maximum of output tokens (assumed from "64K to 128K"). First match.
-_MODELS: Final = (
-    ("*claude-opus-4-8*", 15.0, 128_000),
-    ("*claude-opus-5*", 10.0, 128_000),
-    ("*claude-sonnet-5*", 10.0, 128_000),
-    ("*claude-fable-5*", 10.0, 128_000),
-    ("*claude-3-7*", 5.0, 64_000),
-    ("*claude-opus-4*", 5.0, 64_000),
-    ("*claude-sonnet-4*", 5.0, 64_000),
-    ("*claude-haiku-4*", 5.0, 64_000),
-    ("*openai.gpt-5*", 10.0, 128_000),  # third party
-    ("*", 1.0, 64_000),
-)
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
 # The names of Converse, of Anthropic's bodies, of the metrics, of Llama's and of Titan's bodies.
@@ -124,7 +111,9 @@ def _first(found: Mapping[str, Any], names: tuple[str, ...]) -> int:
 
 @lru_cache(maxsize=1_024)
 def _model(model: str) -> tuple[float, int]:
-    return next((weight, most) for pattern, weight, most in _MODELS if fnmatchcase(model, pattern))
+    """A model's burndown rate of output, and its maximum of output tokens."""
+    rows = dialect("bedrock")["models"]
+    return next((weight, most) for pattern, weight, most in rows if fnmatchcase(model, pattern))
 
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:

@@ -1,25 +1,22 @@
-"""Hosts that speak OpenAI's API: one row each in ``DIALECTS``, and a function only for what differs.
-
-A plain row means: the input and the expected output are held, the reported usage is charged, each model is a pool, and
-headers report no quota. What a provider counts and reports, with sources, is noted in ``tables/<name>.toml``.
-"""
+"""Hosts that speak OpenAI's API: a row each in ``dialects.toml``, and a function only for what a row cannot say."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
+from paceline.providers.forms import dialect
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
-from paceline.providers.quota_headers import NOTHING, Documented
+from paceline.providers.quota_headers import Documented
 from paceline.providers.registry import PROVIDERS
 from paceline.providers.streams import JsonReader
 
@@ -31,75 +28,36 @@ FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compatibility:
-    """How a host differs from OpenAI.
-
-    Attributes:
-        costs: How it counts tokens.
-        units: Units that its headers report, beside the units of every cost.
-        codes: Error codes and statuses of its own, or with a meaning of its own.
-        modes: The values of ``service_tier`` whose requests have limits of their own.
-        documented: What it documents of its headers.
-        readings: Reads the quotas in headers that no other host has.
-        refine: Refines a refusal that ends by itself, from the refusal, the message and the headers.
-        wait_header: The header that says when to try again; as in :class:`~paceline.providers.common.BaseProvider`.
-        day_ends_in: As there.
-        usage: Refines the usage, from the usage and the object that reports it.
-        paths: Further paths, each with its endpoint; a group ``model`` names the model.
-        holds_cached: As in :class:`~paceline.providers.base.Provider`.
-        asks_usage: Whether its streams are asked for their usage; else all of them report it.
-    """
-
-    costs: CostRule = OpenAIDialect.costs
-    units: frozenset[str] = frozenset()
-    codes: Mapping[str, Refusal] = field(default_factory=dict)
-    modes: frozenset[str] = frozenset()
-    documented: Documented = NOTHING
-    readings: Callable[[Headers], list[Reading]] | None = None
-    refine: Callable[[Refusal, str, Headers], Refusal] = lambda refusal, _text, _headers: refusal
-    wait_header: str = ""
-    day_ends_in: str = ""
-    usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
-    paths: tuple[tuple[re.Pattern[str], str], ...] = ()
-    holds_cached: bool = False
-    asks_usage: bool = True
-
-
 class Compatible(OpenAIDialect):
-    """The provider in the row of ``DIALECTS`` that carries its name; without one, as an unknown host."""
+    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or a function of ``READS``, ``REFINES`` or ``COUNTS``."""
+
+    modes: Collection[str] = ()
+    """The values of ``service_tier`` whose requests have limits of their own."""
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
         entry = PROVIDERS[name]
-        self.dialect = DIALECTS.get(entry.api or name, UNDOCUMENTED)
-        self.costs, self.units, self.paths = (
-            self.dialect.costs,
-            self.dialect.units | OpenAIDialect.units,
-            self.dialect.paths,
-        )
-        self.codes, self.documented = self.dialect.codes, self.dialect.documented
-        self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
-        self.cache_s, self.holds_cached = entry.cache_s or OpenAIDialect.cache_s, self.dialect.holds_cached
-        self.asks_usage = self.dialect.asks_usage
+        self.api, self.cache_s = entry.api or name, entry.cache_s or OpenAIDialect.cache_s
+        row = dialect(self.api)
+        vars(self).update({field: ATTRIBUTES[field](said) for field, said in row.items() if field in ATTRIBUTES})
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
         call, tier = super().describe(path, body), as_text(body.get("service_tier"))
-        return replace(call, mode=tier) if call is not None and tier in self.dialect.modes else call
+        return replace(call, mode=tier) if call is not None and tier in self.modes else call
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
-        read = self.dialect.readings
+        read = READS.get(self.api)
         return super().readings(headers, now_s) if read is None else read(headers)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
-        refusal = super()._refined(refusal, error, text, headers)
+        refusal, refine = super()._refined(refusal, error, text, headers), REFINES.get(self.api)
         soon = refusal.kind in (RefusalKind.RATE, RefusalKind.CAPACITY)
-        return self.dialect.refine(refusal, text, headers) if soon else refusal
+        return refine(refusal, text, headers) if refine and soon else refusal
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        usage = super().usage(payload)
-        return usage and self.dialect.usage(usage, parse.usage_of(payload))
+        usage, refine = super().usage(payload), COUNTS.get(self.api)
+        return refine(usage, parse.usage_of(payload)) if usage and refine else usage
 
 
 # Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends.
@@ -111,8 +69,7 @@ def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
     return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
 
 
-# xAI: undocumented headers: only headers that prove their period count, because a minute's number must not pass for a
-# second's. A chat's completion leaves reasoning out.
+# xAI: a chat's completion leaves reasoning out.
 
 
 def _xai_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
@@ -184,10 +141,6 @@ def _fireworks_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusa
         reading for reading in _fireworks_readings(headers) if reading.remaining is not None and reading.remaining <= 0
     ]
     return replace(refusal, unit=empty[0].unit, period_s=60.0, limit=empty[0].limit) if len(empty) == 1 else refusal
-
-
-# Cerebras: resets are seconds to the end of the clock minute and of the UTC day, not to a full quota, so they are not
-# read. Which of its two counts a tokens header means is not documented; taken for all tokens, it can only be too slow.
 
 
 class Perplexity(Compatible):
@@ -353,117 +306,41 @@ class Ollama(Compatible):
         return super().usage(payload) or own
 
 
-UNDOCUMENTED: Final = Compatibility()
-"""A host whose counting and headers are not documented, or were not looked up."""
-DIALECTS: Final = {
-    "groq": Compatibility(
-        costs=CostRule(holds_maximum=True, counts_cached=False),
-        documented=Documented(
-            periods={"requests": DAY_S, "tokens": 60.0, "audio-seconds": 3_600.0},
-            assumed=frozenset({"requests"}),
-            alone=True,
-        ),
-        modes=frozenset({"flex"}),
-        holds_cached=True,  # "subtracted from your limits after processing" (console.groq.com/docs/prompt-caching, 2026)
-    ),
-    "mistral": Compatibility(
-        documented=Documented(known=True),
-        refine=_mistral_refusal,
-        asks_usage=False,  # 422 extra_forbidden; the last chunk has it (https://github.com/TabbyML/tabby/pull/4082, 2025-03)
-        paths=(
-            (re.compile(r"/v1/conversations(?:/[^/]+(?:/restart)?)?$"), "conversations"),
-            (re.compile(r"/v1/ocr$"), "ocr"),
-        ),
-    ),
-    "xai": Compatibility(costs=CostRule(holds_maximum=True), documented=Documented(known=True), usage=_xai_cost),
-    "deepseek": Compatibility(
-        costs=CostRule(slots=True),
-        codes={"429": Refusal(RefusalKind.RATE, unit=CONCURRENCY)},  # its only limit
-        usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
-    ),
-    **dict.fromkeys(("moonshot", "kimi_code"), Compatibility(refine=_moonshot_refusal)),
-    "zai": Compatibility(
-        refine=_zai_refusal,
-        codes={
-            **dict.fromkeys(("1113", "1309"), Refusal(RefusalKind.MONEY)),  # arrears; the plan has expired
-            "1302": Refusal(RefusalKind.RATE),
-            "1305": Refusal(RefusalKind.CAPACITY),
-            # the plan's hours; its week; others of docs.z.ai/api-reference/api-code with the same words (hermes-agent#103038, 2026-09-04)
-            **dict.fromkeys(("1308", "1310", *map(str, range(1316, 1322))), Refusal(RefusalKind.RATE, unit=PROMPTS)),
-        },
-    ),
-    "dashscope": Compatibility(
-        codes={
-            **dict.fromkeys(
-                ("insufficient_quota", "Throttling.AllocationQuota"),
-                Refusal(RefusalKind.RATE, unit=TOKENS, period_s=60.0),
-            ),
-            **dict.fromkeys(
-                ("limit_requests", "Throttling.RateQuota"), Refusal(RefusalKind.RATE, unit=REQUESTS, period_s=60.0)
-            ),
-        },
-        # DashScope's own paths (https://www.alibabacloud.com/help/en/model-studio/, 2026); of several, the last holds.
-        paths=(
-            (re.compile(r"/services/aigc/[\w-]{1,50}/[\w-]{1,50}$"), "images"),
-            (re.compile(r"/services/aigc/(?:text|multimodal)-generation/generation$"), "chat"),
-            (re.compile(r"/services/embeddings/[\w-]{1,50}/[\w-]{1,50}$"), "embeddings"),
-            (re.compile(r"/services/rerank/[\w-]{1,50}/[\w-]{1,50}$"), "rerank"),
-        ),
-    ),
-    "together": Compatibility(
-        readings=_together_readings,
-        codes={
-            "dynamic_request_limited": Refusal(RefusalKind.RATE, unit=REQUESTS),
-            "dynamic_token_limited": Refusal(RefusalKind.RATE, unit=TOKENS),
-        },
-        wait_header="x-ratelimit-reset",
-    ),
-    "fireworks": Compatibility(
-        costs=CostRule(uncached_unit=UNCACHED_INPUT_TOKENS, uncached_of=INPUT_TOKENS),
-        readings=_fireworks_readings,
-        refine=_fireworks_refusal,
-    ),
-    "openrouter": Compatibility(
-        readings=_openrouter_readings,
-        wait_header="x-ratelimit-reset",
-        usage=_openrouter_usage,
-        asks_usage=False,  # "has no effect. Full usage details are always included" (its SDK's ChatStreamOptions, 2026)
-    ),
-    "cerebras": Compatibility(
-        costs=CostRule(holds_maximum=True, holds_at_most=16_384, uncached_unit=UNCACHED_TOKENS),
-        documented=Documented(alone=True, known=True, resets=False),
-        wait_header="x-ratelimit-reset-{unit}-{period}",
-        holds_cached=True,  # "estimating the input tokens" (inference-docs.cerebras.ai, 2026)
-    ),
-    "perplexity": Compatibility(usage=_perplexity_usage, asks_usage=False),  # every chunk has the usage so far
-    # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
-    "sambanova": Compatibility(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
-    # https://docs.digitalocean.com/products/inference/reference/quota-specific-response-headers, 2026-06: resets are instants.
-    "digitalocean": Compatibility(
-        documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)
-    ),
-    "databricks": replace(
-        UNDOCUMENTED,
-        paths=((re.compile(r"/serving-endpoints/(?P<model>[^/]{1,200})/invocations$"), "chat"),),
-    ),
-    "ollama": replace(
-        UNDOCUMENTED,
-        paths=(
-            (re.compile(r"/api/(?:chat|generate)$"), "generate"),
-            (re.compile(r"/api/embed(?:dings)?$"), "embeddings"),
-        ),
-    ),
-    # https://docs.voyageai.com/reference, 2026; no headers are documented
-    "voyage": replace(
-        UNDOCUMENTED, paths=((re.compile(r"/v1/(?:multimodal|contextualized)embeddings$"), "embeddings"),)
-    ),
-    "replicate": Compatibility(
-        codes={"429": Refusal(RefusalKind.RATE, unit=REQUESTS)}, documented=Documented(periods={"": 60.0}, alone=True)
-    ),
-    # Headers of the backend: 20,000 requests a minute where GitHub's own limit is 10 (answers of 2025).
-    "github": Compatibility(readings=lambda _: []),
-    "cloudflare": Compatibility(
-        day_ends_in="UTC",  # https://developers.cloudflare.com/workers-ai/platform/pricing/, 2026
-        paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),),
-    ),
+def _refusal(kind: str, **said: Any) -> Refusal:
+    return Refusal(RefusalKind(kind), **said)
+
+
+ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "costs": lambda row: CostRule(**row),
+    "documented": lambda row: Documented(**row),
+    "codes": lambda rows: {code: _refusal(**row) for code, row in rows.items()},
+    "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
+    **dict.fromkeys(("modes", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said),
 }
+"""The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""
+
+READS: Final[Mapping[str, Callable[[Headers], list[Reading]]]] = {
+    "together": _together_readings,
+    "fireworks": _fireworks_readings,
+    "openrouter": _openrouter_readings,
+    # Headers of the backend: 20,000 requests a minute where GitHub's own limit is 10 (answers of 2025).
+    "github": lambda _: [],
+}
+"""What reads the quotas in headers that no other host has."""
+
+REFINES: Final[Mapping[str, Callable[[Refusal, str, Headers], Refusal]]] = {
+    "mistral": _mistral_refusal,
+    "fireworks": _fireworks_refusal,
+    "zai": _zai_refusal,
+    "moonshot": _moonshot_refusal,
+    "kimi_code": _moonshot_refusal,
+}
+"""What refines a refusal that ends by itself, from the refusal, the message and the headers."""
+
+COUNTS: Final[Mapping[str, Callable[[Usage, Mapping[str, Any]], Usage]]] = {
+    "xai": _xai_cost,
+    "deepseek": lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
+    "openrouter": _openrouter_usage,
+    "perplexity": _perplexity_usage,
+}
+"""What refines the usage, from the usage and the object that reports it."""

@@ -9,6 +9,7 @@ from math import inf, isfinite
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
+from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping
 from paceline.providers.registry import base_of, maker
 
@@ -121,28 +122,12 @@ class Embedder(NamedTuple):
 _UNKNOWN: Final = Embedder(32)
 """TEI takes 32 inputs unless its operator raises that (huggingface.co/docs/text-embeddings-inference/cli_arguments, 2026-11)."""
 
+_APIS: Final[Mapping[str, EmbeddingApi]] = {"gemini": _Gemini(), "cohere": _Cohere()}
+
 EMBEDDERS: Final = {
-    "openai": Embedder(2_048, 300_000),  # platform.openai.com/docs/api-reference/embeddings/create, 2026-11
-    "azure": Embedder(
-        2_048, 300_000
-    ),  # learn.microsoft.com/azure/ai-foundry/openai/how-to/embeddings, 2026-11; tokens as OpenAI
-    # "at most 100 requests can be in one batch" (its refusals of 2025-09 and 2026-01)
-    "gemini": Embedder(100, api=_Gemini(), counted=True),
-    "cohere": Embedder(
-        96, more={"input_type": "search_document"}, api=_Cohere()
-    ),  # docs.cohere.com/reference/embed, 2026-11
-    "voyage": Embedder(
-        1_000, 120_000
-    ),  # docs.voyageai.com/reference/embeddings-api, 2026-11: some models take more tokens
-    "jina": Embedder(2_048),  # "larger than the largest allowed size 2048" (a refusal of 2025-05)
-    "mistral": Embedder(
-        512, 16_384
-    ),  # "Too many inputs", "Too many tokens in batch. Max is 16384" (refusals of 2025-02 and 2026-05)
-    "dashscope": Embedder(10),  # alibabacloud.com/help/model-studio/text-embedding-synchronous-api, 2026-05
-    "deepinfra": Embedder(1_024),  # a refusal of 2024-05
-    "cloudflare": Embedder(100),  # WEAK: not looked up, as of GitHub
-    # docs.nvidia.com/nim/nemo-retriever/text-embedding/reference, 2026-11: models for retrieval require it
-    "nvidia": Embedder(32, more={"input_type": "passage"}),
+    name: Embedder(**row["embeddings"], api=_APIS.get(name, _UNKNOWN.api))
+    for name, row in table("dialects").items()
+    if "embeddings" in row
 }
 """The bounds of a request by provider; of one that is not here, and of servers like OpenAI's, TEI's default."""
 

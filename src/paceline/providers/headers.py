@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Final
 
 from paceline.core.results import Reading
 from paceline.providers import parse
+from paceline.providers.forms import table
 from paceline.providers.quota_headers import readings_in
 from paceline.providers.registry import provider_named
 
@@ -28,26 +28,6 @@ class HeaderLimits:
     retry_after_s: float | None
 
 
-# The beginning of a header's name, and whose it is; the first row that matches any header holds. Sources: tables/*.toml.
-_NAMES: Final = (
-    ("anthropic-ratelimit-", "anthropic"),
-    ("x-groq-", "groq"),
-    ("x-ratelimit-limit-audio-seconds", "groq"),
-    ("x-tokenlimit-", "together"),
-    ("x-ratelimit-limit-dynamic", "together"),
-    ("x-ratelimit-limit-req-", "mistral"),
-    ("x-ratelimit-limit-tokens-prompt", "fireworks"),
-    ("x-ratelimit-limit-tokens-generated", "fireworks"),
-    ("x-ratelimit-limit-requests-", "cerebras"),
-    ("x-ratelimit-limit-tokens-minute", "cerebras"),
-    ("x-ms-", "azure"),
-    ("apim-", "azure"),
-    ("x-ratelimit-limit-", "openai"),
-    ("x-ratelimit-remaining-", "openai"),
-    ("x-ratelimit-reset-", "openai"),
-)
-
-
 def limits_in(headers: object, provider: str | None = None, *, now_s: float | None = None) -> HeaderLimits:
     """Read the limits in the headers of an answer. Nothing learns from them: see :meth:`Limiter.observe`.
 
@@ -66,7 +46,8 @@ def limits_in(headers: object, provider: str | None = None, *, now_s: float | No
     """
     found = parse.headers_of(headers)
     if provider is None:
-        provider = next((name for start, name in _NAMES if any(header.startswith(start) for header in found)), "")
+        starts = ((name, tuple(row.get("headers", ()))) for name, row in table("dialects").items())
+        provider = next((name for name, start in starts if any(header.startswith(start) for header in found)), "")
     dialect = provider_named(provider) if provider else None
     read = readings_in if dialect is None else dialect.readings  # names that all servers use alike
     readings = read(found, time.time() if now_s is None else now_s)

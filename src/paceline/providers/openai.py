@@ -13,6 +13,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
+from paceline.providers.forms import pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
@@ -59,15 +60,6 @@ half a second for a character, seven times as slow as speech."""
 # Images: a 1024 x 1024 one is 85 + 4 * 170 tokens in high detail, any is 85 in low (OpenAI's vision guide, gpt-4o).
 # Audio: assumption, a minute at 10 tokens a second. Files: assumption, three pages of 1 500 tokens.
 MEDIA: Final = MediaTokens(image=765, small_image=85, audio=600, file=4_500)
-
-# Pools under another name than the model's, as refusals named them (2026-09).
-_POOLS: Final = (
-    ("gpt-realtime-mini", "gpt-4o-mini-realtime"),
-    ("gpt-realtime-2.1-mini", "gpt-4o-mini-realtime"),
-    ("gpt-realtime-1.5", "gpt-4o-realtime"),
-    ("gpt-realtime-2", "gpt-4o-realtime"),
-    ("gpt-image-2", "gpt-image"),
-)
 
 # Requests with more input than this are limited apart from the others of the model (2025 for gpt-4.1, 2026-09). The
 # input is an estimate, which may be too low by a fifth.
@@ -261,5 +253,4 @@ def _is_long(call: Call) -> bool:
 @lru_cache(maxsize=1_024)
 def _pool(model: str) -> str:
     base = model.split(":")[1] if model.startswith("ft:") else model
-    alias = parse.undated(base)
-    return next((pool for prefix, pool in _POOLS if alias.startswith(prefix)), alias) or model
+    return pool_in("openai", parse.undated(base)) or model

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -35,7 +35,7 @@ class Documented:
     """
 
     periods: Mapping[str, float] = field(default_factory=dict)
-    assumed: frozenset[str] = frozenset()
+    assumed: Collection[str] = ()
     alone: bool = False
     resets: bool = True
     known: bool = False

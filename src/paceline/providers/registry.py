@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.results import SettingsError, warn
+from paceline.providers.forms import dialect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,21 +59,6 @@ ALIASES: Final = facts.Lazy(
     )
 )
 """Other names of providers; ``-`` and ``_`` are the same."""
-
-IMPLEMENTATIONS: Final = {
-    "openai": "openai:OpenAI",
-    "anthropic": "anthropic:Anthropic",
-    "gemini": "gemini:Gemini",
-    "vertex": "gemini:Vertex",
-    "azure": "azure:Azure",
-    "cohere": "cohere:Cohere",
-    "bedrock": "bedrock:Bedrock",
-    "openrouter": "compatible:OpenRouter",
-    "perplexity": "compatible:Perplexity",
-    "replicate": "compatible:Replicate",
-    "ollama": "compatible:Ollama",
-}
-"""The module and the class of each API that is not a row of ``compatible.py``."""
 
 GROUP: Final = "paceline.providers"
 """The entry points under which an installed package offers providers of its own."""
@@ -345,7 +331,7 @@ def _load(name: str) -> Provider:
 
         _plug_in()
         return _added.get(name) or Generic(name)
-    module, _, class_name = IMPLEMENTATIONS.get(entry.api or name, "compatible:Compatible").partition(":")
+    module, _, class_name = dialect(entry.api or name).get("class", "compatible:Compatible").partition(":")
     make = cast("Callable[..., Provider]", getattr(import_module(f"paceline.providers.{module}"), class_name))
     return make(name, entry.key_env, entry.hosts, entry.encoding)
 
