@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from paceline.providers.forms import table
 from paceline.providers.parse import BOM, as_mapping, as_text, decode, error_in
 from paceline.providers.streams import frames, unpacked
 
@@ -38,13 +39,7 @@ _IDLE, _START, _CONTENT = (
     StreamEvent(StreamEventKind.CONTENT),
 )
 _PINGS: Final = frozenset({"ping", "keepalive"})
-_STARTS: Final = frozenset({
-    "message_start", "message-start", "content-start", "response.created", "response.queued", "response.in_progress",
-    "response.content_part.added", "conversation.response.started", "interaction.start", "interaction.status_update",
-    "messageStart", "initial-response", "codex.rate_limits", "codex.response.metadata",
-})  # fmt: skip
-"""The types of events that only announce: Anthropic's, Cohere's, OpenAI's, Mistral's, Google's, Bedrock's, and of ChatGPT's with Codex
-what is used of its plan (streams that clients have published, 2026)."""
+_STARTS: Final = frozenset(table("answers")["starts"])
 
 
 def _is_sound(raw: bytes) -> bool:

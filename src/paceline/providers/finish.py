@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from paceline.core.results import UnfinishedError
+from paceline.providers.forms import table
 from paceline.providers.parse import MAPPING, as_mapping, as_text, error_in
 
 
@@ -103,26 +104,10 @@ PROBLEMS: Final = {
 BROKEN: Final = "the provider broke off the answer"
 """What is said of an answer with a text that is as good as empty."""
 
-_WORDS: Final = {
-    State.CUT_OFF: "length max_tokens max_output_tokens max_length model_length model_context_window_exceeded token_limit maximum_tokens "
-    "error_limit time_limit incomplete max_messages steered continuation alternative_status_truncated_final",
-    State.BLOCKED: "content_filter content_filtered contentfilter guardrail_intervened error_toxic sensitive safety recitation language "
-    "blocklist prohibited_content spii model_armor jailbreak escalation pup_limited_disabled image_safety image_prohibited_content "
-    "image_recitation alternative_status_content_filter",
-    State.DECLINED: "refusal",
-    State.PAUSED: "pause_turn compaction",
-    State.EMPTY: "error failed cancelled abort timeout load not_finished malformed_function_call malformed_response malformed_model_output "
-    "malformed_tool_use unexpected_tool_call too_many_tool_calls missing_thought_signature no_image image_other "
-    "insufficient_system_resource network_error",
-}
-STATES: Final = {word: state for state, words in _WORDS.items() for word in words.split()}
-"""The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text.
+_ANSWERS: Final = table("answers")
 
-Sources, 2026-11: platform.openai.com/docs/api-reference (chat, responses); platform.claude.com, stop reasons;
-ai.google.dev/api/generate-content#FinishReason, and the types of the SDKs of these three; docs.cohere.com/reference/chat; docs.mistral.ai/api;
-docs.aws.amazon.com/bedrock, Converse (``stopReason``) and the parameters of each model; docs.ollama.com/api;
-huggingface.github.io/text-generation-inference; cloud.ibm.com/apidocs/watsonx-ai; api-docs.deepseek.com; docs.z.ai;
-yandex.cloud/docs, foundation models; help.aliyun.com, model studio."""
+STATES: Final = {reason: State(state) for state, reasons in _ANSWERS["reasons"].items() for reason in reasons}
+"""The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text."""
 
 
 _LISTS: Final = list, tuple  # a union of types takes several times as long to check
@@ -138,29 +123,13 @@ class _Kind(Enum):
 
 _SAID, _THOUGHT, _WORDS_OF, _CALL, _DATA = _Kind
 
-_FIELDS: Final = {
-    "content": _SAID, "parts": _SAID, "text": _SAID, "transcript": _SAID, "reasoningText": _SAID, "citationsContent": _SAID,
-    "reasoning_content": _THOUGHT, "reasoning": _THOUGHT, "thinking": _THOUGHT, "reasoningContent": _THOUGHT, "summary": _THOUGHT,
-    "tool_plan": _THOUGHT,
-    "refusal": _WORDS_OF,
-    "tool_calls": _CALL, "function_call": _CALL, "functionCall": _CALL, "toolUse": _CALL,
-    "audio": _SAID,
-    "images": _DATA, "image": _DATA, "inlineData": _DATA, "inline_data": _DATA, "result": _DATA,
-}  # fmt: skip
-"""What the fields of messages, blocks, items and parts contain."""
 
-_TYPES: Final = {
-    "text": _SAID, "output_text": _SAID, "message": _SAID, "summary_text": _SAID, "reasoning_text": _SAID, "refusal": _SAID,
-    "thinking": _THOUGHT, "reasoning": _THOUGHT, "thought": _THOUGHT,
-    "tool_use": _CALL, "function_call": _CALL, "custom_tool_call": _CALL, "function": _CALL, "custom": _CALL,
-    "computer_call": _CALL, "local_shell_call": _CALL, "apply_patch_call": _CALL,
-    "image_generation_call": _SAID, "image": _DATA, "output_image": _DATA,
-}  # fmt: skip
-"""What the parts with a ``type`` are. One of another type, such as the search of a server, is no part of the answer."""
+def _kinds(names: Mapping[str, list[str]]) -> dict[str, _Kind]:
+    """The kinds of what has these names, by name."""
+    return {name: kind for kind in _Kind for name in names.get(kind.value, ())}
 
 
-_UNNAMED: Final = frozenset({"computer_call", "local_shell_call", "apply_patch_call"})
-"""The calls of a client's tools that have no name but their type (Responses, 2026-11)."""
+_FIELDS, _TYPES = _kinds(_ANSWERS["fields"]), _kinds(_ANSWERS["types"])
 
 
 class AnswerForm(NamedTuple):
@@ -183,64 +152,17 @@ class AnswerForm(NamedTuple):
 
 _BLOCKS: Final = ("promptFeedback.blockReason", "prompt_feedback.block_reason")
 
-FORMS: Final = (
-    AnswerForm(
-        "chat completions, completions", ("choices",), {"choices.0.message": _SAID, "choices.0.text": _SAID},
-        ("choices.0.finish_reason",),
-    ),
-    AnswerForm(
-        "Gemini generateContent", ("candidates", *_BLOCKS), {"candidates.0.content": _SAID},
-        ("candidates.0.finishReason", "candidates.0.finish_reason", *_BLOCKS),
-    ),
-    AnswerForm("Anthropic messages", ("content",), {"content": _SAID}, ("stop_reason",)),
-    AnswerForm("Cohere v2 chat, Ollama chat", ("message.role", "message.content"), {"message": _SAID}, ("finish_reason", "done_reason")),
-    AnswerForm("Bedrock Converse, Nova", ("output.message",), {"output.message": _SAID}, ("stopReason",)),
-    AnswerForm("DashScope messages", ("output.choices",), {"output.choices.0.message": _SAID}, ("output.choices.0.finish_reason",)),
-    AnswerForm("DashScope text", ("output.text",), {"output.text": _SAID}, ("output.finish_reason",)),
-    AnswerForm("OpenAI responses, Replicate", ("output",), {"output": _SAID}, ("incomplete_details.reason", "status")),
-    AnswerForm("Mistral on Bedrock", ("outputs.0.stop_reason",), {"outputs.0.text": _SAID}, ("outputs.0.stop_reason",)),
-    AnswerForm("Gemini interactions, Mistral conversations", ("outputs",), {"outputs": _SAID}, ("status",)),
-    AnswerForm("Titan", ("results.0.outputText",), {"results.0.outputText": _SAID}, ("results.0.completionReason",)),
-    AnswerForm("watsonx", ("results.0.generated_text",), {"results.0.generated_text": _SAID}, ("results.0.stop_reason",)),
-    AnswerForm("Llama on Bedrock", ("generation",), {"generation": _SAID}, ("stop_reason",)),
-    AnswerForm("Cohere generate", ("generations",), {"generations.0.text": _SAID}, ("generations.0.finish_reason",)),
-    AnswerForm(
-        "Aleph Alpha, AI21", ("completions",), {"completions.0.completion": _SAID, "completions.0.data.text": _SAID},
-        ("completions.0.finish_reason", "completions.0.finishReason.reason"),
-    ),
-    AnswerForm("Anthropic completions", ("completion",), {"completion": _SAID}, ("stop_reason",)),
-    AnswerForm(
-        "Ollama generate", ("response",), {"response": _SAID, "thinking": _THOUGHT}, ("done_reason",),
-    ),
-    AnswerForm("text generation inference", ("generated_text",), {"generated_text": _SAID}, ("details.finish_reason",)),
-    AnswerForm("text generation inference, listed", ("0.generated_text",), {"0.generated_text": _SAID}, ("0.details.finish_reason",)),
-    AnswerForm("Cloudflare", ("result.response",), {"result.response": _SAID, "result.tool_calls": _CALL}),
-    AnswerForm("Yandex", ("result.alternatives",), {"result.alternatives.0.message": _SAID}, ("result.alternatives.0.status",)),
-    AnswerForm("Reka", ("responses.0.message",), {"responses.0.message": _SAID}, ("responses.0.finish_reason",)),
-    AnswerForm("Vertex AI predict", ("predictions.0.content",), {"predictions.0.content": _SAID}),
-    AnswerForm("Cohere v1 chat, ERNIE", ("finish_reason",), {"text": _SAID, "result": _SAID, "tool_calls": _CALL}, ("finish_reason",)),
-    AnswerForm("transcriptions", ("text",), {"text": _SAID}, generates=False),
-)  # fmt: skip
-"""The forms of answers; the first one whose path is there holds. Of several choices the first one is the answer."""
-
-_SAID_OF_IT: Final = (
-    "candidates.0.finishMessage", "promptFeedback.blockReasonMessage", "stop_details.explanation", "candidates.0.finish_message",
-    "prompt_feedback.block_reason_message",
-)  # fmt: skip
-"""Where an API explains the reason; an SDK may have names of its own."""
+FORMS: Final = tuple(
+    AnswerForm(row["api"], tuple(row["has"]), _kinds(row), tuple(row.get("why", ())), row.get("generates", True))
+    for row in _ANSWERS["forms"]
+)
+"""The forms of answers; the first one whose path is there holds."""
 
 WORDS_MAX: Final = 1_000
 """Characters of what a model or a filter says in a message: an excuse, and not an answer."""
 
 _FIRST: Final = frozenset(path.partition(".")[0] for form in FORMS for path in form.has)
 """The fields by which forms are recognised."""
-
-_ENVELOPE: Final = frozenset({
-    "id", "object", "created", "created_at", "model", "modelVersion", "model_version", "responseId", "response_id", "usage", "usageMetadata",
-    "usage_metadata", "meta", "metadata", "stop_reason", "system_fingerprint", "service_tier", "type", "role", "status", "warnings",
-    "done", "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "provider", "sdk_http_response",
-})  # fmt: skip
-"""The fields of an answer that are about it. What an API that generates no text has beside them is its result."""
 
 
 @dataclass(slots=True)
@@ -293,7 +215,7 @@ class _Read:
             with suppress(ValueError, RecursionError):  # of a tool that takes a text, or cut off
                 arguments = json.loads(arguments)
         name = as_text(call.get("name")) or as_text(call.get("type"))
-        if call.get("name") or name in _UNNAMED:
+        if call.get("name") or name in _ANSWERS["unnamed_calls"]:
             self.calls.append({"name": name, "arguments": arguments})
 
     def texts(self) -> tuple[str, str]:
@@ -336,7 +258,9 @@ def finish_of(body: Any) -> Finish:
         return _of_data(body)
     found, text, thoughts = _read(body, form)
     state, reason = _state(body, form, found, text)
-    words = "".join(found.words) or next((said for path in _SAID_OF_IT if (said := as_text(_at(body, path)))), "")
+    words = "".join(found.words) or next(
+        (said for path in _ANSWERS["said_of_it"] if (said := as_text(_at(body, path)))), ""
+    )
     if not text and found.data:
         text = _as_json(found.data)
     return Finish(state, reason, text, thoughts, tuple(found.calls), words)
@@ -388,7 +312,7 @@ def _of_data(body: Any) -> Finish:
     """The finish of an answer without a generated text: its result as JSON."""
     if not isinstance(body, MAPPING):
         return Finish(State.COMPLETE if body else State.EMPTY, text=_as_json(body))
-    rest = {name: value for name, value in body.items() if name not in _ENVELOPE and value is not None}
+    rest = {name: value for name, value in body.items() if name not in _ANSWERS["envelope"] and value is not None}
     if not rest:
         job = "id" in body and as_text(body.get("status"))  # it is made later
         return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
@@ -426,11 +350,10 @@ def _reason(body: Any, paths: tuple[str, ...]) -> str:
 
 
 _IN_EVENTS: Final = (
-    *dict.fromkeys(path for form in FORMS for path in form.why if path != "status"), "delta.stop_reason", "delta.finish_reason",
-    "response.incomplete_details.reason", "completionReason", "messageStop.stopReason",
-)  # fmt: skip
-"""Where the events of streams have the reason: as whole answers do, in Anthropic's and Cohere's ``delta``, in OpenAI's ``response``, and
-Titan and Nova in the chunks of Bedrock's InvokeModelWithResponseStream."""
+    *dict.fromkeys(path for form in FORMS for path in form.why if path != "status"),
+    *_ANSWERS["why_in_events"],
+)
+"""Where the events of streams have the reason."""
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -458,20 +381,11 @@ def state_in(event: Any) -> State | None:
     return STATES.get(reason) or (State.TOOL_CALL if reason in _CALLS else State.COMPLETE)
 
 
-BLOCKED_CODES: Final = frozenset({
-    "content_filter", "content_policy_violation", "moderation_blocked", "responsibleaipolicyviolation", "data_inspection_failed",
-    "datainspectionfailed", "invalid_prompt", "1301", "sensitive_words_detected",
-})  # fmt: skip
-"""The codes of errors by which a provider blocks a prompt, in lower case: OpenAI, Azure, DashScope and Z.ai (2026-11)."""
-
-BLOCKED_TEXTS: Final = ("content filtering policy", "content exists risk", "violates usage guidelines")
-"""What the messages of such errors say where their codes do not: Anthropic, DeepSeek, xAI (2026-11)."""
-
-
 def blocks(payload: Any) -> bool:
     """Whether an error of the provider says that its filter has blocked the prompt or the answer."""
     error = error_in(payload) or {}
     inner = as_mapping(error.get("innererror"))
     codes = {str(one.get(name)).lower() for one in (error, inner) for name in ("code", "type")}
     said = as_text(error.get("message")).lower()
-    return bool(codes & BLOCKED_CODES) or any(text in said for text in BLOCKED_TEXTS)
+    known = table("errors")["blocked"]
+    return not codes.isdisjoint(known["codes"]) or any(text in said for text in known["texts"])

@@ -7,72 +7,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from paceline.core.results import Refusal, RefusalKind
+from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping, as_text, message_of
 
-_CODES: Final = {  # of several, the first kind holds
-    RefusalKind.MONEY: (
-        "402 insufficient_quota credit_balance_exhausted billing_hard_limit_reached billing_not_active billing_error"
-        " enforced_spend_limit_reached contract_spend_limit_reached"  # Anthropic
-        " exceeded_current_quota_error"  # Moonshot
-        " arrearage prepaidbilloverdue postpaidbilloverdue accountoverdueerror"  # DashScope, Ark
-        " setlimitexceeded budget_exceeded not_enough_balance balance_not_enough insufficient_balance insufficient_credits insufficient_funds out_of_credits"
-        " base_resp_1008"  # MiniMax
-    ),
-    RefusalKind.CAPACITY: (
-        "498 503 529 server_is_overloaded service_unavailable_error resource_unavailable overloaded_error engine_overloaded_error"
-        " model_capacity_exhausted serveroverloaded server_overloaded capacity_exceeded"  # Google, Ark
-        " queue_exceeded service_tier_capacity_exceeded 3505 system_capacity"  # Cerebras, Mistral, Azure
-        " modelnotreadyexception serviceunavailableexception unavailable"  # AWS, Google
-    ),
-    RefusalKind.GROWTH: "slow_down ramp_limit_exceeded limit_burst_rate throttling.burstrate requestbursttoofast",
-    RefusalKind.NEVER_FITS: "413 request_too_large max_tokens_too_large servicequotaexceededexception",
-    RefusalKind.RATE: (
-        "429 rate_limit_exceeded rate_limit_error too_many_requests rate_limit_reached_error resource_exhausted"
-        " requestlimitexceeded throttlingexception ratelimitreached ratelimitexceeded userratelimitexceeded throttling base_resp_1002 base_resp_1039"
-    ),
-}
-ORDER: Final = list(_CODES)
+_REFUSALS: Final = {RefusalKind(kind): row for kind, row in table("errors")["refusals"].items()}
+ORDER: Final = list(_REFUSALS)
 """The kinds, the one first that holds where an error names several."""
-MEANINGS: Final = {code: Refusal(kind) for kind, codes in _CODES.items() for code in codes.split()}
+MEANINGS: Final = {code: Refusal(kind) for kind, row in _REFUSALS.items() for code in row["codes"]}
 """The refusal that a code means, by its name in lower case; an HTTP status is one."""
 
 _SPENT = re.compile(r"\w{1,40}_(?:spend|usage)_limit_exceeded")
 
-_WORDS: Final = (
-    # Of a status that has another meaning, too: 400, 401, 403, 412, 429, 500, 503.
-    (
-        RefusalKind.MONEY,
-        re.compile(
-            r"insufficient (?:account )?(?:balance|credits?|funds)|balance (?:is |too )?(?:insufficient|not enough|too low)|not enough (?:balance|credits?)"
-            r"|credit balance is too low|overdue balance|in arrears|out of credits|all available credits|purchase more credits|key limit exceeded|add (?:more )?credits"
-            r"|spend(?:ing)?[ -](?:limit|cap|based)|past invoices|credits? (?:are|is|balance is) depleted|exceeds your quota of .{1,40}credits"
-            r"|specified api usage limits|budget has been exceeded|exceeded budget|billing (?:hard )?limit|余额不足|欠费|账户余额",
-            re.IGNORECASE,
-        ),
-    ),
-    (
-        RefusalKind.CAPACITY,
-        re.compile(
-            r"\boverloaded\b|high (?:demand|traffic|load)|receiving too many requests|\bat (?:maximum |full )?capacity\b|^error from provider|no (?:available )?capacity|capacity (?:is )?(?:exceeded|exhausted|constrain)"
-            r"|model (?:is )?(?:currently |too )?busy|server (?:is )?(?:currently |too )?busy|rate-limited upstream"
-            r"|^resource exhausted\. please try again later|系统繁忙|服务繁忙|负载过高|访问量过大",
-            re.IGNORECASE,
-        ),
-    ),
-    (
-        RefusalKind.GROWTH,
-        re.compile(r"maximum usage increase rate|(?:rate|traffic) increased too (?:quickly|fast)|acceleration limit", re.IGNORECASE),
-    ),
-    (
-        RefusalKind.RATE,
-        re.compile(r"(?:rate|request|usage) limit|too many requests|quota is exceeded|QpsOverFlow|频率|速率限制|限流", re.IGNORECASE),
-    ),
-)  # fmt: skip
-_READ: Final = {
-    RefusalKind.MONEY: (None, 400, 401, 402, 403, 412, 429), RefusalKind.CAPACITY: (None, 429, 503), RefusalKind.GROWTH: (None, 429),
-    RefusalKind.RATE: (None, 403, 500, 503),
-}  # fmt: skip
-"""The statuses at which words are read; ``None``: of an error inside an answer."""
+_WORDS: Final = [
+    (kind, re.compile("|".join(row["words"]), re.IGNORECASE), row["at"])
+    for kind, row in _REFUSALS.items()
+    if "words" in row
+]
+"""What the words of an error mean, and the statuses at which they are read."""
+
 _REFUSING: Final = (None, 413, 429, 498, 502, 503, 504, 529)
 """The statuses of refusals that are not about money, and ``None``, of an error inside an answer; at a 403 or 500 a code or words must say so."""
 
@@ -121,7 +73,7 @@ def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator
     the words of a 400 count only in a message to the owner of the account. The message of a 500 must begin with them.
     """
     if status == 500:
-        yield from (kind for kind, words in _WORDS if status in _READ[kind] and words.match(text))
+        yield from (kind for kind, words, at in _WORDS if status in at and words.match(text))
         return
     if status in (400, 401, 403):
         if any(" " not in code and _OTHER.search(code) for code in codes) or _BAD_KEY.match(text):
@@ -129,7 +81,7 @@ def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator
         if status == 400 and not _ABOUT_MONEY.match(text):
             return
         text = _QUOTED.sub(" ", text)
-    yield from (kind for kind, words in _WORDS if status in _READ[kind] and words.search(text))
+    yield from (kind for kind, words, at in _WORDS if (status or 0) in at and words.search(text))
 
 
 def refuses_key(status: int, error: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from paceline.core.quota import DAY_S, MONTH_S
 from paceline.providers.base import Headers, Usage
+from paceline.providers.forms import table
 
 MAX_WAIT_S: Final = 366 * DAY_S  # a wait or reset beyond a year is nonsense
 MAX_COUNT: Final = 1e15  # so is a limit, a remainder or a count beyond this
@@ -218,6 +219,11 @@ def count(value: Any) -> int:
     return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
 
 
+def first_count(found: Mapping[str, Any], names: Iterable[str]) -> int:
+    """The first count under one of ``names``; 0 for none."""
+    return next(filter(None, map(count, map(found.get, names))), 0)
+
+
 def seconds(value: Any) -> float:
     """A length in seconds out of JSON, where some servers write it as a text; 0 for anything else."""
     found = number(value) if isinstance(value, str) else value
@@ -421,22 +427,9 @@ _FORMS: Final[tuple[Callable[[Mapping[str, Any]], Mapping[str, Any] | None], ...
 )
 """The forms of errors; an empty one is no error, and ends the search."""
 
-_STATED: Final = {
-    status: names.split()
-    for status, names in {
-        400: "invalid_request_error INVALID_ARGUMENT validationexception",
-        401: "authentication_error invalid_api_key UNAUTHENTICATED",
-        403: "permission_error PERMISSION_DENIED",
-        404: "not_found_error NOT_FOUND model_not_found",
-        413: "request_too_large",
-        429: "rate_limit_error rate_limit_exceeded RESOURCE_EXHAUSTED throttlingexception",
-        500: "api_error server_error internal_server_error INTERNAL internalserverexception modelstreamerrorexception",
-        503: "UNAVAILABLE serviceunavailableexception",
-        504: "timeout_error DEADLINE_EXCEEDED modeltimeoutexception",
-        529: "overloaded_error",
-    }.items()
+_STATUSES: Final = {
+    name.lower(): int(status) for status, names in table("errors")["statuses"].items() for name in names
 }
-_STATUSES: Final = {name.lower(): status for status, names in _STATED.items() for name in names}
 
 
 def stated_status(error: Mapping[str, Any]) -> int | None:

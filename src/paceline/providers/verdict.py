@@ -18,6 +18,7 @@ from paceline.core.results import Refusal
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
 from paceline.providers.events import Splitter, StreamEventKind, splitter_of
+from paceline.providers.forms import table
 from paceline.providers.parse import BOM, MAPPING, as_mapping, decode
 
 log = logging.getLogger("paceline.providers")
@@ -325,13 +326,7 @@ def _unreadable(body: bytearray, why: str) -> Judged:
     return Judged(Verdict.UNREADABLE, UNREADABLE_STATUS, why=why, start=bytes(body[:START_KEPT]))
 
 
-_RESULTS: Final = (
-    "data", "embeddings", "results", "messages", "output", "outputs", "output_text", "content", "text", "response", "result", "predictions",
-    "prediction", "generations", "generation", "generated_text", "completion", "completions", "embedding", "images",
-    "artifacts", "pages", "promptFeedback", "prompt_feedback", "stop_reason", "done", "outputText", "answer", "segments",
-    "job_id", "task_id", "input_tokens",
-)  # fmt: skip
-"""Fields: the answer of some API has one of them. It may be empty: a search without hits, a recording of silence."""
+_RESULTS: Final[list[str]] = table("answers")["results"]
 
 
 def has_result(payload: Any, *, strict: bool = True) -> bool:
