@@ -13,15 +13,13 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
-from paceline.providers.forms import pool_in
+from paceline.providers.forms import dialect, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
 
-# Batches have limits of their own, and so has count_tokens: "count_tokens" in the table. A chat in OpenAI's form has the limits of messages
-# (https://platform.claude.com/docs/en/api/openai-sdk, 2026).
-ENDPOINTS: Final = {"/messages": "messages", "/messages/count_tokens": COUNTING, "/chat/completions": "messages"}
+_OWN: Final = dialect("anthropic")
 
 # Images: width * height / 750 (Anthropic's vision guide), at most about 1 600. Files: assumption, three pages of
 # 1 500 to 3 000 tokens. Audio: assumption.
@@ -35,11 +33,6 @@ _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[
 
 _BESIDE: Final = frozenset({"compaction", "advisor_message"})
 """The iterations that are charged, and no part of the sums of an answer."""
-
-_COUNTS: Final = (
-    ("cache_read_input_tokens", ""), ("cache_creation_input_tokens", ""), ("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"),
-)  # fmt: skip
-"""What usage counts: read from the cache, written to it, other input, output; each with OpenAI's name for it."""
 
 _MODE = re.compile(
     r"\b(?:fast mode|long context|priority tier|message batch)|\b[\d,]{1,20} (?!input |output )[a-z-]{1,20} (?:[a-z-]{1,20} ){0,2}?(?:(?:in|out)put )?"
@@ -63,8 +56,8 @@ class Anthropic(BaseProvider):
     events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to one of ``ENDPOINTS``; the estimate's weights follow the model's tokenizer."""
-        endpoint = parse.endpoint_of(path, ENDPOINTS)
+        """Describe a request to one of its ``endpoints``; the estimate's weights follow the model's tokenizer."""
+        endpoint = parse.endpoint_of(path, _OWN["endpoints"])
         if endpoint is None:
             return None
         if endpoint == COUNTING:
@@ -101,10 +94,12 @@ class Anthropic(BaseProvider):
         """
         found = parse.usage_of(payload)
         parts = _counted(found)
+        names = _OWN["counts"]
         cached, written, fresh, output = (
-            sum(count(one.get(name)) or count(one.get(openai)) for one in parts) for name, openai in _COUNTS
+            sum(parse.first_count(one, names[part]) for one in parts)
+            for part in ("cached", "written", "input", "output")
         )
-        told = any(name in one for one in parts for name in _COUNTS[-1])
+        told = any(name in one for one in parts for name in names["output"])
         usage = parse.make_usage(fresh + cached + written, output if told else None, cached, written)
         if usage is None:
             return None

@@ -29,13 +29,7 @@ _HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.ama
 _ARN = re.compile(r"arn:[\w-]+:bedrock:([\w-]*):\d*:[\w-]+/(.+)", re.ASCII)
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
-# The names of Converse, of Anthropic's bodies, of the metrics, of Llama's and of Titan's bodies.
-_TEXTS: Final = ("system", "prompt", "inputText", "texts", "inputImage", "images", "inputs")
-_INPUT: Final = ("inputTokens", "input_tokens", "inputTokenCount", "prompt_token_count", "inputTextTokenCount")
-_OUTPUT: Final = ("outputTokens", "output_tokens", "outputTokenCount", "generation_token_count")
-_CACHE_READ: Final = ("cacheReadInputTokens", "cache_read_input_tokens", "cacheReadInputTokenCount")
-_CACHE_WRITE: Final = ("cacheWriteInputTokens", "cache_creation_input_tokens", "cacheWriteInputTokenCount")
-_MAXIMUM: Final = ("maxTokens", "max_tokens", "max_new_tokens", "max_gen_len", "max_tokens_to_sample", "maxTokenCount")
+_OWN: Final = dialect("bedrock")
 
 
 class Bedrock(BaseProvider):
@@ -63,7 +57,7 @@ class Bedrock(BaseProvider):
             return None
         arn = _ARN.fullmatch(match[1])
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
-        parts = [*_messages(body), *(body.get(key) for key in _TEXTS)]
+        parts = [*_messages(body), *(body.get(key) for key in _OWN["texts"])]
         schemas = body.get("tools") or body.get("toolConfig")
         name = f"{region}/{model}"[:200] if region else model[:200]
         most = 0 if "embed" in model else _max_output_tokens(body)
@@ -85,8 +79,9 @@ class Bedrock(BaseProvider):
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
         found = as_mapping(payload.get(_METRICS)) or parse.usage_of(payload)
-        cached, written = _first(found, _CACHE_READ), _first(found, _CACHE_WRITE)
-        fresh, output = _first(found, _INPUT), parse.output_in(found, _OUTPUT)
+        names = _OWN["counts"]
+        cached, written, fresh = (parse.first_count(found, names[part]) for part in ("cached", "written", "input"))
+        output = parse.output_in(found, names["output"])
         results = payload.get("results")  # Titan counts each of its results
         if not output and isinstance(results, list):
             output = sum(count(as_mapping(result).get("tokenCount")) for result in results) or None
@@ -105,20 +100,15 @@ class Bedrock(BaseProvider):
         return replace(refusal, unit=REQUESTS) if requests and refusal.unit is None else refusal
 
 
-def _first(found: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    return next(filter(None, (count(found.get(name)) for name in names)), 0)
-
-
 @lru_cache(maxsize=1_024)
 def _model(model: str) -> tuple[float, int]:
     """A model's burndown rate of output, and its maximum of output tokens."""
-    rows = dialect("bedrock")["models"]
-    return next((weight, most) for pattern, weight, most in rows if fnmatchcase(model, pattern))
+    return next((weight, most) for pattern, weight, most in _OWN["models"] if fnmatchcase(model, pattern))
 
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
     holders = (body, as_mapping(body.get("inferenceConfig")), as_mapping(body.get("textGenerationConfig")))
-    return max(count(holder.get(name)) for holder in holders for name in _MAXIMUM) or None
+    return max(count(holder.get(name)) for holder in holders for name in _OWN["maximum"]) or None
 
 
 def _messages(body: Mapping[str, Any]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, CostRule
+from paceline.providers.forms import dialect
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
@@ -19,15 +20,7 @@ from paceline.providers.streams import Found, JsonReader
 INPUTS: Final = "inputs"
 """The unit of embeddings: one text or image."""
 
-PATHS: Final = {
-    "/v2/chat": "chat",
-    "/v1/chat": "chat_v1",
-    "/v2/embed": "embed",
-    "/v1/embed": "embed",
-    "/v2/rerank": "rerank",
-    "/v1/rerank": "rerank",
-}
-_TEXTS = ("messages", "message", "preamble", "chat_history", "documents", "query", "texts", "images", "inputs")
+_OWN: Final = dialect("cohere")
 MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500)  # assumption
 
 
@@ -48,8 +41,8 @@ class Cohere(OpenAIDialect):
     wait_header = "x-ratelimit-reset"
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to one of ``PATHS``."""
-        endpoint = parse.endpoint_of(path, PATHS)
+        """Describe a request to one of its ``endpoints``, or of OpenAI's."""
+        endpoint = parse.endpoint_of(path, _OWN["endpoints"])
         if endpoint is None:
             call = super().describe(path, body)
             if call is None or call.endpoint != "embeddings":
@@ -61,7 +54,9 @@ class Cohere(OpenAIDialect):
             provider=self.name,
             endpoint=endpoint,
             model=parse.model_of(body),
-            input_tokens=prompt_tokens([body.get(key) for key in _TEXTS], body.get("tools"), self.encoding, MEDIA),
+            input_tokens=prompt_tokens(
+                [body.get(key) for key in _OWN["texts"]], body.get("tools"), self.encoding, MEDIA
+            ),
             max_output_tokens=(count(body.get("max_tokens")) or None) if endpoint.startswith("chat") else 0,
             stream=body.get("stream") is True,
             inputs=sum(len(inputs) for inputs in lists if isinstance(inputs, list)),

@@ -15,6 +15,7 @@ from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
+from paceline.providers.forms import dialect
 from paceline.providers.naming import others_of
 from paceline.providers.openai import MESSAGES, OpenAIDialect
 from paceline.providers.parse import as_mapping, count
@@ -100,26 +101,15 @@ class Gemini(OpenAIDialect):
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
         named = payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage")
         found = as_mapping(named) or payload
+        names = dialect("gemini")["counts"]
         prompt, tools, answer, thoughts, cached = (
-            count(found.get(wire) or found.get(sdk))
-            for wire, sdk in (
-                ("promptTokenCount", "prompt_token_count"),
-                ("toolUsePromptTokenCount", "tool_use_prompt_token_count"),
-                ("candidatesTokenCount", "candidates_token_count"),
-                ("thoughtsTokenCount", "thoughts_token_count"),
-                ("cachedContentTokenCount", "cached_content_token_count"),
-            )
+            parse.first_count(found, names[part]) for part in ("prompt", "tools", "answer", "thoughts", "cached")
         )
         audio, audio_output = (
-            _audio_of(found.get(wire) or found.get(sdk))
-            for wire, sdk in (
-                ("promptTokensDetails", "prompt_tokens_details"),
-                ("candidatesTokensDetails", "candidates_tokens_details"),
-            )
+            _audio_of(next(filter(None, map(found.get, names[part])), None)) for part in ("details", "output_details")
         )
-        names = ("candidatesTokenCount", "candidates_token_count", "thoughtsTokenCount", "thoughts_token_count")
         total = found.get("totalTokenCount") or found.get("total_token_count")
-        told = parse.output_in(found, names, total, prompt + tools)
+        told = parse.output_in(found, names["answer"] + names["thoughts"], total, prompt + tools)
         output = None if told is None else answer + thoughts or told
         usage = parse.make_usage(
             prompt + tools, output, cached, 0, audio_tokens=audio, audio_output_tokens=audio_output

@@ -12,51 +12,16 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
+from paceline.providers.forms import table
 from paceline.providers.parse import UNKNOWN, as_mapping
 
 NAME_MAX: Final = 200
 """The longest name of a field that is looked at, in characters."""
 
-# By what is left of a name without case and marks, because servers differ in these (documentation of 2026-11). As an ending:
-#   model        all APIs; Anthropic's fallbacks[] and tools[] (advisor); OpenAI's tools[] (image_generation) and moderation; OpenRouter's
-#                tools[].parameters; Groq's compound_custom.models.answering_model; Together's safety_model; Perplexity's request;
-#                Gemini's requests[]; the query of Realtime
-#   models       OpenRouter, Perplexity; Vercel's providerOptions.gateway; OpenRouter's plugins[].allowed_models and analysis_models
-#   model_id, _name, _arn  Bedrock, Mistral's guardrails, Vertex' manualMode and llmRanker, Elasticsearch behind Azure
-#   fallbacks    Anthropic, OpenRouter, LiteLLM
-#   deployment   Azure's data_sources[].parameters.embedding_dependency.deployment_name, x-ms-oai-image-generation-deployment
-# As a whole, what has a model in the provider's settings: agents of Gemini, Mistral and Azure, presets of OpenRouter and Perplexity; and
-# Vertex' routingConfig, whose autoMode names none.
-_ENDING: Final = r".*(?:models?|fallbacks?|deployments?)(?:ids?|names?|arns?|slugs?|lists?)?"
-_NAMING = re.compile(
-    rf"{_ENDING}|(?:agent|assistant|preset|adapter)(?:s|id|name|reference)?|judge|reranker|routingconfig", re.DOTALL
-)
-NAMING_HEADER = re.compile(_ENDING)
-
-_SAID: Final = frozenset({
-    "messages", "message", "input", "inputs", "contents", "content", "prompt", "system", "systeminstruction", "instructions",
-    "documents", "query", "texts", "chathistory", "preamble", "prediction", "variables", "promptvariables", "metadata",
-    "clientmetadata", "requestmetadata", "labels", "toolchoice",
-})  # fmt: skip
-"""What is said to a model, or noted by the client. Only the tools that a conversation brings along count there."""
-
-_SCHEMAS: Final = frozenset({
-    "inputschema", "inputexamples", "parametersjsonschema", "responsejsonschema", "responseschema", "response",
-    "parameterdefinitions", "schema", "jsonschema", "properties", "defs", "definitions", "guidedjson", "structuredoutputs",
-    "format",
-})  # fmt: skip
-"""What describes data."""
-
-_OWN_MODELS: Final = {
-    "image_generation": ("model",),
-    "openrouter:image_generation": ("model",),
-    "openrouter:advisor": ("model",),
-    "openrouter:subagent": ("model",),
-    "openrouter:fusion": ("model", "analysis_models"),
-    "fusion": ("model", "analysis_models"),
-}
-"""Tools and plugins that ask models of their own, and the settings that name these. Where one is missing, the server chooses: the tool's
-own name has to be allowed."""
+_FIELDS: Final = table("requests")["naming"]
+_NAMING = re.compile(f"{_FIELDS['ending']}|{_FIELDS['whole']}", re.DOTALL)
+NAMING_HEADER = re.compile(_FIELDS["ending"])
+_SAID, _SCHEMAS = frozenset(_FIELDS["said"]), frozenset(_FIELDS["schemas"])
 
 
 def named(body: Any) -> Iterator[str]:
@@ -86,7 +51,7 @@ def _is_function(tool: dict[str, Any]) -> bool:
 def _chosen_by_server(tool: dict[str, Any]) -> Iterator[str]:
     """The name of a tool or a plugin for which the server chooses a model."""
     for name in (tool.get("type"), tool.get("id")):
-        settings = _OWN_MODELS.get(name) if isinstance(name, str) else None
+        settings = _FIELDS["own_models"].get(name) if isinstance(name, str) else None
         if settings is not None:
             given = {**as_mapping(tool.get("parameters")), **tool}
             if not all(map(given.get, settings)):

@@ -13,7 +13,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
-from paceline.providers.forms import pool_in
+from paceline.providers.forms import dialect, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
@@ -28,30 +28,7 @@ MESSAGES: Final = "messages"
 TRANSCRIPTIONS: Final = "transcriptions"
 """Of recordings, whose seconds count."""
 
-ENDPOINTS: Final = {
-    "/chat/completions": "chat",
-    "/responses": "responses",
-    "/embeddings": "embeddings",
-    "/completions": "completions",
-    "/v1/messages": MESSAGES,  # not /v1/threads/<id>/messages
-    "/rerank": "rerank",
-    "/images/generations": "images",
-    "/images/edits": "images",  # this and the next three have the body of an HTML form
-    "/images/variations": "images",
-    "/audio/transcriptions": TRANSCRIPTIONS,
-    "/audio/translations": TRANSCRIPTIONS,
-    "/audio/speech": "speech",
-    "/moderations": "moderations",
-}
-_TEXTS: Final = (
-    "messages", "input", "inputs", "instructions", "prompt", "system", "query", "documents",
-    "image", "images", "image_data", "audio",  # of Ollama's and llama.cpp's generation, of models that look at one picture
-)  # fmt: skip
-_NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr", TRANSCRIPTIONS, "moderations"}
-"""The endpoints whose answer has no tokens of output that a quota counts."""
-
-_BILLED: Final = {"images", "speech", TRANSCRIPTIONS}
-"""Those among them whose output is billed by tokens, if the model has such a price."""
+_OWN: Final = dialect("openai")
 
 SPEECH_TOKENS: Final = 10
 """The most tokens of speech for a character of text. WEAK: not documented. At 20 tokens a second (the guide to Realtime's costs, 2026) it is
@@ -97,7 +74,7 @@ class OpenAIDialect(BaseProvider):
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to a path that ends in one of ``ENDPOINTS``, or to one of ``paths``."""
+        """Describe a request to a path that ends in one of OpenAI's ``endpoints``, or to one of ``paths``."""
         endpoint, model = _endpoint(path), None
         for pattern, kind in self.paths:
             match = pattern.search(path.partition("?")[0].rstrip("/"))
@@ -106,12 +83,12 @@ class OpenAIDialect(BaseProvider):
         return None if endpoint is None else self._described(endpoint, model or parse.model_of(body), body)
 
     def _described(self, endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
-        parts = [body[key] for key in _TEXTS if key in body]
+        parts = [body[key] for key in _OWN["texts"] if key in body]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
-        most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(endpoint, body)
+        most = 0 if endpoint in _OWN["silent"] else _max_output_tokens(endpoint, body)
         call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
         tier, choices, (others, beside) = parse.tier_of(body), _choices(body), others_of(body, model)
-        if endpoint in _BILLED:
+        if endpoint in _OWN["billed"]:
             call = replace(call, **_media(endpoint, body))
         if not (tier or choices > 1 or others):
             return call
@@ -128,10 +105,7 @@ class OpenAIDialect(BaseProvider):
         found = parse.usage_of(payload)
         inputs = _details(found, "prompt_tokens_details", "input_tokens_details", "input_token_details")
         outputs = _details(found, "completion_tokens_details", "output_tokens_details", "output_token_details")
-        total, input_tokens = (
-            found.get("total_tokens"),
-            count(found.get("prompt_tokens")) or count(found.get("input_tokens")),
-        )
+        total, input_tokens = found.get("total_tokens"), parse.first_count(found, ("prompt_tokens", "input_tokens"))
         output_tokens = parse.output_in(found, ("completion_tokens", "output_tokens"), total, input_tokens)
         return parse.make_usage(
             input_tokens or (0 if output_tokens else count(total)),  # alone: embeddings of Voyage and others
@@ -190,7 +164,7 @@ class OpenAI(OpenAIDialect):
 
 @lru_cache(maxsize=1_024)
 def _endpoint(path: str) -> str | None:
-    return parse.endpoint_of(path, ENDPOINTS)
+    return parse.endpoint_of(path, _OWN["endpoints"])
 
 
 def _answer_of(payload: Mapping[str, Any]) -> str:
@@ -213,20 +187,9 @@ def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
     return {"audio_s": parse.seconds(body.get(AUDIO_SECONDS)), "billed_max": None}  # as the form was read
 
 
-_MOST: Final = ("max_completion_tokens", "max_tokens")
-
-_MOST_AT: Final = {
-    "responses": ("", "max_output_tokens"),
-    "interactions": ("generation_config", "max_output_tokens"),  # ai.google.dev/api/interactions-api, 2026
-    "conversations": ("completion_args", "max_tokens"),  # docs.mistral.ai/api/endpoint/beta/conversations, 2026
-    "generate": ("options", "num_predict"),  # Ollama's docs/api.md, 2026
-}
-"""Where the maximum of other APIs stands: in which object, under which name. A server ignores the names of a chat there."""
-
-
 def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
     """The largest maximum that the request states: a server may read one of the two fields of a chat alone, and none of another API."""
-    holder, *names = _MOST_AT.get(endpoint, ("", *_MOST))
+    holder, *names = _OWN["most_at"].get(endpoint, ("", "max_completion_tokens", "max_tokens"))
     found = as_mapping(body.get(holder)) if holder else body
     return parse.stated(*map(found.get, names)) * _choices(body) or None
 

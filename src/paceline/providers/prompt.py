@@ -9,23 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from paceline.estimation.estimate import estimate_tokens
+from paceline.providers.forms import table
 from paceline.providers.media import SHORT, media_in
 
 PER_MESSAGE: Final = 4  # of a chat template: an assumption; the learned correction absorbs the rest
 _NODES = 200_000  # parts of a body that are read; the rest is not counted
 
-# Keys whose values are labels or opaque, not text that a model reads as such.
-_SKIPPED = frozenset({
-    "role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "status", "detail", "cache_control", "signature",
-    "encrypted_content", "data", "media_type", "file_id", "strict", "phase", "mimeType", "mime_type", "thoughtSignature",
-    "thought_signature",
-})  # fmt: skip
-_IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "image_generation_call"})
-_AUDIO = frozenset({"audio", "input_audio"})
-_FILES = frozenset({
-    "file", "input_file", "document", "container_upload", "video", "input_video", "video_url", "document_url",
-})  # fmt: skip
-_BLOBS = ("inlineData", "inline_data", "fileData", "file_data")
+_PARTS: Final = table("requests")["parts"]
+_LABELS, _IMAGES, _AUDIO, _FILES = (frozenset(_PARTS[kind]) for kind in ("labels", "image", "audio", "file"))
 
 
 class MediaTokens(NamedTuple):
@@ -94,7 +85,7 @@ def _part(node: dict[str, Any], stack: list[Any], texts: list[str], media: Media
         return tokens + _gather(node.get("input"), texts, media, keys=True)
     plain = kind == "text" and "data" in node  # a document that is plain text
     if not plain:
-        stack.extend([value for key, value in node.items() if key not in _SKIPPED])
+        stack.extend([value for key, value in node.items() if key not in _LABELS])
     if plain or (kind is None and "data" in node):
         stack.append(node["data"])
     return tokens
@@ -130,7 +121,7 @@ def _media(node: dict[str, Any], media: MediaTokens) -> int:
 
 def _blob(node: dict[str, Any], media: MediaTokens) -> int:
     """The constant for Google's form of such a part, which has a MIME type in place of a kind."""
-    blob = next((node[key] for key in _BLOBS if isinstance(node.get(key), dict)), None)
+    blob = next((node[key] for key in _PARTS["blobs"] if isinstance(node.get(key), dict)), None)
     if blob is None:
         return 0
     mime = str(blob.get("mimeType") or blob.get("mime_type"))
