@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
-from paceline.core.quota import DAY_S, MONTH_S
+from paceline.core.quota import DAY_S
 from paceline.providers.base import Headers, Usage
 from paceline.providers.forms import table
 
@@ -22,13 +22,7 @@ UNKNOWN: Final = "unknown"
 """The model of a request that names none."""
 NUMBER: Final = int, float
 MAPPING: Final = dict, Mapping  # nearly always a dict, and the check of the other takes five times as long
-_PERIODS_S: Final = {
-    "second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "m": 60.0, "hour": 3_600.0, "hr": 3_600.0, "h": 3_600.0,
-    "day": DAY_S, "dai": DAY_S, "d": DAY_S, "week": 7 * DAY_S, "w": 7 * DAY_S, "month": MONTH_S, "毫秒": 1e-3, "秒": 1.0, "分钟": 60.0, "分": 60.0,
-    "小时": 3_600.0, "天": DAY_S, "日": DAY_S, "周": 7 * DAY_S, "月": MONTH_S, "ms": 1e-3, "millisecond": 1e-3, "us": 1e-6, "µs": 1e-6,
-    "ns": 1e-9,
-}  # fmt: skip
-"""Seconds of a period, by the words for it, also in ``daily``; a month has 30 days."""
+_PERIODS_S: Final[Mapping[str, float]] = table("messages")["seconds"]
 
 
 def seconds_in(word: str) -> float | None:
@@ -340,14 +334,8 @@ def make_usage(
     return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, **further)
 
 
-_OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
-_FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
-"""Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
-
-_SIGNS: Final = {"error", "response", "__type", "header", "base_resp", "Response", "error_code", "errors"} | {
-    "message", "msg", "errorMsg"
-}  # fmt: skip
-"""Fields: an answer with an error has one of them, or the type ``error``, or the error is in a choice."""
+_FIELDS: Final = table("errors")["fields"]
+_SIGNS: Final = frozenset(_FIELDS["signs"])
 
 
 def error_in(payload: Any) -> Mapping[str, Any] | None:
@@ -371,7 +359,9 @@ def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if isinstance(error, Mapping) and error:
             return error
         if isinstance(error, str) and error:
-            if "id" in payload and payload.get("status") in _OUTCOMES:  # a job that has failed: the model's error
+            if (
+                "id" in payload and payload.get("status") in _FIELDS["outcomes"]
+            ):  # a job that has failed: the model's error
                 return {}
             beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
             return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
@@ -387,8 +377,8 @@ def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _coded(holder: Mapping[str, Any], code: str, *messages: str, prefix: str = "") -> Mapping[str, Any] | None:
-    """An object whose code is none of ``_FINE``: as it is, or its code and the first of ``messages``."""
-    if as_text(holder.get(code)) in _FINE:
+    """An object whose code says that there is an error: as it is, or its code and the first of ``messages``."""
+    if as_text(holder.get(code)) in _FIELDS["fine"]:
         return None
     texts = [holder.get(name) for name in messages]
     said = next(filter(None, texts), texts[-1] if texts else None)
@@ -403,7 +393,7 @@ def _first_of_errors(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     said = next((payload[name] for name in ("message", "msg", "errorMsg") if isinstance(payload.get(name), str)), None)
     answers = any(payload.get(name) for name in ("data", "result", "results", "choices", "output", "content"))
-    is_error = said is not None and as_text(payload.get("code")).lower() not in _FINE and not answers
+    is_error = said is not None and as_text(payload.get("code")).lower() not in _FIELDS["fine"] and not answers
     return {**payload, "message": said} if is_error else None
 
 
@@ -457,15 +447,10 @@ def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
     return error, message_of(error)
 
 
-_MESSAGES: Final = (
-    "message", "Message", "error_msg", "msg", "errorMsg", "error_message", "detail", "details", "description",
-)  # fmt: skip
-
-
 def message_of(error: Mapping[str, Any]) -> str:
     """The message of an error, in any of the places where providers put it; the first 4,096 characters."""
     for holder in (error, as_mapping(error.get("detail"))):
-        for name in _MESSAGES:
+        for name in _FIELDS["messages"]:
             if text := as_text(holder.get(name)):
                 return text[:4_096]
     return ""

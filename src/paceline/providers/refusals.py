@@ -6,12 +6,13 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from paceline.core.quota import REQUESTS, TOKENS
 from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Headers
+from paceline.providers.forms import table
 from paceline.providers.meanings import NO_CODES, codes_of, details_of, meaning
 from paceline.providers.parse import as_mapping, as_text
 from paceline.providers.plan_headers import PlanReading, refused_window
@@ -111,17 +112,14 @@ def facts_in(error: Mapping[str, Any], text: str) -> Said:
     return replace(said, unit=unit, period_s=period_s, limit=said.limit if limit is None else limit)
 
 
-_WAITS: Final = {"retry_after_seconds": 1.0, "retry_after": 1.0, "retry_after_ms": 1e-3}
-"""Fields of errors with a wait, and their unit in seconds."""
-
-
 def _stated_s(error: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """The longest wait in the fields of an error, and in Google's ``RetryInfo``; the time until its quota restarts."""
     waits = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in details_of(error, "RetryInfo")]
     fields = {
         name: value for name, value in error.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    waits += [parse.wait(fields[name] * seconds) for name, seconds in _WAITS.items() if name in fields]
+    waits_in = table("errors")["fields"]["waits"].items()
+    waits += [parse.wait(fields[name] * unit_s) for name, unit_s in waits_in if name in fields]
     reset_s = parse.wait(fields.get("resets_in_seconds")) or parse.seconds_until(fields.get("resets_at"), {})
     return parse.longest(*waits), reset_s
 
