@@ -102,17 +102,10 @@ def reported(pool: str, answer: object) -> Usage | None:
     return usage
 
 
-_FIELDS: Final = frozenset({
-    "ResponseMetadata", "artifacts", "audio", "audio_content", "body", "candidates", "choices", "content", "created", "data",
-    "embeddings", "generated_images", "images", "object", "output", "outputs", "predictions", "results", "text",
-})  # fmt: skip
-"""Fields: an answer of a provider's API has one of them, and a usage object none."""
-
-
 def _is_answer(answer: object) -> bool:
     """Whether it is an HTTP response, or an SDK's answer or its mapping."""
     found: Any = answer if isinstance(answer, Mapping) else getattr(answer, "__dict__", {})
-    return _response_in(answer)[0] is not None or not _FIELDS.isdisjoint(found)
+    return _response_in(answer)[0] is not None or not found.keys().isdisjoint(table("answers")["sdks"])
 
 
 def _no_usage(pool: str, what: str) -> QuotaError:

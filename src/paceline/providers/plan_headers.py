@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from paceline.providers import parse
 from paceline.providers.base import Headers
+from paceline.providers.forms import table
 from paceline.providers.quota_headers import CLOCKS_AGREE_S
 
 REJECTED: Final = "rejected"
@@ -134,13 +135,8 @@ FORMS: Final = (
     ),
 )  # fmt: skip
 
-CLAIMS: Final = {
-    "five_hour": "5h", "seven_day": "7d", "seven_day_overage_included": "7d_oi", "seven_day_opus": "7d_opus", "seven_day_sonnet": "7d_sonnet",
-}  # fmt: skip
-"""The windows of Claude by the names of their claims; another claim names its window itself."""
-
-SCOPES: Final = {"7d_oi": "Fable", "7d_opus": "Opus", "7d_sonnet": "Sonnet", "overage": "money"}
-"""What a window of Claude is about, if not the whole account."""
+CLAIMS: Final[Mapping[str, str]] = table("headers")["claims"]
+_SCOPES: Final[Mapping[str, str]] = table("headers")["scopes"]
 
 _WORD: Final = re.compile(r"[a-z0-9_-]{1,40}")
 SCOPE_MAX: Final = 60
@@ -287,7 +283,7 @@ def _claim(over_all: Texts) -> str | None:
 
 def _scope(window: str) -> str:
     """What a window of Claude is about; empty for the whole account. A name that is not known here may be of some models."""
-    return SCOPES.get(window, window.partition("_")[2])
+    return _SCOPES.get(window, window.partition("_")[2])
 
 
 def _word(text: str | None) -> str | None:

@@ -17,7 +17,7 @@ from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TO
 from paceline.core.results import Basis, Reading
 from paceline.providers import parse
 from paceline.providers.base import Headers
-from paceline.providers.texts import AUDIO_SECONDS
+from paceline.providers.forms import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +44,9 @@ class Documented:
 
 
 NOTHING: Final = Documented()
-_ANTHROPIC: Final = Documented(
-    periods=dict.fromkeys(("requests", "tokens", "input-tokens", "output-tokens"), 60.0),
-    alone=True, rounded=1_000.0, reset_rounded_s=1.0,
-)  # fmt: skip
-_STARTS: Final = {
-    "x-ratelimit-": None, "ratelimit-": None, "x-rate-limit-": None, "anthropic-ratelimit-": _ANTHROPIC,
-    "x-trial-endpoint-call-": Documented(periods={"": 60.0}, alone=True),  # Cohere's trial keys: calls a minute
-}  # fmt: skip
+_STARTS: Final = {start: Documented(**row) if row else None for start, row in table("headers")["starts"].items()}
 _PARTS: Final = ("limit", "remaining", "reset", "renewalperiod")
-_UNITS: Final = {
-    "": REQUESTS, "requests": REQUESTS, "req": REQUESTS, "tokens": TOKENS, "project-tokens": TOKENS, "input-tokens": INPUT_TOKENS,
-    "output-tokens": OUTPUT_TOKENS, "input-images": "input_images", "images": "images", "audio-seconds": AUDIO_SECONDS,
-}  # fmt: skip
+_UNITS: Final[Mapping[str, str]] = table("headers")["units"]
 UNITS: Final = list(dict.fromkeys(_UNITS.values()))
 # "tokens-per-minute", "req-10-second", "requests-day", "tokens-1h", "minute"; a month's quota is no speed, and is not read
 _FAMILY = re.compile(r"([a-z-]*?)(?:(?:^|-)(?:per-)?(?:(\d{1,5})-?)?(second|minute|hour|day|(?<=\d)[smhd]))?")
