@@ -84,7 +84,7 @@ def reported(pool: str, answer: object) -> Usage | None:
     if response is None or status is None:
         if _is_error(answer):
             raise _no_usage(pool, f"{type(answer).__name__} with an error")
-        usage = provider.usage(_as_mapping(answer))
+        usage = provider.usage(_usage_in(answer))
     else:
         headers, body = _headers(response), _body(response, most=None)
         call = Call(provider.name, "", pool.partition("/")[2], 0, stream="event" in headers.get("content-type", ""))
@@ -170,26 +170,13 @@ def _log_implausible(pool: str, input_tokens: int, output_tokens: int, most: int
         )
 
 
-def _as_mapping(value: object, depth: int = 3) -> Mapping[str, Any]:
-    """``value`` as a mapping: as it is, as its SDK dumps it, or by its attributes, ``depth`` levels down."""
-    if isinstance(value, Mapping):
-        return value
-    inner = getattr(value, "usage", None) or getattr(value, "usage_metadata", None)
-    if inner is not None and depth:
-        return {"usage": _as_mapping(inner, depth - 1)}
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        dumped = dump()
-        return dumped if isinstance(dumped, Mapping) else {}
-    if not depth:
-        return {}
-    listed = getattr(value, "ListFields", None)  # a protobuf message, as gRPC SDKs return them
-    if callable(listed):
-        fields = {field.name: item for field, item in listed()}
-    else:
-        fields = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
-    plain = (int, float, str, Mapping, type(None))
-    return {key: item if isinstance(item, plain) else _as_mapping(item, depth - 1) for key, item in fields.items()}
+def _usage_in(answer: object) -> Mapping[str, Any]:
+    """An SDK's answer as a mapping, with its usage alone if it names one; or its usage object."""
+    if isinstance(answer, Mapping):
+        return answer
+    inner = getattr(answer, "usage", None) or getattr(answer, "usage_metadata", None)
+    found = _dumped(answer if inner is None else inner)
+    return {"usage": found} if inner is not None else found if isinstance(found, Mapping) else {}
 
 
 class Answer(NamedTuple):
@@ -287,13 +274,15 @@ def finish_of(answer: object) -> Finish:
 
 def _dumped(value: object, depth: int = 8) -> Any:
     """An SDK's answer as JSON values: as it dumps itself, or by its attributes."""
-    if isinstance(value, Mapping | str) or not depth:
+    if isinstance(value, Mapping | str | int | float) or not depth:
         return value
     if isinstance(value, list | tuple):
         return [_dumped(one, depth - 1) for one in value]
     for name in ("model_dump", "to_dict"):
         if callable(dump := getattr(value, name, None)):
             return dump()
+    if callable(listed := getattr(value, "ListFields", None)):  # a protobuf message, as gRPC SDKs return them
+        return {field.name: _dumped(one, depth - 1) for field, one in listed()}
     if _get(value, "headers") is not None or not hasattr(value, "__dict__"):
         return None if depth == 8 else value
     return {name: _dumped(one, depth - 1) for name, one in vars(value).items() if not name.startswith("_")}

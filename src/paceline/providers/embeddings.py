@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf, isfinite
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping
@@ -28,29 +28,19 @@ def embeds(model: str) -> bool:
     return "rerank" not in name and _FAMILIES.search(name) is not None
 
 
-class EmbeddingApi(Protocol):
-    """The form of an API that embeds texts."""
+class EmbeddingApi:
+    """The form of an API that embeds texts: by default ``/v1/embeddings`` of OpenAI, which most servers have, too."""
 
     def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
         """The path and the body of a request with one text, and the fields ``more``."""
-
-    def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
-        """The path and the body of one request with the texts of several, which differ in their text alone."""
-
-    def apart(self, payload: Body, count: int) -> list[dict[str, Any] | None] | None:
-        """What the answer for each of ``count`` texts would be alone; ``None`` where it is not known which vector is whose."""
-
-
-class _OpenAI:
-    """``/v1/embeddings``, which most servers have, too."""
-
-    def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
         return "/v1/embeddings", {"model": model, "input": text, **more}
 
     def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
+        """The path and the body of one request with the texts of several, which differ in their text alone."""
         return path, {**bodies[0], "input": [body["input"] for body in bodies]}
 
     def apart(self, payload: Body, count: int) -> list[dict[str, Any] | None] | None:
+        """What the answer for each of ``count`` texts would be alone; ``None`` where it is not known which vector is whose."""
         data = payload.get("data")
         if not isinstance(data, list) or not all(isinstance(item, Mapping) for item in data):
             return None
@@ -64,7 +54,7 @@ class _OpenAI:
         return [rest | {"data": [{**found[n], "index": 0}]} if n in found else None for n in range(count)]
 
 
-class _Gemini:
+class _Gemini(EmbeddingApi):
     """``:embedContent``, and ``:batchEmbedContents`` for several texts (ai.google.dev/api/embeddings, 2026-11)."""
 
     def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
@@ -82,7 +72,7 @@ class _Gemini:
         return [{"embedding": item} for item in items] if (items := _list(payload, "embeddings", count)) else None
 
 
-class _Cohere:
+class _Cohere(EmbeddingApi):
     """``/v2/embed`` (docs.cohere.com/reference/embed, 2026-11)."""
 
     def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
@@ -115,7 +105,7 @@ class Embedder(NamedTuple):
     inputs: int
     tokens: float = inf
     more: Body = MappingProxyType({})
-    api: EmbeddingApi = _OpenAI()
+    api: EmbeddingApi = EmbeddingApi()
     counted: bool = False
 
 

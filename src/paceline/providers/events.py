@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from paceline.providers.forms import table
 from paceline.providers.parse import BOM, as_mapping, as_text, decode, error_in
-from paceline.providers.streams import frames, unpacked
+from paceline.providers.streams import data_in, frames, unpacked, values_of
 
 
 class StreamEventKind(Enum):
@@ -127,19 +127,15 @@ class ServerSent(Splitter):
 
 def _server_sent(raw: bytes) -> list[StreamEvent]:
     """The event in ``raw``, which a blank line ends."""
-    data, name = [], ""
-    for line in raw.splitlines():
-        if line.startswith(b"data:"):
-            data.append(line[5:].strip())
-        elif not name and line.startswith(b"event:"):
-            name = line[6:].strip().decode("utf-8", "replace")
+    data = data_in(raw)
     if not data:
         return [_IDLE]
     if data == [b"[DONE]"]:  # an end is no content
         return [_START]
-    whole, sound = decode(b"\n".join(data)), _is_sound(raw)
-    # Some servers leave out the blank line between two events: then each line is one.
-    return [event_of(name, value, sound=sound) for value in ([whole] if whole is not None else map(decode, data))]
+    name = next(
+        (line[6:].strip().decode("utf-8", "replace") for line in raw.splitlines() if line.startswith(b"event:")), ""
+    )
+    return [event_of(name, value, sound=_is_sound(raw)) for value in values_of(data)]
 
 
 class Frames(Splitter):

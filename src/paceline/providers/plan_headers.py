@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
-from paceline.providers.quota_headers import CLOCKS_AGREE_S
+from paceline.providers.quota_headers import until_s as by_this_clock_s
 
 REJECTED: Final = "rejected"
 """The status of a window that refuses."""
@@ -292,7 +292,5 @@ def _word(text: str | None) -> str | None:
 
 def _until_s(text: str | None, headers: Headers, now_s: float) -> float | None:
     """Seconds until the end of a window: an instant by the clock of this machine, or if that is wrong, by the server's ``date``."""
-    at_s = parse.instant_s(text)
-    if at_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:
-        return parse.reset_s(text, headers, now_s)
-    return parse.wait(max(at_s - now_s, 0.0))
+    own_s = by_this_clock_s(text, headers, now_s)
+    return parse.reset_s(text, headers, now_s) if own_s is None else parse.wait(max(own_s, 0.0))

@@ -108,13 +108,14 @@ class Prices:
         """What a request that uses so much costs: as the provider states, else by its price."""
         if usage.usd is not None:
             return usage.usd
-        found = self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
-        return found.of(usage)
+        return self._of(provider, model, usage).of(usage)
 
     def most_usd(self, provider: str, model: str, usage: Usage) -> float:
         """What a request with so much input and output costs at most."""
-        found = self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
-        return found.most(usage)
+        return self._of(provider, model, usage).most(usage)
+
+    def _of(self, provider: str, model: str, usage: Usage) -> Price:
+        return self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
 
     def output_max(self, provider: str, model: str) -> int | None:
         """The tokens that an answer of a model has at most, its context window if no more is known; ``None``: nothing is."""

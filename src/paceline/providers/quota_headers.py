@@ -177,8 +177,8 @@ def _reading(
         return None
     reset_s, number = _clear(reset_s, period_s, family, plain=plain, alone=documented.alone)
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
-    until_s, rounded_s = _until_s(reset, headers, now_s), documented.reset_rounded_s
-    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, until_s)
+    at_s, rounded_s = until_s(reset, headers, now_s), documented.reset_rounded_s
+    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, at_s)
 
 
 def _amounts(
@@ -228,7 +228,7 @@ def _shown(
     return None if is_other else period_s, basis, None  # these are the numbers of another period
 
 
-def _until_s(reset: str | None, headers: Headers, now_s: float) -> float | None:
+def until_s(reset: str | None, headers: Headers, now_s: float) -> float | None:
     """Seconds until a reset that is an instant, by the clock of this machine; ``None`` if the server's differs from it."""
     instant_s = parse.instant_s(reset)
     if instant_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:

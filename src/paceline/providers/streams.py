@@ -187,10 +187,8 @@ class SseReader(_Reader):
         return any(map(searched.__contains__, self._needles)) or any(map(events.__contains__, SIGNS))
 
     def _read_event(self, event: bytes) -> None:
-        lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
-        whole = decode(b"\n".join(lines))
-        # Some servers leave out the blank line between two events: then each line is one.
-        for data in [whole] if whole is not None else map(decode, lines):
+        lines = data_in(event)
+        for data in values_of(lines):
             if isinstance(data, dict):
                 if data.get("type") == EVENT:
                     self.plan = data
@@ -200,6 +198,17 @@ class SseReader(_Reader):
             self.done = True
             told = self.usage is not None and self.usage.output_tokens
             self.usage = self.usage and replace(self.usage, partial=self.usage.partial and not told)
+
+
+def data_in(event: bytes) -> list[bytes]:
+    """The lines of data of a server-sent event."""
+    return [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+
+
+def values_of(lines: list[bytes]) -> list[Any]:
+    """The JSON value of an event; of each line, if they are several events: some servers leave out the blank line between two."""
+    whole = decode(b"\n".join(lines))
+    return [whole] if whole is not None else [*map(decode, lines)]
 
 
 _PRELUDE, _CHECKSUM = 12, 4
