@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.quota import REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
@@ -117,16 +117,10 @@ def _together_readings(headers: Headers) -> list[Reading]:
 # limit that was ever published for a minute is taken as a second's. ``x-ratelimit-over-limit`` is not read: it was
 # ``no`` on a 429. A 429's body names no quota; its headers do when nothing remains of exactly one.
 
-_FIREWORKS: Final = (
-    ("tokens-prompt", INPUT_TOKENS, 3.6e6),
-    ("tokens-cache-adjusted-prompt", UNCACHED_INPUT_TOKENS, 900e3),
-    ("tokens-generated", OUTPUT_TOKENS, 36e3),
-)
-
 
 def _fireworks_readings(headers: Headers) -> list[Reading]:
     found = []
-    for family, unit, lowest in _FIREWORKS:
+    for family, unit, lowest in dialect("fireworks")["families"]:
         limit, remaining = (
             parse.amount(headers.get(f"x-ratelimit-limit-{family}")), parse.remainder(headers.get(f"x-ratelimit-remaining-{family}"))
         )  # fmt: skip

@@ -77,7 +77,7 @@ class Finish:
         said = " ".join(self.words.split())[:WORDS_MAX]
         broken = self.state is State.EMPTY and self.text.strip()
         return (
-            (BROKEN if broken else PROBLEMS[self.state])
+            (BROKEN if broken else _ANSWERS["problems"][self.state])
             + (f" ({self.reason})" if self.reason else "")
             + (f": {said}" if said else "")
         )
@@ -92,14 +92,6 @@ class Finish:
             raise UnfinishedError(self.state.value, self.problem, self.text)
         return self.answer
 
-
-PROBLEMS: Final = {
-    State.CUT_OFF: "the answer reached the maximum of tokens",
-    State.DECLINED: "the model declined to answer",
-    State.BLOCKED: "a filter of the provider blocked the answer",
-    State.EMPTY: "the answer has no text",
-    State.PAUSED: "the model paused before the end of its answer",
-}
 
 BROKEN: Final = "the provider broke off the answer"
 """What is said of an answer with a text that is as good as empty."""
@@ -355,7 +347,7 @@ _IN_EVENTS: Final = (
 )
 """Where the events of streams have the reason."""
 
-_ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 SIGNS: Final = (b'eason":"', b'eason": "', b'"refusal":"', b'"refusal": "')
 """An event of a stream that ends an answer contains one of these."""
@@ -369,7 +361,7 @@ def state_in(event: Any) -> State | None:
     An answer without a text cannot be told from one with a text here.
     """
     whole = _at(event, "response")
-    if as_text(_at(event, "type")) in _ENDS and isinstance(whole, MAPPING):
+    if as_text(_at(event, "type")) in ENDS and isinstance(whole, MAPPING):
         return finish_of(whole).state
     if _at(event, "choices.0.delta.refusal"):
         return State.DECLINED

@@ -22,13 +22,7 @@ from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import JsonReader
 
-METHODS: Final = {
-    "generateContent": "generate",
-    "streamGenerateContent": "generate",
-    "embedContent": "embed",
-    "batchEmbedContents": "embed",
-}
-"""The methods that are metered; ``countTokens`` and the Batch API have limits of their own."""
+_OWN: Final = dialect("gemini")
 
 # Images: 258 tokens for each tile of 768 x 768 before Gemini 3, up to 1 120 for an image from it on. Audio: a minute
 # at 32 tokens a second. Files: assumption, three pages of 560 (a video is far more: 263 tokens a second).
@@ -60,11 +54,11 @@ class Gemini(OpenAIDialect):
             is_batch = call is not None and call.endpoint == "embeddings" and texts > 1
             return replace(call, requests=texts) if call is not None and is_batch else call
         model, method = match.groups()
-        return self._own(model, method, body) if method in METHODS else None
+        return self._own(model, method, body) if method in _OWN["methods"] else None
 
     def _own(self, model: str, method: str, body: Mapping[str, Any]) -> Call:
-        """Describe a call of one of ``METHODS``."""
-        endpoint = METHODS[method]
+        """Describe a call of one of its ``methods``."""
+        endpoint = _OWN["methods"][method]
         both = [as_mapping(body.get(name)) for name in ("generationConfig", "generation_config") if body.get(name)]
         settings = both[0] if both else {}
         names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
@@ -93,7 +87,7 @@ class Gemini(OpenAIDialect):
 
         A stream without ``alt=sse`` is one JSON array; its usage is not read, and its estimate stays charged.
         """
-        if call.endpoint in METHODS.values() and not call.stream:
+        if call.endpoint in _OWN["methods"].values() and not call.stream:
             return JsonReader(self.usage, "usageMetadata")
         return super().usage_reader(call)
 
@@ -101,7 +95,7 @@ class Gemini(OpenAIDialect):
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
         named = payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage")
         found = as_mapping(named) or payload
-        names = dialect("gemini")["counts"]
+        names = _OWN["counts"]
         prompt, tools, answer, thoughts, cached = (
             parse.first_count(found, names[part]) for part in ("prompt", "tools", "answer", "thoughts", "cached")
         )

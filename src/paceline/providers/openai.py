@@ -13,6 +13,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
+from paceline.providers.finish import ENDS
 from paceline.providers.forms import dialect, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
@@ -49,14 +50,11 @@ _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 
-_OVER: Final = ("response.completed", "response.incomplete", "response.failed")
-
-
 def _goes_on(event: Mapping[str, Any]) -> bool:
     """Whether the answer goes on after an event with a usage, as with vLLM's ``continuous_usage_stats`` and Gemini: the usage is partial."""
     kind, parts = as_text(event.get("type")), event.get("choices") or event.get("candidates")
     if kind.startswith("response."):
-        return kind not in _OVER
+        return kind not in ENDS
     parts = [as_mapping(part) for part in parts] if isinstance(parts, list) else []
     return bool(parts) and not any(part.get("finish_reason") or part.get("finishReason") for part in parts)
 
@@ -122,7 +120,7 @@ class OpenAIDialect(BaseProvider):
         usage = self.usage(event)
         if usage is not None and _goes_on(event):
             usage = replace(usage, partial=True)
-        return usage, self._refused(event), event.get("type") in _OVER
+        return usage, self._refused(event), event.get("type") in ENDS
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """Add the name of the limit, whose ending may name a mode."""

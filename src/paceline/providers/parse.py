@@ -33,7 +33,8 @@ def seconds_in(word: str) -> float | None:
 
 _SNAPSHOT = re.compile(r"(?:[-@]20\d\d-?[01]\d-?[0-3]\d|-(?:0[1-9]|1[0-2])[0-3]\d|-latest)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
-_PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|seconds?|s)\s{0,2}", re.ASCII)
+_GO_DURATION = re.compile(r"(?:\d{1,15}(?:\.\d{1,15})?\s{0,2}(?:h|ms|m|us|µs|ns|seconds?|s)\s{0,2})+", re.ASCII)
+_TIMES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}([a-zµ]{1,12})", re.IGNORECASE)
 HEADERS_MAX: Final = 1_000  # headers of one answer that are read
 
 
@@ -108,14 +109,15 @@ def wait(value: float | None) -> float | None:
 @lru_cache(maxsize=1_024)
 def go_duration_s(text: str | None) -> float | None:
     """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``, ``1 seconds``)."""
-    total, at, clean = 0.0, 0, _short(text)
-    while at < len(clean):
-        match = _PART.match(clean, at)
-        if match is None:
-            return None
-        total += float(match[1]) * (seconds_in(match[2]) or 0.0)
-        at = match.end()
-    return wait(round(total, 9)) if at else None
+    clean = _short(text)
+    return duration_s(clean) if _GO_DURATION.fullmatch(clean) else None
+
+
+def duration_s(text: str) -> float | None:
+    """The seconds of a duration in words or letters: ``1h 2m``, ``3 minutes``, ``16 days``; ``None`` for none."""
+    parts = [(float(amount), seconds_in(word)) for amount, word in _TIMES.findall(text)]
+    seconds = [amount * unit_s for amount, unit_s in parts if unit_s is not None]
+    return wait(round(sum(seconds), 9)) if seconds and len(seconds) == len(parts) else None
 
 
 def rfc3339_s(text: str | None) -> float | None:

@@ -17,30 +17,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from paceline.providers import parse
+from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping, as_text
 from paceline.providers.plan_headers import ACTIVE, CLAIMS, CREDITS, DEFAULT, EVENT
 
-PAGES: Final = {"anthropic": ("/api/oauth/usage",), "chatgpt": ("/wham/usage", "/api/codex/usage")}
-"""The ends of the paths of pages with what is used, by provider."""
-
 LIMITS_MAX: Final = 20
 """The limits in one body that are read."""
-
-_PARTS: Final = {
-    "used_percent": ("used-percent", 1.0),
-    "window_minutes": ("window-minutes", 1.0),
-    "limit_window_seconds": ("window-minutes", 1 / 60),
-    "reset_after_seconds": ("reset-after-seconds", 1.0),
-    "reset_at": ("reset-at", 1.0),
-}
-"""The header for a field of a window of Codex, and its unit in the unit of the header."""
 
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.-]+")
 
 
 def is_page(provider: str, path: str) -> bool:
     """Whether a path of a provider is a page with what is used of a plan."""
-    return path.rstrip("/").endswith(PAGES.get(provider, ("\0",)))
+    return path.rstrip("/").endswith(tuple(table("headers")["pages"].get(provider, ())))
 
 
 def plan_headers_in(body: Mapping[str, Any]) -> dict[str, str]:
@@ -57,7 +46,7 @@ def plan_headers_in(body: Mapping[str, Any]) -> dict[str, str]:
         )
         for slot in ("primary", "secondary"):
             window_of = as_mapping(limit.get(slot) or limit.get(f"{slot}_window"))
-            for name, (part, unit) in _PARTS.items():
+            for name, (part, unit) in table("headers")["windows"].items():
                 if text := _text(window_of.get(name), unit):
                     found[f"x-{family}-{slot}-{part}"] = text
         if label:

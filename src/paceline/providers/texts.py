@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS
 from paceline.core.results import Reading
 from paceline.providers import parse
 from paceline.providers.forms import table
@@ -53,6 +53,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 _QUOTAS: Final = [*map(_expression, _MESSAGES["quotas"])]
 _SAYS: Final = {what: _expression(pattern) for what, pattern in _MESSAGES["expressions"].items()}
+_UNITS: Final = [(re.compile(pattern), unit) for pattern, unit in _MESSAGES["units"]]
 _THOUSANDS: Final = {"": 1.0, "k": 1e3, "m": 1e6}
 
 
@@ -65,7 +66,7 @@ def said_in(text: str) -> Said:
     limit, used = next((limit for limit in limits if limit is not None), None), _found("used", text)
     unit, period_s, limit, used = _exceeded(text, unit, period_s, limit, used)
     reset = _SAYS["reset"].search(text)
-    reset_s = duration_s(reset[1]) if reset else None
+    reset_s = parse.duration_s(reset[1]) if reset else None
     several = _several(text) if used is None else ()
     if several:
         named_one = next((reading for reading in several if reading.unit == unit), None)
@@ -174,20 +175,9 @@ def wait_in(text: str) -> float | None:
     """The wait that a message asks for, in seconds: "try again in 1m12s", "请在 30 秒后重试"."""
     match = _SAYS["wait"].search(text)
     if match is not None:
-        return duration_s(match[1])
+        return parse.duration_s(match[1])
     chinese = None if text.isascii() else _SAYS["chinese_wait"].search(text)
     return parse.wait(float(chinese[1]) * (parse.seconds_in(chinese[2]) or 0.0)) if chinese else None
-
-
-def duration_s(text: str) -> float | None:
-    """The seconds of a duration in words or letters: ``1h 2m``, ``3 minutes``, ``16 days``; ``None`` for none."""
-    total, parts = 0.0, 0
-    for amount, word in _SAYS["times"].findall(text):
-        seconds = parse.seconds_in(word)
-        if seconds is None:
-            return None
-        total, parts = total + float(amount) * seconds, parts + 1
-    return parse.wait(round(total, 9)) if parts else None
 
 
 def period_of(count: str | None, word: str) -> float | None:
@@ -199,21 +189,8 @@ def period_of(count: str | None, word: str) -> float | None:
 def unit_of(words: str) -> str | None:
     """The unit that some words name: ``input tokens``, ``API calls``, ``fast mode output tokens``; a name of their own else."""
     words = words.lower().strip()
-    if "token" in words:
-        if "uncached" in words:
-            return "uncached_tokens"
-        if re.search("input|prompt", words):
-            return INPUT_TOKENS
-        return OUTPUT_TOKENS if re.search("output|completion|generat", words) else TOKENS
-    if "image" in words:
-        return "input_images" if "input" in words else "images"
-    if "audio" in words:
-        return AUDIO_SECONDS
-    if re.search("request|call|quer|message", words):
-        return REQUESTS
-    if "concurren" in words:
-        return CONCURRENCY
-    return re.sub("[ -]+", "_", words)
+    known = next((unit for pattern, unit in _UNITS if pattern.search(words)), None)
+    return known or re.sub("[ -]+", "_", words)
 
 
 _LONGEST_FIRST: Final = ("day", "hour", "minute", "second")
