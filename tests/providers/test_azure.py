@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import check_error, check_headers, check_usage, each, load
+from cases import load
 
 from paceline import Limiter
 from paceline.core.progress import Row
@@ -16,21 +16,6 @@ from paceline.providers.tables import lookup
 PROVIDER = provider_named("azure")
 CASES = load("azure")
 HOST = "acme-eu.openai.azure.com"
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(

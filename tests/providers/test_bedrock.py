@@ -7,7 +7,7 @@ import json
 import zlib
 
 import pytest
-from cases import check_error, check_usage, each, load
+from cases import each, load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,16 +52,6 @@ STREAMS = {
     "converse": CONVERSE + METADATA,
     "invoke": INVOKE + chunk({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS}),
 }
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @each(CASES, "charge")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import check_error, check_headers, check_usage, each, feed, load, sse
+from cases import feed, sse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,22 +13,6 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("cerebras")
-CASES = load("cerebras")
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 def test_everything_that_was_asked_is_held_in_both_counts():

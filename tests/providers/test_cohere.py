@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from cases import check_error, check_headers, check_usage, each, feed, load, sse
+from cases import feed, sse
 
 from paceline.core.quota import REQUESTS, TOKENS
 from paceline.providers.answers import usage_cost
@@ -15,23 +15,7 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("cohere")
-CASES = load("cohere")
 META = {"meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9, "output_tokens": 4}}}
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cases import check_error, check_usage, each, feed, load, sse
+from cases import feed, sse
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Rule
 from paceline.core.results import RefusalKind
@@ -14,18 +14,7 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("deepseek")
-CASES = load("deepseek")
 ANSWER = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_cache_hit_tokens": 8}}
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 def test_a_request_holds_a_slot():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cases import check_error, check_headers, check_usage, each, load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,23 +12,7 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("fireworks")
-CASES = load("fireworks")
 CALL = Call("fireworks", "chat", "accounts/fireworks/models/kimi-k2p6", 100, max_output_tokens=50)
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))

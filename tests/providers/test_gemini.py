@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from cases import check_error, check_headers, check_usage, each, feed, load, sse
+from cases import check_error, feed, load, sse
 
 from paceline.core.progress import Row
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Rule
@@ -22,21 +22,6 @@ PROVIDER = provider_named("gemini")
 CASES = load("gemini")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 PATH = "/v1beta/models/gemini-3.6-flash:generateContent"
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import check_error, check_headers, check_usage, each, feed, load, sse
+from cases import feed, load, sse
 
 from paceline import Limiter
 from paceline.core.quota import TOKENS
@@ -13,21 +13,6 @@ from paceline.providers.registry import provider_for_host, provider_named
 
 PROVIDER = provider_named("mistral")
 CASES = load("mistral")
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import check_error, check_usage, each, feed, load, sse
+from cases import feed, sse
 
 from paceline.core.quota import REQUESTS
 from paceline.providers.base import Usage
@@ -11,17 +11,6 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("perplexity")
-CASES = load("perplexity")
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(

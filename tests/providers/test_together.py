@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cases import check_error, check_headers, check_usage, each, feed, load, sse
+from cases import feed, sse
 
 from paceline.core.quota import TOKENS
 from paceline.providers.base import Call, Usage
@@ -10,22 +10,6 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("together")
-CASES = load("together")
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 def test_usage_comes_in_the_last_chunk():

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from cases import check_error, check_usage, each, load
 
 from paceline.core.quota import TOKENS
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("vertex")
-CASES = load("vertex")
 ROOT = "/v1/projects/p/locations/us-central1"
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(

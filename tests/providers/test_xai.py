@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from cases import check_error, check_headers, check_usage, each, load
-
 from paceline.core.quota import TOKENS
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
@@ -13,22 +11,6 @@ from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("xai")
-CASES = load("xai")
-
-
-@each(CASES, "error")
-def test_errors(case):
-    check_error(PROVIDER, case)
-
-
-@each(CASES, "header")
-def test_headers(case):
-    check_headers(PROVIDER, case)
-
-
-@each(CASES, "usage")
-def test_usage(case):
-    check_usage(PROVIDER, case)
 
 
 def test_cached_reads_count():
