@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from html import escape
 from importlib import import_module
-from inspect import isclass
+from inspect import cleandoc, isclass
 from pathlib import Path
 
 import click
@@ -22,6 +22,7 @@ import yaml
 
 import paceline
 from paceline.cli.app import app
+from paceline.cli.guides import guide_of
 from paceline.config.schema import json_schema
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +108,11 @@ def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iter
     """The section of a command, and the sections of its subcommands."""
     yield f"{'#' * level} {ctx.command_path}\n" if level > 1 else "# The command line\n"
     yield f"```text\n{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n```\n"
-    yield re.sub(r"(?m)^\b$\n?", "", (command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
+    yield re.sub(r"(?m)^\b$\n?", "", cleandoc(command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
     yield "\n".join(options_of(command, ctx)) + "\n"
+    if (guide := guide_of(ctx)) is not None:
+        yield "```console\n" + "".join(f"$ {example}\n" for example in guide.examples) + "```\n"
+        yield f"Exit codes: {guide.exits}\n"
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
             below = command.get_command(ctx, name)

@@ -494,7 +494,7 @@ def test_errors_before_the_start(tmp_path):
     assert out == ""
     assert "is no store, and the processes must share one" in err
     _, err = run(code=2)
-    assert "Missing argument" in err
+    assert "missing argument" in err
 
 
 @LONG

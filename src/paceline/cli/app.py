@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from paceline.cli.commands import COMMANDS, help_text, version_text
-from paceline.core.hints import why_missing
+from paceline.cli.guides import HelpedGroup
+from paceline.core.hints import did_you_mean, why_missing
 
 
-class LazyGroup(click.Group):
+class LazyGroup(HelpedGroup):
     """A group that imports a subcommand's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -25,6 +26,15 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"paceline.cli.{cmd_name}").command
         return command
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line; what click objects to is said in the manner of every other error."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except click.ClickException as error:
+            click.echo(_said(error), err=True)
+            sys.exit(error.exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Import and run a subcommand; Ctrl-C ends it with exit code 130, and a package that does not load with 2."""
@@ -42,6 +52,23 @@ class LazyGroup(click.Group):
     def get_help(self, ctx: click.Context) -> str:  # noqa: ARG002
         """The text that is printed without click, too; no subcommand is imported for it."""
         return help_text().rstrip()
+
+
+def _said(error: click.ClickException) -> str:
+    """What click objects to: where, what, and what to do."""
+    ctx, said = getattr(error, "ctx", None), error.format_message()
+    if said.startswith("Usage:"):  # a group without a command: its help
+        return said
+    if ctx is None:  # an option without its value
+        return f"paceline: {said[:1].lower()}{said[1:].rstrip('.')}"
+    listed = "commands" if isinstance(ctx.command, click.Group) else "options"
+    if isinstance(error, click.NoSuchOption):
+        known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
+        said = f"no such option: {error.option_name!r}{did_you_mean(error.option_name, known)}"
+    said = f"{said[:1].lower()}{said[1:].rstrip('.')}"
+    return (
+        f"{ctx.command_path}: {said}{'' if said.endswith('?') else '.'} `{ctx.command_path} --help` lists the {listed}"
+    )
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

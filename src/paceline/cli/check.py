@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError, SettingsError
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from paceline.config import Config
 
 REFUSED, USAGE = 1, 2
-EPILOG = """Exit codes: 0 every model answered, 1 a provider refused or did not answer, 2 nothing was sent."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Helped)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--provider", help="The provider; by address or model when not given.")
 @options.TIER
@@ -51,9 +51,9 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Send one tiny request for each MODEL, and compare the limits that the answers state with the configured ones.
+    """Ask a provider for the limits of your key.
 
-    Without MODEL: every model that the configuration has limits for. It asks before it sends.
+    Sends one tiny request per MODEL, and compares the limits that the answers state with the configured ones. Without MODEL: every model that the configuration has limits for. It asks before it sends.
 
     --admin sends no request to a model: it reads lists with an administrator's key (ANTHROPIC_ADMIN_KEY, OPENAI_ADMIN_KEY),
     which is not stored, and keeps them for requests with your usual key.

@@ -11,14 +11,15 @@ from typing import Any
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError
 
 EPILOG = """FILE is TOML or YAML; without it $PACELINE_CONFIG, or paceline.toml or paceline.yaml in the current folder.
 The command line overrides PACELINE_... variables, which override the file, which overrides the published tables.
-`paceline limits PROVIDER` lists a table. Exit codes: 0, and 2 for invalid settings; all of them are reported."""
+`paceline limits PROVIDER` lists a table."""
 
 
-class Documented(click.Command):
+class Documented(Helped):
     """Lists the settings in its help."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -49,7 +50,10 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Show the settings that hold, and where each value comes from. Passwords are left out."""
+    """Show the settings in effect, and where each comes from.
+
+    Passwords are left out.
+    """
     from paceline.config import Config, find_file, parse_limit
     from paceline.config.schema import json_schema
     from paceline.config.show import rows

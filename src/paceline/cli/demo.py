@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from paceline.cli.guides import Helped
 
-@click.command(short_help="one batch with and without paceline, live")
+
+@click.command(cls=Helped, short_help="one batch with and without paceline, live")
 @click.option(
     "--out",
     default=".",
@@ -25,9 +27,11 @@ import click
 @click.option("--start", "start_s", type=click.FloatRange(0), hidden=True)
 @click.option("--headroom", "headroom_s", type=click.FloatRange(0), hidden=True)
 def command(out: Path, **given: Any) -> None:
-    """Send one batch twice to an emulated provider on this machine, with 500 workers: first as an SDK does it by
-    itself, then at the pace of a limiter. It takes about 75 s and ends with a table and a picture.
-    """  # noqa: D205  (click prints this as it stands)
+    """Send one batch with and without paceline, live.
+
+    500 workers send it to an emulated provider on this machine: first as an SDK does it by itself, then at the pace of
+    a limiter. It takes about 75 s and ends with a table and a picture.
+    """
     from paceline.demo.batch import DemoBatch
     from paceline.demo.show import show
     from paceline.pacing.lack import raise_files

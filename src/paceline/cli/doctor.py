@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
     from paceline.config import Config
 
 WRONG = 1
-EPILOG = """Nothing is sent to a provider, and no value of a key or password is printed. SDKs are looked for in the Python that runs this: use the program's. Exit codes: 0, and 1 if
-something is wrong."""
+EPILOG = """Nothing is sent to a provider, and no value of a key or password is printed. SDKs are looked for in the Python that runs this: use the program's."""
 
 LIBRARIES: Final = ("httpx", "httpx2", "aiohttp", "requests", "urllib3", "botocore", "aiobotocore")
 """The HTTP libraries that are paced."""
@@ -50,7 +50,7 @@ FILES_FEW: Final = 1_024
 Row = tuple[str, str]
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Helped, epilog=EPILOG)
 @options.CONFIG
 @click.option(
     "--timeout",
@@ -62,7 +62,10 @@ Row = tuple[str, str]
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(*, file: Path | None, timeout_s: float, as_json: bool) -> None:
-    """Print what a bug report needs: versions, what is paced here, keys by name, limits, store, clock, files, proxies, what is wrong."""
+    """Print what a bug report needs, without secrets.
+
+    It shows versions, what is paced here, keys by name, limits, the store, the clock, files, proxies, and what is wrong.
+    """
     page = Page()
     page.look(file, os.environ, timeout_s)
     if as_json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.guides import Helped
 from paceline.cli.options import aligned, cannot_listen
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
     raise click.exceptions.Exit
 
 
-@click.command(short_help="serve an API that limits like a provider")
+@click.command(cls=Helped, short_help="serve an API that limits like a provider")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="0 takes any free port.")
 @click.option(
@@ -74,9 +75,9 @@ def command(
     scenario: str | None,
     **given: Any,
 ) -> None:
-    """Serve the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals.
+    """Serve an API that limits like a provider.
 
-    Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
+    It has the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals. Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
     """
     from paceline.emulator.app import App
     from paceline.emulator.server import listen, make_server

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import Helped
 from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError, SettingsError
 
@@ -27,11 +28,10 @@ NO_MODEL = "-"
 """The only model that the key of the page may use, so that it may read alone: no model has this name."""
 LINES_MAX = 1_000
 """Of the log, that are kept while the program runs; more are shown at once."""
-EPILOG = """The exit code is the command's; 2 if a setting is invalid, 126 or 127 if the command cannot be started, 125 with --strict."""
 
 
 @click.command(
-    name="exec", epilog=EPILOG, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False}
+    cls=Helped, name="exec", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False}
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENTS]...")
 @options.CONFIG
@@ -63,7 +63,10 @@ def command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Run COMMAND with its requests paced: in all its Python processes, and for other programs through a gateway."""
+    """Run a program with its requests paced.
+
+    paceline paces all Python processes of COMMAND, and other programs through a gateway.
+    """
     from paceline.config.servers import UnnamedError
     from paceline.launcher.command import FORCE, StartError, run
     from paceline.launcher.kind import is_python

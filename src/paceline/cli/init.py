@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE = 2
-EPILOG = """Nothing is sent without --check, and a file that exists is not overwritten. Exit codes: 0, and 2 if nothing was written."""
+EPILOG = """Nothing is sent without --check, and a file that exists is not overwritten."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Helped, epilog=EPILOG)
 @click.option(
     "--output",
     "-o",
@@ -43,7 +44,10 @@ EPILOG = """Nothing is sent without --check, and a file that exists is not overw
 )
 @click.option("--yes", is_flag=True, help="With --check: send without asking.")
 def command(*, output: Path, source: Path | None, models: tuple[str, ...], yes: bool) -> None:
-    """Write a commented configuration for the keys in the environment, or of a litellm proxy's. Keys are named, never written."""
+    """Write a first configuration, with comments.
+
+    It is for the keys in the environment, or of a litellm proxy's. Keys are named, never written.
+    """
     from paceline.config.starter import of_environment, providers_of
 
     if source is not None and models:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 import click
 
+from paceline.cli.guides import HelpedGroup
 from paceline.cli.options import print_table
 from paceline.core.results import PacelineError
 
@@ -29,9 +30,12 @@ _HELP_USERS: Final = (
 )
 
 
-@click.group(name="keys")
+@click.group(name="keys", cls=HelpedGroup)
 def command() -> None:
-    """Make, change, list and revoke the keys of the gateway's clients. A running gateway heeds a change within a second."""
+    """Make and revoke the keys of the gateway's clients.
+
+    A running gateway uses a change within a second.
+    """
 
 
 @command.command()
@@ -59,9 +63,9 @@ def command() -> None:
 )
 @FILE
 def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: Any) -> None:
-    """Make a key for NAME and print it. It is shown once: only its hash is kept.
+    """Make a key for NAME and print it.
 
-    The key is a lane of its own, so that it cannot hold up the others. A client that has a secret of another proxy keeps it with
+    It is shown once: only its hash is stored. The key is a lane of its own, so that it cannot hold up the others. A client that has a secret of another proxy keeps it with
     --secret-file, and nothing is printed then.
     """
     try:
@@ -93,7 +97,10 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
 @click.option("--users", metavar="HEADER", help=f"{_HELP_USERS} 'none': one client.")
 @FILE
 def change(*, name: str, file: Path | None, **options: Any) -> None:
-    """Change what the key of NAME may do. Its secret stays, and so does what is not named here."""
+    """Change what the key of NAME may do.
+
+    Its secret stays, and so does what is not named here.
+    """
     fields = {field: value for field, value in options.items() if value not in (None, ())}
     fields |= {field: kept for field, (word, kept) in _NONE.items() if fields.get(field) == word}
     if not fields:
@@ -115,7 +122,10 @@ def change(*, name: str, file: Path | None, **options: Any) -> None:
 )
 @FILE
 def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
-    """Make a new secret for the key of NAME and print it. Its lane, its limits and their use stay."""
+    """Make a new secret for the key of NAME.
+
+    Prints it. Its lane, its limits and their use stay.
+    """
     try:
         click.echo(_keys(file).rotate(name, overlap_hours * 3_600))
     except PacelineError as error:
@@ -125,7 +135,7 @@ def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
 @command.command(name="list")
 @FILE
 def list_(*, file: Path | None) -> None:
-    """Show the names of the keys, and what each may do."""
+    """Show the keys, and what each may do."""
     try:
         keys = _keys(file).all()
     except PacelineError as error:

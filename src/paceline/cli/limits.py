@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import HelpedGroup
 from paceline.cli.options import print_table
 from paceline.core.results import PacelineError, SettingsError, SourceKind
 
@@ -82,7 +83,7 @@ class Shown:
         return f"{of}, {ASSUMED if self.origin == ASSUMED else row.confidence}: {row.source}"
 
 
-class Group(click.Group):
+class Group(HelpedGroup):
     """A group whose first word can be an argument of :func:`show`, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -94,7 +95,7 @@ class Group(click.Group):
 
 @click.group(name="limits", cls=Group)
 def command() -> None:
-    """Show the limits that are used, check a file of facts about providers, or install a newer data set.
+    """Show limits; check and update facts about providers.
 
     `paceline limits openai gpt-6-luna` is short for `paceline limits show openai gpt-6-luna`.
     """
@@ -103,7 +104,10 @@ def command() -> None:
 @command.command(name="check")
 @click.argument("file", type=click.Path(path_type=Path))
 def check_facts(file: Path) -> None:
-    """Check a file of facts: one like tables/providers.toml, or settings with [providers.NAME]."""
+    """Check a file of facts about providers.
+
+    It is one like tables/providers.toml, or settings with [providers.NAME].
+    """
     from paceline import facts
     from paceline.config import Config
     from paceline.config.sources import FILES
@@ -130,7 +134,10 @@ def check_facts(file: Path) -> None:
 @click.option("--sha256", help="The SHA-256 of its bytes; needed for a URL.")
 @click.option("--undo", is_flag=True, help="Use the data set of before again.")
 def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
-    """Install a newer data set for this user. It changes no host and no root of a known provider."""
+    """Install a newer data set for this user.
+
+    It changes no host and no root of a known provider.
+    """
     from paceline.config import data_set
 
     if undo == (source is not None):
@@ -150,9 +157,9 @@ def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
 @options.CONFIG
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def show(provider: str | None, model: str | None, tier: str | None, file: Path | None, *, as_json: bool) -> None:
-    """Show the limits that are used, and where each comes from: settings, answers, your file, a table.
+    """Show the limits in use, and where each comes from.
 
-    Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: the limits
+    That is a setting, an answer, your file or a table. Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: the limits
     of that model. PROVIDER can be PROVIDER/MODEL, or a model alone: then every provider is shown that lists it.
     """
     from rich.console import Console

@@ -7,20 +7,23 @@ from dataclasses import asdict
 
 import click
 
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError
 
 INCOMPLETE, USAGE = 1, 2
-EPILOG = """Exit codes: 0 each request has its answer, 1 some are missing or failed, 2 nothing was written."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Helped)
 @click.argument("source", metavar="INPUT")
 @click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
 @click.option("-o", "--output", "target", help="The result; INPUT with .results.jsonl by default.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing result.")
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on standard output.")
 def command(*, source: str, outputs: tuple[str, ...], target: str | None, overwrite: bool, as_json: bool) -> None:
-    """Join OUTPUTs of runs of one INPUT, in its order, and check that each request is there once."""
+    """Join the outputs of shards, in the order of INPUT.
+
+    Checks that every request is there once.
+    """
     import json
 
     from paceline.batch.merge import in_words, merge

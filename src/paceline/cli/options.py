@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from paceline.cli.guides import Helped
 from paceline.pacing.settings import PlainSettings, declared
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ _ROWS: Final[tuple[Decorator, ...]] = (
 _WORDS: Final = "paceline.words"
 
 
-class Told(click.Command):
+class Told(Helped):
     """A command whose messages repeat the words that it was given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -39,8 +39,7 @@ GC_THRESHOLD: Final = 50_000, 20, 100
 """As of :mod:`paceline.cli.run`."""
 
 EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or an input of paceline run with its options; with --agents it is a model:
-each agent holds a conversation, whose prompts the provider caches. Nothing is sent. Exit
-codes: 0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned."""
+each agent holds a conversation, whose prompts the provider caches. Nothing is sent."""
 
 
 def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
@@ -130,7 +129,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Simulate work under given limits: its duration, what binds it, waits, use of the quotas, cost."""
+    """Show how long work will take, and its cost."""
     from paceline.emulator.settings import SettingsError
 
     if by is not None and within_s is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError
 
 USAGE = 2
@@ -19,7 +20,7 @@ EPILOG = """LOG is what a limiter, gateway or run with the setting traffic_log o
 output_tokens. It can be lines or an array of JSON, CSV, TSV or Parquet, also compressed (gzip, zstd). Nothing is sent."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Helped, epilog=EPILOG)
 @click.argument("source", metavar="LOG", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--provider", help="The provider; by model when not given.")
 @options.TIERS
@@ -44,7 +45,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Replay recorded traffic under given limits: what waits, for how long, and what binds."""
+    """Show how recorded traffic would wait under other limits."""
     from paceline.batch.reading import read_rows
     from paceline.cli import plan
     from paceline.emulator.settings import SettingsError

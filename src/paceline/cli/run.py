@@ -19,7 +19,7 @@ GC_THRESHOLD = 50_000, 20, 100
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format, Anthropic's or Gemini's; or rows of prompts as CSV, JSONL, a JSON array or Parquet, with
 --model; or - for standard input. The same command again
-sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
+sends the requests that have no answer yet."""
 
 
 @click.command(cls=options.Told, epilog=EPILOG)
@@ -116,7 +116,7 @@ def command(
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
+    """Send a file of prompts and write the answers."""
     from paceline.batch.acceptance import Acceptance
     from paceline.batch.job import Job
     from paceline.batch.progress import logged, view

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from paceline.cli import options
+from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError, SettingsError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
@@ -32,11 +33,10 @@ ALL_HOSTS = ("0.0.0.0", "[::]")  # noqa: S104  (compared)
 
 EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
 ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY, or OPENAI_API_KEY_FILE for a file);
-where one is not set, the key that the client sends is passed on. A signal ends it when what is in flight is done.
-Exit codes: 0 ended by a signal, 2 it could not start."""
+where one is not set, the key that the client sends is passed on. A signal ends it when what is in flight is done."""
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=Helped, epilog=EPILOG)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Where to listen; off loopback, clients need keys."
 )
@@ -95,7 +95,10 @@ def command(
     demo: bool,
     **given: Any,
 ) -> None:
-    """Serve the APIs of all providers at one address, with every request in its queue until the limits allow it."""
+    """Serve the APIs of all providers at one address.
+
+    Every request waits in its queue until the limits allow it.
+    """
     from paceline.config import Config, find_file, parse_limit
     from paceline.gateway.handover import inherit, listen, tell_ready
     from paceline.gateway.keys import keys_file

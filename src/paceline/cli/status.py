@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.cli import plan_words
+from paceline.cli.guides import Helped
 from paceline.cli.options import KEY, print_table
 from paceline.core.quota import brief
 
@@ -29,10 +30,8 @@ UNREACHED = 1
 PAGE: Final = 8000
 """The port of the page."""
 
-EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
 
-
-@click.command(name="status", epilog=EPILOG)
+@click.command(cls=Helped, name="status")
 @click.argument("url", required=False)
 @KEY
 @click.option("--store", metavar="URL", help="Read this store instead, e.g. sqlite:quotas.db or redis://HOST.")
@@ -62,13 +61,13 @@ def command(
     as_json: bool,
     line: bool,
 ) -> None:
-    """Show the pools of the program whose status page (paceline.status_app) is at URL: what is left, how many requests
-    wait, and which limit binds.
+    """Show what is left of the quotas, and what waits.
 
+    With URL: the pools of the gateway, or of the program whose status page (paceline.status_app) is there.
     With --store: the pools in a store, and the progress of each `paceline run` that uses it, with all of its shards.
     Without both: the gateway of the `paceline exec` that this runs in; else the file in which `paceline run` keeps this
     user's quotas, or with --line the gateway at 127.0.0.1:8080.
-    """  # noqa: D205  (click prints this as it stands)
+    """
     if line:
         if store is not None or page is not None or as_json:
             raise click.UsageError("--line shows the plans of a gateway or a program: give its URL, or nothing else")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import click
 import httpx2
 
+from paceline.cli.guides import Helped
 from paceline.cli.options import KEY
 from paceline.cli.status import page_url, plain
 
@@ -29,11 +30,14 @@ BAR: Final = 12
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 
-@click.command(name="top", epilog="Keys: arrows choose a pool, / filters, q ends it.")
+@click.command(cls=Helped, name="top", epilog="Keys: arrows choose a pool, / filters, q ends it.")
 @click.argument("url", default="http://127.0.0.1:8080")
 @KEY
 def command(url: str, key: str | None) -> None:
-    """Show the pools of a gateway, or of a program that serves its status at URL, live."""
+    """Show the pools of a gateway or a program, live.
+
+    URL is the address of the gateway, or of a status page.
+    """
     if not sys.stdout.isatty():
         raise click.ClickException(f"paceline top needs a terminal; `paceline status {url}` prints the status once")
     make_app(str(page_url(url)).rstrip("/").removesuffix("/status"), key).run()

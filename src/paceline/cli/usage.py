@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from paceline.cli.guides import Helped
 from paceline.cli.line import GATEWAY, USUAL
 from paceline.cli.options import KEY, print_table
 from paceline.cli.status import UNREACHED, fetch, page_url, plain
@@ -21,14 +22,6 @@ FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 """What a cell begins with that a spreadsheet computes; users of a front end choose their names."""
 
 _PATH: Final = "/api/v1/usage"
-
-EPILOG = """Examples:
-
-\b
-  paceline usage --by team
-  paceline usage http://gateway:8080 --by user --month 2026-11 --csv > november.csv
-
-Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."""
 
 
 def _month(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[dt.date, dt.date] | None:
@@ -41,7 +34,7 @@ def _month(_context: click.Context, _option: click.Parameter, value: str | None)
     return first, (first + dt.timedelta(31)).replace(day=1) - dt.timedelta(1)
 
 
-@click.command(name="usage", epilog=EPILOG)
+@click.command(cls=Helped, name="usage")
 @click.argument("url", required=False)
 @KEY
 @click.option(
@@ -57,9 +50,9 @@ def _month(_context: click.Context, _option: click.Parameter, value: str | None)
 def command(
     url: str | None, key: str | None, by: str, month: tuple[dt.date, dt.date] | None, timeout_s: float, *, as_csv: bool
 ) -> None:
-    """Show the requests, tokens and US dollars that the gateway at URL (http://127.0.0.1:8080 by default) has charged.
+    """Show what the clients of a gateway have used.
 
-    A key made with --may-read shows all, another one its own.
+    A row has requests, tokens and US dollars. URL is http://127.0.0.1:8080 by default. A key made with --may-read shows all, another one its own.
     """
     from paceline.cli.standing import ReadError
 
