@@ -41,19 +41,37 @@ PAGES = {
 }  # fmt: skip
 """Each page of the repository, and its place in the site."""
 
-MODULES = (
-    "paceline.testing",
-    "paceline.planner.forecast",
-    "paceline.planner.plan",
-    "paceline.planner.workload",
-    "paceline.planner.logs",
-    "paceline.planner.replay",
-    "paceline.planner.simulation",
-    "paceline.stores",
-    "paceline.providers.base",
-    "paceline.telemetry.otel",
-)
-INTEGRATIONS = ("anthropic", "langchain", "dspy", "ray", "beam", "extropy", "flatmachines", "massgen")
+GIVEN = ("Acquisition", "Permit")
+"""Classes whose objects users get and never make."""
+
+REFERENCE: dict[str, tuple[str, str, str]] = {
+    "api_limiter.md": (
+        "Limiter",
+        "Limiter Group lane LaneSpec Buffer Quota Rule RetryPolicy BreakerPolicy PlanPolicy instrument status_app eta",
+        "planner.forecast",
+    ),
+    "api_permit.md": (
+        "Permit",
+        "Permit Acquisition Later NeverFits Waiting Refusal RefusalKind RefusalScope refusal_of Reading HeaderLimits limits_in Finish finish_of Event",
+        "",
+    ),
+    "api_data.md": ("run, map, partition", "run arun map map_sync partition", ""),
+    "api_errors.md": ("Errors", "", ""),
+    "api_testing.md": (
+        "Testing and planning",
+        "",
+        "testing planner.plan planner.workload planner.logs planner.replay planner.simulation",
+    ),
+    "api_integrations.md": (
+        "Integrations",
+        "",
+        (
+            "integrations.anthropic integrations.langchain integrations.dspy integrations.ray integrations.beam integrations.extropy"
+            " integrations.flatmachines integrations.massgen stores providers.base telemetry.otel"
+        ),
+    ),
+}
+"""The pages of the API: a title, names of ``paceline``, and its modules. The page of errors has every error and warning."""
 
 
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
@@ -120,29 +138,31 @@ def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iter
                 yield from commands(below, click.Context(below, info_name=name, parent=ctx), level + 1)
 
 
-def api() -> Iterator[str]:
-    """The public names, by kind, as mkdocstrings reads them; and the public modules."""
-    kinds: dict[str, list[str]] = {"Classes": [], "Functions": [], "Errors and warnings": []}
-    for name in paceline.__all__:
-        value = getattr(paceline, name)
-        error = isclass(value) and issubclass(value, Exception)
-        kinds["Errors and warnings" if error else "Classes" if isclass(value) else "Functions"].append(name)
-    yield "# API\n\nThe names of the package `paceline`, and its public modules. Generated from the docstrings.\n"
-    for kind, names in kinds.items():
-        yield f"## {kind}\n"
-        for name in names:
-            home = getattr(paceline, name).__module__
-            yield f"::: {home}.{name}\n    options:\n      heading: paceline.{name}\n      toc_label: {name}\n"
-    yield "## Modules\n"
-    for module in (*MODULES, *(f"paceline.integrations.{name}" for name in INTEGRATIONS)):
+def named(page: str) -> list[str]:
+    """The names of ``paceline`` that a page of the API has."""
+    if page != "api_errors.md":
+        return REFERENCE[page][1].split()
+    values = {name: getattr(paceline, name) for name in paceline.__all__}
+    return [name for name, value in values.items() if isclass(value) and issubclass(value, Exception)]
+
+
+def api(page: str) -> Iterator[str]:
+    """A page of the API, as mkdocstrings reads the docstrings."""
+    title, _, modules = REFERENCE[page]
+    yield f"# {title}\n\nGenerated from the docstrings.\n"
+    for name in named(page):
+        home = paceline._HOME_OF[name]  # noqa: SLF001  (a class says that it is of paceline)
+        made = "      merge_init_into_class: false\n" if name in GIVEN else ""
+        yield f"::: {home}.{name}\n    options:\n      heading: paceline.{name}\n      heading_level: 2\n      toc_label: {name}\n{made}"
+    for module in (f"paceline.{name}" for name in modules.split()):
         homes: dict[str, str] = getattr(import_module(module), "_HOMES", {}) if module == "paceline.testing" else {}
-        yield f"### {module}\n"
+        yield f"## {module}\n"
         for name, home in homes.items():
-            yield f"::: {home}.{name}\n    options:\n      heading: {module}.{name}\n      heading_level: 4\n"
+            yield f"::: {home}.{name}\n    options:\n      heading: {module}.{name}\n"
         if not homes:
             yield (
                 f"::: {module}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
-                "      heading_level: 4\n      filters: ['!^_', '!^[A-Z0-9_]+$']\n"
+                "      filters: ['!^_', '!^[A-Z0-9_]+$']\n"
             )
 
 
@@ -194,7 +214,8 @@ def main(folder: Path) -> None:
     (folder / "cli.md").write_text(
         written(commands(app, click.Context(app, info_name="paceline", **app.context_settings), 1)), "utf-8"
     )
-    (folder / "api.md").write_text(written(api()), "utf-8")
+    for page in REFERENCE:
+        (folder / page).write_text(written(api(page)), "utf-8")
     (folder / "llms.txt").write_text(written(llms()), "utf-8")
     (folder / "paceline.schema.json").write_text(json.dumps(json_schema(), indent=2), "utf-8")
     for name in ("extra.css", "extra.js"):

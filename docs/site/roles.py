@@ -26,7 +26,7 @@ class Roles(griffe.Extension):
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called for each object that has been read."""
-        limiter = f"{paceline.Limiter.__module__}.Limiter"  # its arguments are declared elsewhere
+        limiter = "paceline.limiter.limiter.Limiter"  # its arguments are declared elsewhere
         if obj.path == limiter and obj.docstring is not None:
             obj.docstring.value = inspect.getdoc(paceline.Limiter) or ""
         if obj.path == f"{limiter}.__init__" and isinstance(obj, griffe.Function):
