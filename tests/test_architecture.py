@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -279,6 +281,12 @@ class TestPublicNames:
 
     def test_there_are_few(self):
         assert 18 <= len(paceline.__all__) <= 46
+
+    def test_a_class_says_that_it_is_of_paceline(self):
+        values = {name: getattr(paceline, name) for name in paceline.__all__}
+        kinds = {name: value for name, value in values.items() if inspect.isclass(value)}
+        assert {name for name, kind in kinds.items() if kind.__module__ != "paceline"} == set()
+        assert all(pickle.loads(pickle.dumps(kind)) is kind for kind in kinds.values())
 
     def test_a_type_checker_sees_the_same(self):
         tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import click
+from click.formatting import wrap_text
 
 from paceline.core.hints import did_you_mean
 
@@ -215,8 +216,7 @@ class Helped(click.Command):
         if guide is not None:
             with formatter.section("Examples"):
                 formatter.write("".join(f"  {example}\n" for example in guide.examples))
-            formatter.write_paragraph()
-            formatter.write_text(f"Exit codes: {guide.exits}")
+            formatter.write(f"\n{wrap_text(f'Exit codes: {guide.exits}', formatter.width)}\n")
 
 
 class HelpedGroup(click.Group):

@@ -19,7 +19,11 @@ C = TypeVar("C", bound=type[Any])
 Range = tuple[str, float, float]
 """What a number counts, its least and its most."""
 
-_hints = cache(get_type_hints)
+
+@cache
+def _hints(its: type) -> dict[str, Any]:
+    """The types of its fields. A public class names another module than the one in which it is written."""
+    return get_type_hints(its, its.__init__.__globals__ if its.__module__ == "paceline" else None)  # type: ignore[misc]
 
 
 @cache

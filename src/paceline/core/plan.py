@@ -19,7 +19,7 @@ from paceline.core.local import OPENS_NS, LocalCapacity
 from paceline.core.pause import OPEN
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import DAY_S, NS
-from paceline.core.results import QUEUE, Decision, SettingsError, WaitUntil
+from paceline.core.results import QUEUE, Decision, SettingsError, WaitUntil, public
 
 INTERACTIVE: Final = "interactive"
 """The lane of a person, who waits for the answer."""
@@ -34,6 +34,7 @@ OVERAGES: Final = ("go on", "wait")
 SHUTS: Final = ("hold", "refuse")
 
 
+@public
 @suggesting
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanPolicy:

@@ -35,9 +35,10 @@ from math import inf
 from typing import Any, NamedTuple
 
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import Outcome, QuotaError
+from paceline.core.results import Outcome, QuotaError, public
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
     """A class of work: its name, its share among busy lanes, and its priority (higher goes first).

@@ -20,7 +20,7 @@ from typing import Self
 
 from paceline.core.hints import did_you_mean
 from paceline.core.results import Cost as Cost  # noqa: PLC0414  (re-exported)
-from paceline.core.results import QuotaError
+from paceline.core.results import QuotaError, public
 
 NS = 1_000_000_000
 """Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""
@@ -44,6 +44,7 @@ USD, CONCURRENCY = "usd", "concurrency"
 KNOWN_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
 
 
+@public
 class Rule(StrEnum):
     """How a provider counts."""
 
@@ -83,6 +84,7 @@ RATE_MIN, RATE_MAX = 1e-21, 1e21
 """The range in which integer nanoseconds and floats are exact enough."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Quota:
     """An amount per period for one unit, with a burst and a rule.

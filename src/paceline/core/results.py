@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
+
+Kind = TypeVar("Kind", bound=type)
 
 QUEUE, STORE, COOL_DOWN, STORE_LOST, NO_ANSWER = "queue", "store", "cool-down", "store lost", "no answer"
 """What binds when no quota does: the waiters ahead, an answer of the store, a pause, a lost store, or the answer to the
@@ -58,10 +60,19 @@ GIVEN = Source(SourceKind.GIVEN)
 LEARNED = Source(SourceKind.LEARNED)
 
 
+def public(kind: Kind) -> Kind:
+    """Let a class be shown, and pickled, as a name of ``paceline``, where users find it."""
+    # WEAK: typing.get_type_hints of a dataclass needs globalns=vars() of the module with the class from now on.
+    kind.__module__ = "paceline"
+    return kind
+
+
+@public
 class PacelineError(Exception):
     """The base of all exceptions of paceline."""
 
 
+@public
 class PacelineWarning(UserWarning):
     """A use of paceline that works, but not as well as it could; the message says what to do."""
 
@@ -79,6 +90,7 @@ def warn(message: str) -> None:
     warnings.warn(message, PacelineWarning, stacklevel=level)
 
 
+@public
 class SettingsError(PacelineError, ValueError):
     """A setting, a file or an argument is invalid, or a package that it needs is missing.
 
@@ -86,10 +98,12 @@ class SettingsError(PacelineError, ValueError):
     """
 
 
+@public
 class QuotaError(SettingsError):
     """A quota, a cost, a pool or another argument of a limiter is invalid; the message says what is valid."""
 
 
+@public
 class NeverFitsError(PacelineError):
     """The cost of the request is above what a given quota can ever hold: no wait is long enough."""
 
@@ -100,6 +114,7 @@ class NeverFitsError(PacelineError):
         self.pool, self.unit, self.cost, self.most = pool, unit, cost, most
 
 
+@public
 class TooLargeError(NeverFitsError):
     """The request is estimated above ``max_tokens_per_call``; it was not sent."""
 
@@ -109,6 +124,7 @@ class TooLargeError(NeverFitsError):
         self.args = (f"{asked}: send less, or raise max_tokens_per_call",)
 
 
+@public
 class AcquireTimeoutError(PacelineError, TimeoutError):
     """The deadline has passed, or cannot be met.
 
@@ -132,6 +148,7 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
         self.pool, self.waited_s, self.retry_after_s, self.quota = pool, waited_s, retry_after_s, quota
 
 
+@public
 class QueueFullError(PacelineError):
     """The queue of the pool is full.
 
@@ -146,6 +163,7 @@ class QueueFullError(PacelineError):
         self.pool, self.length, self.retry_after_s = pool, length, retry_after_s
 
 
+@public
 class BudgetError(PacelineError):
     """A budget in US dollars is spent; the request was not sent.
 
@@ -160,6 +178,7 @@ class BudgetError(PacelineError):
         self.pool, self.retry_after_s = pool, retry_after_s
 
 
+@public
 class PoolStoppedError(PacelineError):
     """The pool was stopped: the account has no money left, or the provider asked to wait longer than the retry policy allows.
 
@@ -176,6 +195,7 @@ class PoolStoppedError(PacelineError):
         self.pool, self.reason, self.retry_after_s = pool, reason, retry_after_s
 
 
+@public
 class GaveUpError(PacelineError):
     """The provider refused, and no attempt is left, or another one cannot succeed.
 
@@ -193,6 +213,7 @@ class GaveUpError(PacelineError):
         self.retry_after_s = refusal.retry_after_s
 
 
+@public
 class UnfinishedError(PacelineError):
     """The model has not finished its answer; the message says why.
 
@@ -206,6 +227,7 @@ class UnfinishedError(PacelineError):
         self.state, self.text = state, text
 
 
+@public
 class StoreError(PacelineError):
     """The store cannot be used; the message names it, the cause and the remedy."""
 
@@ -264,6 +286,7 @@ class WaitUntil(NamedTuple):
     quota: str
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class NeverFits:
     """The cost of ``unit`` is above ``most``, the largest amount that its quota can hold; ``quota`` names one of another pool."""
@@ -330,6 +353,7 @@ def within(value: float | None, least: float, most: float) -> float | None:
     return value if value is not None and least <= value <= most else None
 
 
+@public
 class RefusalKind(StrEnum):
     """Why a provider refused a request."""
 
@@ -345,6 +369,7 @@ class RefusalKind(StrEnum):
         return self in (RefusalKind.RATE, RefusalKind.GROWTH)
 
 
+@public
 class RefusalScope(StrEnum):
     """The requests that a refusal is about: the fewest that the answer allows."""
 
@@ -353,6 +378,7 @@ class RefusalScope(StrEnum):
     POOL = "pool"  # every request of the pool
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The content of a refusing answer; every field but the kind may be missing.
@@ -409,6 +435,7 @@ class Basis(StrEnum):
     """Neither. It adds no quota."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The headers of an answer about one quota; every field but the unit may be missing.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS, Cost
-from paceline.core.results import SettingsError, warn
+from paceline.core.results import SettingsError, public, warn
 from paceline.limiter.past import watch
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.limits import Limits
@@ -37,6 +37,7 @@ REPR_POOLS = 3
 """How many pools a limiter shows where it is printed."""
 
 
+@public
 class Limiter(BaseLimiter):
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 

@@ -13,7 +13,7 @@ from paceline.core.checked import check, suggesting
 from paceline.core.pause import Pause
 from paceline.core.progress import Row
 from paceline.core.quota import NS
-from paceline.core.results import Refusal, RefusalKind
+from paceline.core.results import Refusal, RefusalKind, public
 from paceline.pacing.clock import Clock
 from paceline.pacing.retry import RetryBudget
 from paceline.pacing.scheduler import Scheduler
@@ -29,6 +29,7 @@ HOSTS_MAX = 1_000
 """How many hosts have a breaker: their names come from callers, and memory is bounded."""
 
 
+@public
 @suggesting
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from paceline.core.pool import WAITING_MAX
-from paceline.core.results import QueueFullError, QuotaError
+from paceline.core.results import QueueFullError, QuotaError, public
 from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, wake_all
 
 
+@public
 class Buffer:
     """A bounded number of items between two phases of a pipeline, with a low and a high watermark.
 

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from paceline.core.results import Refusal
+from paceline.core.results import Refusal, public
 
 log = logging.getLogger("paceline")
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Event:
     """An event of one permit.

@@ -23,6 +23,7 @@ from paceline.core.results import (
     QueueFullError,
     QuotaError,
     StoreError,
+    public,
 )
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.pacer import BaseLimiter
@@ -175,6 +176,7 @@ class Choice:
                 raise error
 
 
+@public
 class Group:
     """Takes each permit from the member that has it soonest.
 

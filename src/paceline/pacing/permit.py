@@ -33,6 +33,7 @@ from paceline.core.results import (
     Stopped,
     StoreError,
     StoreLost,
+    public,
     warn,
 )
 from paceline.pacing.faults import Fault, fault_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from paceline.providers.base import Usage
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Later:
     """No permit now: ask again in ``retry_after_s`` seconds; ``quota`` is what binds.
@@ -122,6 +124,7 @@ def _surroundings(acquisition: Acquisition) -> Iterator[None]:
         yield
 
 
+@public
 class Permit:
     """The right to make one attempt. It holds its reserved cost until it is settled, cancelled or refused.
 
@@ -515,6 +518,7 @@ def hand_down(permit: Permit) -> None:
 _ONE = "an acquisition gives one permit: call limiter.acquire() again for another"
 
 
+@public
 class Acquisition:
     """A request for a permit: ``async with``, ``with`` and ``await`` wait for it; the ``with`` forms also close it.
 

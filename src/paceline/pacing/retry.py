@@ -11,7 +11,7 @@ from paceline.core.allowance import is_believed
 from paceline.core.checked import check, suggesting
 from paceline.core.progress import FIRST_S, MOST_S, Alone, Row
 from paceline.core.quota import NS
-from paceline.core.results import Refusal, RefusalKind, RefusalScope
+from paceline.core.results import Refusal, RefusalKind, RefusalScope, public
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that may end with time."""
@@ -110,6 +110,7 @@ class Failures:
         return refusal
 
 
+@public
 @suggesting
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:

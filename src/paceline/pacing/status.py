@@ -11,6 +11,7 @@ from paceline.core.budget import ALONE
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
+from paceline.core.results import public
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.answers import AnswerStatus
 from paceline.pacing.periods import REFILLED_DAY_S
@@ -23,6 +24,7 @@ QUEUE_SHOWN = 50
 """How many waiters are shown; a queue may hold a million."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """Why a request waits.

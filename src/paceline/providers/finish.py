@@ -15,7 +15,7 @@ from enum import Enum, StrEnum
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from paceline.core.results import UnfinishedError
+from paceline.core.results import UnfinishedError, public
 from paceline.providers.forms import table
 from paceline.providers.parse import MAPPING, as_mapping, as_text, error_in
 
@@ -42,6 +42,7 @@ FINISHED: Final = frozenset({State.COMPLETE, State.TOOL_CALL})
 """The states of an answer that is one."""
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class Finish:
     """What the model has finished.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from paceline.core.results import Reading
+from paceline.core.results import Reading, public
 from paceline.providers import parse
 from paceline.providers.forms import table
 from paceline.providers.quota_headers import readings_in
 from paceline.providers.registry import provider_named
 
 
+@public
 @dataclass(frozen=True, slots=True)
 class HeaderLimits:
     """The limits in the headers of one answer.
