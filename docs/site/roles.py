@@ -11,6 +11,13 @@ import griffe
 import paceline
 
 ROLE = re.compile(r":(?:class|meth|func|data|mod|attr|exc):`(?:([^`<]+?) <[^`>]+>|~[\w.]*?(\w+)|([\w.]+))`")
+EXAMPLE = re.compile(r"^Example:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)
+
+
+def shown(text: str) -> str:
+    """A docstring with its roles as code, and its example as a block of Python."""
+    text = ROLE.sub(lambda found: f"`{found[1] or found[2] or found[3]}`", text)
+    return EXAMPLE.sub(lambda found: f"Example:\n    ```python\n{found[1].rstrip()}\n    ```\n", text)
 
 
 def _argument(one: inspect.Parameter) -> griffe.Parameter:
@@ -32,4 +39,4 @@ class Roles(griffe.Extension):
         if obj.path == f"{limiter}.__init__" and isinstance(obj, griffe.Function):
             obj.parameters = griffe.Parameters(*map(_argument, inspect.signature(paceline.Limiter).parameters.values()))
         if obj.docstring is not None:
-            obj.docstring.value = ROLE.sub(lambda found: f"`{found[1] or found[2] or found[3]}`", obj.docstring.value)
+            obj.docstring.value = shown(obj.docstring.value)

@@ -56,8 +56,6 @@ def run(
 ) -> Any:
     """Ask ``model`` about each row, as fast as the limits allow, and return the rows with the answers.
 
-        answered = paceline.run(table, model="gpt-6-luna", prompt="Translate into French: {text}", journal="french.jsonl")
-
     Args:
         rows: A table of pandas, polars, pyarrow, DuckDB or Hugging Face's datasets, or what can be given as an Arrow table; an iterable of
             mappings; or the path of a file that ``paceline run`` reads.
@@ -105,6 +103,11 @@ def run(
             ``output`` cannot be written at the end; the journal has the answers.
         KeyboardInterrupt: It was interrupted; the journal has what was answered.
         ImportError: The extra ``cli`` is missing.
+
+    Example:
+        rows = [{"text": "Good morning"}, {"text": "Good night"}]
+        answered = await paceline.arun(rows, model="gpt-6-luna", prompt="Translate into French: {text}", journal="french.jsonl")
+        print([row["answer"] for row in answered])
     """
     try:
         from paceline.batch.address import provider_of

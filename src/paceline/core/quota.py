@@ -145,15 +145,23 @@ class Quota:
         return self.amount / self.period_s if self.period_s else 0.0
 
     def with_amount(self, amount: float, period_s: float | None = None) -> Self:
-        """The same quota with another amount, and period (``None``: the same).
+        """The same quota with another amount and period.
 
         A burst equal to the amount follows it; any other is at most the new amount.
+
+        Args:
+            amount: The amount per period.
+            period_s: The period in seconds; ``None``: the same.
         """
         burst = amount if self.burst == self.amount else min(self.burst, amount)
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
     def part(self, share: float) -> Self:
-        """The quota with ``share`` of its amount and burst; slots, even and measured quotas stay whole."""
+        """The quota with a part of its amount and burst; slots, even and measured quotas stay whole.
+
+        Args:
+            share: The part, from 0 to 1.
+        """
         if share == 1 or self.rule in (Rule.SLOTS, Rule.EVEN, Rule.MEASURED):
             return self
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
@@ -161,8 +169,10 @@ class Quota:
     def restarting(self, zone: str) -> Self:
         """A quota of a day as a window that restarts at midnight in ``zone``; any other quota as it is.
 
-        So is one with a rule or zone of its own, and every one for an empty ``zone``. A burst that is not the amount is
-        a rule of its own.
+        So is one with a rule or zone of its own. A burst that is not the amount is a rule of its own.
+
+        Args:
+            zone: The name of a time zone; empty: every quota stays as it is.
         """
         open_rule = self.burst == self.amount if self.rule is Rule.BUCKET else self.rule is Rule.WINDOW
         if not zone or self.period_s != DAY_S or self.anchor is not None or not open_rule:
@@ -173,8 +183,15 @@ class Quota:
     def parse(cls, text: str) -> Self:
         """Read one quota from its notation.
 
+        Args:
+            text: An amount, a unit and a period: ``500 requests/min``, ``10 concurrency``, with ``burst``, a rule or a zone.
+
         Raises:
             QuotaError: The text is not a quota.
+
+        Example:
+            quota = paceline.Quota.parse("2M input_tokens/min burst 50k")
+            print(quota.amount, quota.period_s, quota.burst)
         """
         match = _QUOTA.fullmatch(_plainly(text))
         if match is None:

@@ -383,11 +383,6 @@ def map(  # noqa: A001
 ) -> Map[T, Any]:
     """Call ``function`` for each of ``items``, as fast as the limiters of its clients allow.
 
-        limiter.attach(client)
-        answers = await paceline.map(ask, texts, journal="answers.db")
-        async for done in paceline.map(ask, texts):  # as they come
-            print(done.index, done.value)
-
     New calls start while fewer than 64 wait for a permit. So a function whose client is attached is paced by it, and runs as
     often at a time as that needs; one that asks for no permits runs 64 times at a time. An exception of one call ends no
     other one.
@@ -412,6 +407,15 @@ def map(  # noqa: A001
         TypeError: ``items`` is a table, a mapping or a text, or ``function`` is none.
         SettingsError: An argument is invalid; while it runs: a key is missing or given twice, or a value cannot be kept as JSON.
         StoreError: While it runs: the journal cannot be used.
+
+    Example:
+        client = limiter.attach(openai.AsyncOpenAI())
+
+        async def ask(text):
+            answer = await client.responses.create(model="gpt-6-luna", input=text)
+            return paceline.finish_of(answer).whole()
+
+        answers = await paceline.map(ask, ["Name a river.", "Name a lake."], journal="answers.db")
     """
     return Map(function, items, journal, key, concurrency, progress, again)
 
@@ -445,6 +449,10 @@ def map_sync(
 
     The arguments and errors are the same as of :func:`map`. Where an event loop runs already (a notebook), an async function gets
     another loop in a thread: clients that are bound to a loop need ``await paceline.map(...)`` there.
+
+    Example:
+        lengths = paceline.map_sync(len, ["one", "three"], progress=False)
+        print(list(lengths))
     """
 
     async def results() -> Results[R]:

@@ -55,6 +55,10 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
 
     Raises:
         TypeError: ``limiter`` is not a limiter.
+
+    Example:
+        paceline.instrument(limiter)
+        answer = await openai.AsyncOpenAI().responses.create(model="gpt-6-luna", input=prompt)
     """
     if not isinstance(limiter, BaseLimiter):
         raise TypeError(

@@ -45,6 +45,11 @@ class Limiter(BaseLimiter):
         StoreError: The URL of the store is invalid, or ``store`` is not a store.
         QuotaError: A quota or a pool is invalid.
         SettingsError: Another argument is invalid, or a package that it needs is missing.
+
+    Example:
+        limiter = paceline.Limiter({"openai/gpt-6-luna": ["500 requests/min", "200k tokens/min"]})
+        client = limiter.attach(openai.AsyncOpenAI())
+        answer = await client.responses.create(model="gpt-6-luna", input=prompt)
     """
 
     @arguments_of(PacingSettings)
@@ -76,6 +81,9 @@ class Limiter(BaseLimiter):
 
         Raises:
             SettingsError: The tier is unknown, or the provider, and there are no ``quotas``.
+
+        Example:
+            limiter = paceline.Limiter.for_provider("openai", tier=2)
         """
         from paceline.providers.registry import PROVIDERS, is_provider
         from paceline.providers.tables import known_providers
@@ -96,6 +104,9 @@ class Limiter(BaseLimiter):
 
         Raises:
             SettingsError: The file can't be read, or settings are invalid; the message lists all of them, each with its place and the valid values.
+
+        Example:
+            limiter = paceline.Limiter.load("paceline.toml", usable=0.85)
         """
         from paceline.config import load_arguments
 
@@ -136,6 +147,9 @@ class Limiter(BaseLimiter):
 
         Raises:
             QuotaError: The pool is unknown.
+
+        Example:
+            slots = asyncio.Semaphore(limiter.max_safe_concurrent("openai/gpt-6-luna"))
         """
         return max(1, requests_per_minute(self.pacer.pools.scheduler(pool).status()) // 2)
 
@@ -157,6 +171,11 @@ class Limiter(BaseLimiter):
 
         Raises:
             QuotaError: The pool is unknown, or ``asked`` is of another type.
+
+        Example:
+            cost = limiter.estimate("openai/gpt-6-luna", messages, output_tokens=300)
+            async with limiter.acquire("openai/gpt-6-luna", **cost) as permit:
+                permit.settle(await client.responses.create(model="gpt-6-luna", input=messages))
         """
         from paceline.http.describe import estimate
 
@@ -175,6 +194,10 @@ class Limiter(BaseLimiter):
         Raises:
             QuotaError: The pool is unknown.
             TypeError: ``headers`` is neither a mapping nor pairs.
+
+        Example:
+            answer = await client.responses.with_raw_response.create(model="gpt-6-luna", input=prompt)
+            limiter.observe("openai/gpt-6-luna", answer.headers)
         """
         from paceline.providers.answers import readings_in
 
@@ -200,6 +223,10 @@ class Limiter(BaseLimiter):
         Raises:
             QuotaError: The model is unknown, or the model is in use with other limits.
             SettingsError: The tier is unknown.
+
+        Example:
+            limiter = paceline.Limiter(provider="openai")
+            limiter.override("openai/gpt-6-luna", rpm_override=400)
         """
         self.pacer.pools.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override)
 
@@ -228,6 +255,13 @@ class Limiter(BaseLimiter):
 
         Raises:
             TypeError: The function is a generator, which gives the permit to its caller's code, too.
+
+        Example:
+            @limiter.paced("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300, retry=True)
+            async def ask(text):
+                return await client.responses.create(model="gpt-6-luna", input=text)
+
+            answer = await ask(prompt)
         """
 
         def take(*args: Any, **kwargs: Any) -> Iterable[Any]:
@@ -250,6 +284,10 @@ class Limiter(BaseLimiter):
 
         Raises:
             TypeError: ``client`` contains no client of httpx2, httpx, aiohttp, requests, urllib3 or botocore.
+
+        Example:
+            client = limiter.attach(openai.AsyncOpenAI())
+            answer = await client.responses.create(model="gpt-6-luna", input=prompt)
         """
         from paceline.http.attach import attach
 
@@ -259,10 +297,17 @@ class Limiter(BaseLimiter):
     def limit_lane(self, name: str, quotas: QuotaLike) -> None:
         """Give a lane limits and budgets of its own, in place of others: ``["60 requests/min", "10 usd/day"]``.
 
-        They hold for the requests of attached clients in that lane, over all pools.
+        They apply to the requests of attached clients in that lane, over all pools.
+
+        Args:
+            name: The lane.
+            quotas: One quota or several, in their notation or as :class:`Quota`.
 
         Raises:
             QuotaError: A quota is invalid.
+
+        Example:
+            limiter.limit_lane("nightly", ["60 requests/min", "10 usd/day"])
         """
         self.pacer.allowances.set(name, parsed(quotas))
 
@@ -276,6 +321,10 @@ class Limiter(BaseLimiter):
 
         Args:
             queue: The waiters that are listed for each pool, at most 50.
+
+        Example:
+            for name, pool in limiter.status()["pools"].items():
+                print(name, pool["waiting"], [(quota["quota"], quota["remaining"]) for quota in pool["quotas"]])
         """
         from paceline.facts import standing
         from paceline.http.unpaced import rows
@@ -304,6 +353,11 @@ class Limiter(BaseLimiter):
             SettingsError: The address can be reached from other machines, and there is no key.
             OSError: The address is invalid, or the port is taken.
             ImportError: uvicorn is missing; the message names the extra.
+
+        Example:
+            server = limiter.serve_status(port=0)
+            print(server.url)
+            server.close()
         """
         from paceline.telemetry.server import StatusServer
 

@@ -180,10 +180,6 @@ class Choice:
 class Group:
     """Takes each permit from the member that has it soonest.
 
-        group = paceline.Group({"eu": (eu, "openai/gpt-6-luna"), "us": (us, "openai/gpt-6-luna")})
-        async with group.acquire(input_tokens=1_200, output_tokens=300) as (member, permit):
-            permit.settle(await clients[member].chat.completions.create(...))
-
     A member whose account has no money left, whose queue is full, or whose store has never answered is left out; so is
     one that is paused, for as long as others are sooner.
 
@@ -197,6 +193,13 @@ class Group:
     Raises:
         QuotaError: There is no member, a pool is unknown, a weight is not above 0 or not of a member, or ``sticky_s``
             is negative.
+
+    Example:
+        eu = paceline.Limiter({"openai/gpt-6-luna": "500 requests/min"})
+        us = paceline.Limiter({"openai/gpt-6-luna": "500 requests/min"})
+        group = paceline.Group({"eu": (eu, "openai/gpt-6-luna"), "us": (us, "openai/gpt-6-luna")})
+        async with group.acquire(input_tokens=1_200, output_tokens=300) as (member, permit):
+            permit.settle(await {"eu": client, "us": client}[member].responses.create(model="gpt-6-luna", input=prompt))
     """
 
     def __init__(
@@ -244,7 +247,13 @@ class Group:
         return GroupAcquisition(self, sticky, timeout, options)
 
     def ask(self, member: str, timeout: float | None, options: Mapping[str, Any]) -> Acquisition:
-        """An acquisition at ``member``; it joins no queue yet."""
+        """An acquisition at one member; it joins no queue yet.
+
+        Args:
+            member: The name of the member.
+            timeout: Seconds to wait at most; ``None``: as long as the limiter's settings allow.
+            options: The other arguments of :meth:`Limiter.acquire <paceline.Limiter.acquire>`.
+        """
         limiter, pool = self.members[member]
         return limiter.acquire(pool, timeout=timeout, **options)
 

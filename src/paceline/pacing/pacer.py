@@ -72,6 +72,10 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
 
     Raises:
         QuotaError: The name is no text or empty, the weight is not above 0, or the priority is not a whole number.
+
+    Example:
+        with paceline.lane("nightly", weight=1, priority=-1):
+            answer = await limiter.attach(client).responses.create(model="gpt-6-luna", input=prompt)
     """
     parent = name.parent if isinstance(name, LaneSpec) else None
     if isinstance(name, LaneSpec):
@@ -276,7 +280,7 @@ class BaseLimiter:
         cached_tokens: float | None = None,
         **cost: float,
     ) -> Acquisition:
-        """Ask for the right to make one attempt.
+        """Ask for the right to make one attempt, and wait for it in the queue of its pool.
 
         Args:
             pool: The pool: ``openai/gpt-6-luna``, ``gpt-6-luna``, or the user's own name.
@@ -303,6 +307,10 @@ class BaseLimiter:
                 argument cannot have an effect: ``tokens`` alone where input and output are counted apart, ``usd`` where
                 only clients have a budget, ``cached_tokens`` without a conversation, another lane than ``again`` has.
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
+
+        Example:
+            async with limiter.acquire("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300, timeout=30) as permit:
+                permit.settle(await client.responses.create(model="gpt-6-luna", input=prompt))
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
@@ -319,13 +327,29 @@ class BaseLimiter:
         return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
-        """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.
+        """Return a permit if one is available now and no other request waits.
+
+        Use it to do other work while a quota is full.
+
+        Args:
+            pool: The pool, as for :meth:`acquire`.
+            **cost: Amounts per unit, as for :meth:`acquire`.
+
+        Returns:
+            A permit, or else ``Later`` or ``NeverFits``, which are false.
 
         Raises:
             QuotaError, TooLargeError: As for :meth:`acquire`.
             PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry
                 policy allows.
             StoreError: The store of the quotas has never answered.
+
+        Example:
+            permit = limiter.try_acquire("openai/gpt-6-luna", tokens=800)
+            if permit:
+                permit.settle(await client.responses.create(model="gpt-6-luna", input=prompt))
+            elif isinstance(permit, paceline.Later):
+                print(f"try again in {permit.retry_after_s:.1f} s")
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
@@ -347,10 +371,6 @@ class BaseLimiter:
     def attempts(self, pool: str, *, retry: RetryPolicy | None = None, **options: Any) -> Attempts:
         """The attempts at one call: wait, try, and try again when the provider refuses.
 
-            for attempt in limiter.attempts("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300):
-                with attempt as permit:  # or `async with`
-                    permit.settle(client.responses.create(...))
-
         The loop ends after the first block without a refusal (:func:`~paceline.refusal_of`). After a refusal the pool
         pauses as long as the provider asks; any other error leaves the block. Attached clients retry alike.
 
@@ -362,6 +382,11 @@ class BaseLimiter:
         Raises:
             QuotaError: As for :meth:`acquire`.
             GaveUpError: In the loop: no attempt is left, or another one cannot succeed.
+
+        Example:
+            for attempt in limiter.attempts("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300):
+                async with attempt as permit:
+                    permit.settle(await client.responses.create(model="gpt-6-luna", input=prompt))
         """
         from paceline.pacing.attempts import Attempts
 

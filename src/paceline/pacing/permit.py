@@ -188,6 +188,11 @@ class Permit:
                 amount is not a number of 0 or more; or it is ``tokens`` alone, where quotas count input and output
                 apart.
             TypeError: ``headers`` is neither a mapping nor pairs.
+
+        Example:
+            permit = await limiter.acquire("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300)
+            answer = await client.responses.create(model="gpt-6-luna", input=prompt)
+            permit.settle(answer)  # or permit.settle(input_tokens=812, output_tokens=64)
         """
         actual: Cost | None = units or None
         if usage is not None or headers is not None:
@@ -288,7 +293,15 @@ class Permit:
             scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *told))
 
     def cancel(self) -> None:
-        """Give back what was reserved: the request was never sent."""
+        """Give back what was reserved: the request was never sent.
+
+        Example:
+            permit = await limiter.acquire("openai/gpt-6-luna", tokens=800)
+            if not prompt:  # nothing to send
+                permit.cancel()
+            else:
+                permit.settle(tokens=640)
+        """
         if self._close_once(_UNSENT):
             self._scheduler.cancel(self.reservation)
             self._notify("cancelled")
@@ -306,6 +319,13 @@ class Permit:
 
         Raises:
             TypeError: ``error`` is neither an exception nor an HTTP response.
+
+        Example:
+            permit = await limiter.acquire("openai/gpt-6-luna", tokens=800)
+            try:
+                permit.settle(await client.responses.create(model="gpt-6-luna", input=prompt))
+            except openai.APIConnectionError as error:
+                permit.failed(error)
         """
         if error is not None and self.open:
             from paceline.providers.answers import answer_of, refusal_of
@@ -359,6 +379,16 @@ class Permit:
         Raises:
             TypeError: ``refusal`` is of another type, and has no HTTP answer.
             QuotaError: The answer is not a refusal (a 400, a 500), or asks for more than 32 days.
+
+        Example:
+            permit = await limiter.acquire("openai/gpt-6-luna", tokens=800)
+            try:
+                answer = await client.responses.create(model="gpt-6-luna", input=prompt)
+            except openai.RateLimitError as error:
+                permit.refused(error)
+                permit = await limiter.acquire("openai/gpt-6-luna", tokens=800, again=permit)
+                answer = await client.responses.create(model="gpt-6-luna", input=prompt)
+            permit.settle(answer)
         """
         if refusal is None:
             refusal = Refusal(RefusalKind.RATE)

@@ -136,6 +136,9 @@ class RetryPolicy:
             probe after 15 s (60 s, if such a wait was true before) was refused, too. The pool then stops: until the end
             of that pause it refuses further requests at once, and tries one after 10, 20, 40 minutes. It also stops
             when nothing was admitted for twice that time.
+
+    Example:
+        limiter = paceline.Limiter(quotas, retry=paceline.RetryPolicy(max_attempts=3, max_elapsed_s=120))
     """
 
     max_attempts: int = 6

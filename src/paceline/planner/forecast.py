@@ -118,6 +118,10 @@ def eta(
         QuotaError: A pool is unknown, a cost or a latency is invalid, or there are more than a million requests.
         NeverFitsError: A request costs more than its quota can ever hold.
         StoreError: The pools are shared, and the store has never answered.
+
+    Example:
+        forecast = paceline.eta(limiter, {"openai/gpt-6-luna": [{"input_tokens": 1_200, "output_tokens": 300}] * 100})
+        print(f"{forecast.total_s:.0f} s, and {forecast.binds['openai/gpt-6-luna']} binds")
     """
     replay, stages = _Replay(limiter.pacer), dict[str, _Stage]()
     for name, costs in work.items():

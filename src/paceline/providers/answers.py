@@ -211,6 +211,13 @@ def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
     Returns:
         Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), and for one
         of paceline's own.
+
+    Example:
+        try:
+            answer = await client.responses.create(model="gpt-6-luna", input=prompt)
+        except openai.APIStatusError as error:
+            refusal = paceline.refusal_of(error)
+            print(refusal and refusal.retry_after_s)
     """
     found: list[Refusal] = []
     for chain in _chains(error):
@@ -256,14 +263,15 @@ def _response_in(answer: object) -> tuple[object, int | None]:
 def finish_of(answer: object) -> Finish:
     """What the model has finished: the text, the thoughts and the calls of tools in an answer, and why it ended.
 
-        text = paceline.finish_of(await client.chat.completions.create(...)).whole()
-
     Args:
         answer: An SDK's answer, of any provider; its mapping, as boto3 returns it; or an HTTP response whose body is JSON.
 
     Returns:
         Its ``state`` is ``complete``, ``tool_call``, ``cut_off``, ``declined``, ``blocked``, ``empty`` or ``paused``. ``whole()``
         returns the text, or raises an ``UnfinishedError``. Of several choices the first one counts.
+
+    Example:
+        text = paceline.finish_of(await client.responses.create(model="gpt-6-luna", input=prompt)).whole()
     """
     dumped = _dumped(answer)
     if not isinstance(dumped, Mapping | list | str):

@@ -32,9 +32,6 @@ class HeaderLimits:
 def limits_in(headers: object, provider: str | None = None, *, now_s: float | None = None) -> HeaderLimits:
     """Read the limits in the headers of an answer. Nothing learns from them: see :meth:`Limiter.observe`.
 
-        limits = paceline.limits_in(response.headers)
-        left = {reading.unit: reading.remaining for reading in limits.readings}
-
     Args:
         headers: A mapping, or pairs of a name and a value; names and values are texts or bytes, in any case.
         provider: The provider that gave the answer, e.g. ``groq``. ``None``: the one that uses these names. They do not
@@ -44,6 +41,11 @@ def limits_in(headers: object, provider: str | None = None, *, now_s: float | No
 
     Raises:
         TypeError: ``headers`` is neither a mapping nor pairs.
+
+    Example:
+        answer = await client.responses.with_raw_response.create(model="gpt-6-luna", input=prompt)
+        limits = paceline.limits_in(answer.headers)
+        left = {reading.unit: reading.remaining for reading in limits.readings}
     """
     found = parse.headers_of(headers)
     if provider is None:

@@ -142,6 +142,15 @@ def run_virtual(
 
     Raises:
         DeadlockError: No event can occur; the message names the waiting tasks.
+
+    Example:
+        async def main(clock):
+            limiter = paceline.Limiter({"jobs": "1 requests/min"}, clock=clock)
+            for _ in range(3):
+                await limiter.acquire("jobs")
+            return clock.now_ns()
+
+        paceline.testing.run_virtual(main)  # two minutes, in no time
     """
     clock = clock or ManualClock()
     with asyncio.Runner(loop_factory=lambda: _VirtualLoop(clock)) as runner:
