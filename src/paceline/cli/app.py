@@ -11,6 +11,7 @@ import click
 from paceline.cli.commands import COMMANDS, help_text, version_text
 from paceline.cli.guides import HelpedGroup
 from paceline.core.hints import did_you_mean, why_missing
+from paceline.core.results import PacelineError
 
 
 class LazyGroup(HelpedGroup):
@@ -37,7 +38,11 @@ class LazyGroup(HelpedGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Import and run a subcommand; Ctrl-C ends it with exit code 130, and a package that does not load with 2."""
+        """Import and run a subcommand.
+
+        Ctrl-C ends it with exit code 130. A package that does not load, and a :class:`PacelineError`, end it with 2, unless the
+        error has an ``exit_code`` of its own.
+        """
         try:
             return super().invoke(ctx)
         except ImportError as error:
@@ -45,6 +50,9 @@ class LazyGroup(HelpedGroup):
             why = why_missing(error, "it", COMMANDS[name].extra)
             click.echo(f"paceline {name}: {why}" + ("" if str(error) in why else f" ({error})"), err=True)
             sys.exit(2)
+        except PacelineError as error:
+            click.echo(f"paceline {ctx.invoked_subcommand}: {error}", err=True)
+            sys.exit(getattr(error, "exit_code", 2))
         except KeyboardInterrupt:
             click.echo(f"paceline {ctx.invoked_subcommand or ''}".rstrip() + ": interrupted", err=True)
             sys.exit(130)

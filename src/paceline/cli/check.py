@@ -67,16 +67,12 @@ def command(
         raise click.UsageError("--project and --workspace need --admin")
     from paceline.check.probe import probe
 
-    try:
-        config = options.settings(file, limits, given)
-        targets = _targets(models, config)
-        if not yes and not agreed(targets):
-            click.echo("paceline check: nothing has been sent", err=True)
-            sys.exit(USAGE)
-        checked = [probe(one, config) for one in targets]
-    except PacelineError as error:
-        click.echo(f"paceline check: {error}", err=True)
+    config = options.settings(file, limits, given)
+    targets = _targets(models, config)
+    if not yes and not agreed(targets):
+        click.echo("paceline check: nothing has been sent", err=True)
         sys.exit(USAGE)
+    checked = [probe(one, config) for one in targets]
     toml = _toml(checked, config)
     if as_json:
         click.echo(json.dumps({"models": [one.record() for one in checked], "config": toml}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
-from paceline.core.results import PacelineError
 
 EPILOG = """FILE is TOML or YAML; without it $PACELINE_CONFIG, or paceline.toml or paceline.yaml in the current folder.
 The command line overrides PACELINE_... variables, which override the file, which overrides the published tables.
@@ -61,13 +59,9 @@ def command(
     if schema:
         click.echo(json.dumps(json_schema(), indent=2))
         return
-    try:
-        given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(find_file(file), given=given)
-        settings = rows(config)
-    except PacelineError as error:
-        click.echo(f"paceline config: {error}", err=True)
-        sys.exit(2)
+    given["limits"] = dict(parse_limit(text) for text in limits)
+    config = Config.load(find_file(file), given=given)
+    settings = rows(config)
     if as_json:
         click.echo(json.dumps({"settings": [asdict(row) for row in settings]}))
     else:

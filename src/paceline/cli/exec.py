@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from paceline.launcher.command import Gateway, Led
     from paceline.pacing.events import Event
 
-USAGE = 2
 NO_MODEL = "-"
 """The only model that the key of the page may use, so that it may read alone: no model has this name."""
 LINES_MAX = 1_000
@@ -68,20 +67,15 @@ def command(
     paceline paces all Python processes of COMMAND, and other programs through a gateway.
     """
     from paceline.config.servers import UnnamedError
-    from paceline.launcher.command import FORCE, StartError, run
+    from paceline.launcher.command import FORCE, run
     from paceline.launcher.kind import is_python
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
-    try:
-        config = options.settings(file, limits, given)
-        arguments = config.arguments(patient=False)
-    except PacelineError as error:
-        click.echo(f"paceline exec: {error}", err=True)
-        sys.exit(USAGE)
+    config = options.settings(file, limits, given)
+    arguments = config.arguments(patient=False)
     if arguments["store"] == NO_STORE:
-        click.echo("paceline exec: store memory: is no store, and the processes must share one: leave it out", err=True)
-        sys.exit(USAGE)
+        raise SettingsError("store memory: is no store, and the processes must share one: leave it out")
     if (arguments["store"] or "").startswith("sqlite:"):  # the program's processes may be in other folders
         arguments["store"] = f"sqlite:{Path(arguments['store'].removeprefix('sqlite:')).absolute()}"
 
@@ -91,10 +85,7 @@ def command(
                 click.echo(f"paceline exec: {line}", err=True)
 
     if login and gateway is False:
-        click.echo(
-            "paceline exec: --login and --no-gateway exclude each other: a gateway passes the login on", err=True
-        )
-        sys.exit(USAGE)
+        raise SettingsError("--login and --no-gateway exclude each other: a gateway passes the login on")
     started, hint = None, FORCE
     if gateway if gateway is not None else login or not is_python(words):
         try:
@@ -103,19 +94,10 @@ def command(
                 click.echo(f"paceline exec: {line}", err=True)
         except PacelineError as error:
             if gateway or strict or login or isinstance(error, UnnamedError):
-                click.echo(f"paceline exec: {error}", err=True)
-                sys.exit(USAGE)
+                raise
             hint = f"there is no gateway for programs that are not Python: {error}"
     raise_files()  # for the command, which inherits it: more of its requests can be in flight than without a limiter
-    try:
-        code = run(words, arguments, config.provider, say, strict=strict, gateway=started, hint=hint)
-    except StartError as error:
-        click.echo(f"paceline exec: {error}", err=True)
-        code = error.code
-    except PacelineError as error:
-        click.echo(f"paceline exec: {error}", err=True)
-        code = USAGE
-    sys.exit(code)
+    sys.exit(run(words, arguments, config.provider, say, strict=strict, gateway=started, hint=hint))
 
 
 def _gateway(

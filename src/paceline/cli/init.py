@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli.guides import Helped
-from paceline.core.results import PacelineError
+from paceline.core.results import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-USAGE = 2
 EPILOG = """Nothing is sent without --check, and a file that exists is not overwritten."""
 
 
@@ -54,25 +52,20 @@ def command(*, output: Path, source: Path | None, models: tuple[str, ...], yes: 
         raise click.UsageError(
             "--check is for a new configuration: convert first, then run paceline check --config FILE"
         )
-    try:
-        _check_free(output)
-        if source is not None:
-            text = _converted(source)
-        else:
-            text = of_environment(os.environ, _limits(models, yes=yes))
-            found = providers_of(os.environ)
-            said = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in found.items())
-            click.echo(f"found: {said or 'no key of a provider in the environment'}", err=True)
-        _write(text, output)
-    except PacelineError as error:
-        click.echo(f"paceline init: {error}", err=True)
-        sys.exit(USAGE)
+    _check_free(output)
+    if source is not None:
+        text = _converted(source)
+    else:
+        text = of_environment(os.environ, _limits(models, yes=yes))
+        found = providers_of(os.environ)
+        said = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in found.items())
+        click.echo(f"found: {said or 'no key of a provider in the environment'}", err=True)
+    _write(text, output)
 
 
 def _check_free(output: Path) -> None:
     """Refuse to overwrite a file, or to hide one that is read in its place."""
     from paceline.config.sources import FILES
-    from paceline.core.results import SettingsError
 
     if str(output) == "-":
         return
@@ -89,7 +82,6 @@ def _converted(source: Path) -> str:
     from paceline.config.litellm import convert
     from paceline.config.sources import Problems, read_file
     from paceline.config.starter import of_settings
-    from paceline.core.results import SettingsError
 
     problems = Problems()
     values = read_file(source, problems).values
@@ -114,7 +106,6 @@ def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:
     from paceline.check.probe import probe, target
     from paceline.cli.check import agreed
     from paceline.config import Config
-    from paceline.core.results import SettingsError
 
     if not models:
         return {}
@@ -130,7 +121,6 @@ def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:
 
 
 def _write(text: str, output: Path) -> None:
-    from paceline.core.results import SettingsError
 
     if str(output) == "-":
         click.echo(text, nl=False)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
 from paceline.cli.guides import HelpedGroup
 from paceline.cli.options import print_table
-from paceline.core.results import PacelineError
+from paceline.core.results import SettingsError
 
 if TYPE_CHECKING:
     from paceline.gateway.keys import KeyFile
@@ -68,13 +67,10 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
     It is shown once: only its hash is stored. The key is a lane of its own, so that it cannot hold up the others. A client that has a secret of another proxy keeps it with
     --secret-file, and nothing is printed then.
     """
-    try:
-        hashed = "" if secret_file is None else _hash_in(secret_file)
-        keys = _keys(file)
-        first = not keys
-        key = keys.add(name, hashed, **fields)
-    except PacelineError as error:
-        _fail(error)
+    hashed = "" if secret_file is None else _hash_in(secret_file)
+    keys = _keys(file)
+    first = not keys
+    key = keys.add(name, hashed, **fields)
     if key:
         click.echo(key)
     else:
@@ -104,11 +100,8 @@ def change(*, name: str, file: Path | None, **options: Any) -> None:
     fields = {field: value for field, value in options.items() if value not in (None, ())}
     fields |= {field: kept for field, (word, kept) in _NONE.items() if fields.get(field) == word}
     if not fields:
-        _fail(PacelineError("nothing to change: name at least one option, see `paceline keys change --help`"))
-    try:
-        _keys(file).change(name, **fields)
-    except PacelineError as error:
-        _fail(error)
+        raise SettingsError("nothing to change: name at least one option, see `paceline keys change --help`")
+    _keys(file).change(name, **fields)
 
 
 @command.command()
@@ -126,20 +119,14 @@ def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
 
     Prints it. Its lane, its limits and their use stay.
     """
-    try:
-        click.echo(_keys(file).rotate(name, overlap_hours * 3_600))
-    except PacelineError as error:
-        _fail(error)
+    click.echo(_keys(file).rotate(name, overlap_hours * 3_600))
 
 
 @command.command(name="list")
 @FILE
 def list_(*, file: Path | None) -> None:
     """Show the keys, and what each may do."""
-    try:
-        keys = _keys(file).all()
-    except PacelineError as error:
-        _fail(error)
+    keys = _keys(file).all()
     header = (
         "name",
         "team",
@@ -177,10 +164,7 @@ def list_(*, file: Path | None) -> None:
 @FILE
 def revoke(*, name: str, file: Path | None) -> None:
     """Remove the key of NAME."""
-    try:
-        _keys(file).revoke(name)
-    except PacelineError as error:
-        _fail(error)
+    _keys(file).revoke(name)
 
 
 def _keys(file: Path | None) -> KeyFile:
@@ -190,7 +174,6 @@ def _keys(file: Path | None) -> KeyFile:
 
 
 def _hash_in(secret_file: TextIO) -> str:
-    from paceline.core.results import SettingsError
     from paceline.gateway.keys import taken_over
 
     try:
@@ -198,8 +181,3 @@ def _hash_in(secret_file: TextIO) -> str:
     except (SettingsError, UnicodeDecodeError) as error:
         why = error if isinstance(error, SettingsError) else "it is not UTF-8"
         raise SettingsError(f"--secret-file {secret_file.name}: {why}") from None
-
-
-def _fail(error: PacelineError) -> NoReturn:
-    click.echo(f"paceline keys: {error}", err=True)
-    sys.exit(2)

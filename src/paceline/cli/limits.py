@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,15 +111,11 @@ def check_facts(file: Path) -> None:
     from paceline.config import Config
     from paceline.config.sources import FILES
 
-    try:
-        if file.name in (*FILES, "pyproject.toml") or file.suffix in (".yaml", ".yml"):
-            found: dict[str, Any] = {"day": "", "providers": Config.load(file, {}, named=True).providers}
-        else:
-            found = facts.read(file)
-        facts.check_sense(found, str(file), date.today())  # noqa: DTZ011  (zones differ by a day)
-    except PacelineError as error:
-        click.echo(f"paceline limits: {error}", err=True)
-        sys.exit(2)
+    if file.name in (*FILES, "pyproject.toml") or file.suffix in (".yaml", ".yml"):
+        found: dict[str, Any] = {"day": "", "providers": Config.load(file, {}, named=True).providers}
+    else:
+        found = facts.read(file)
+    facts.check_sense(found, str(file), date.today())  # noqa: DTZ011  (zones differ by a day)
     rows = [row for head in found["providers"].values() for kind in facts.KINDS for row in head.get(kind, ())]
     weak = sum(len(row["as_of"]) < len("2026-11-28") for row in rows)
     click.echo(
@@ -142,11 +137,7 @@ def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
 
     if undo == (source is not None):
         raise click.UsageError("name a FILE or a URL, or give --undo")
-    try:
-        lines = [data_set.undo()] if source is None else data_set.install(source, sha256)
-    except PacelineError as error:
-        click.echo(f"paceline limits: {error}", err=True)
-        sys.exit(2)
+    lines = [data_set.undo()] if source is None else data_set.install(source, sha256)
     click.echo("\n".join(lines))
 
 
@@ -168,11 +159,7 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     from paceline.config import Config, find_file
     from paceline.providers.registry import maker
 
-    try:
-        config = Config.load(find_file(file), given={}, named=file is not None)
-    except PacelineError as error:
-        click.echo(f"paceline limits: {error}", err=True)
-        sys.exit(2)
+    config = Config.load(find_file(file), given={}, named=file is not None)
     asked = _asked(provider, model)
     if tier is not None and len(asked) > 1:
         asked = [one for one in asked if one[0] == maker(one[1] or "")]  # a model alone: its maker's tier

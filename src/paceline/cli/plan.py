@@ -20,7 +20,7 @@ import click
 
 from paceline.cli import options
 from paceline.core.hints import why_missing
-from paceline.core.results import PacelineError
+from paceline.core.results import PacelineError, QuotaError
 
 if TYPE_CHECKING:
     from paceline.batch.forms import Form
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paceline.planner.simulation import Request
     from paceline.planner.workload import Work
 
-LATE, USAGE = 1, 2
+LATE = 1
 SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 """The speed of the simulated provider when nothing states it."""
 
@@ -156,9 +156,8 @@ def command(
         found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
         if picture is not None:
             draw_to(found, picture)
-    except (PacelineError, SettingsError) as error:
-        click.echo(f"paceline plan: {error}", err=True)
-        sys.exit(USAGE)
+    except SettingsError as error:
+        raise QuotaError(str(error)) from None
     if as_json:
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
-from paceline.core.results import PacelineError
+from paceline.core.results import QuotaError
 
-USAGE = 2
 EPILOG = """LOG is what a limiter, gateway or run with the setting traffic_log or shadow has written, an export of OpenTelemetry
 (OTLP JSON), Langfuse, LangSmith, Helicone, litellm or OpenAI's usage, or CSV with the columns start, model, input_tokens and
 output_tokens. It can be lines or an array of JSON, CSV, TSV or Parquet, also compressed (gzip, zstd). Nothing is sent."""
@@ -62,9 +60,8 @@ def command(
         plans = dict(plan.plans({"": again}, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
         if picture is not None:
             plan.draw_to(plans, picture)
-    except (PacelineError, SettingsError) as error:
-        click.echo(f"paceline replay: {error}", err=True)
-        sys.exit(USAGE)
+    except SettingsError as error:
+        raise QuotaError(str(error)) from None
     refused, failed = sum(one.refused for one in log), sum(one.failed for one in log)
     took_s = log[-1].start_s - log[0].start_s
     if as_json:

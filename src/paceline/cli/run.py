@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from paceline.cli import options
-from paceline.core.results import PacelineError
 
 GC_THRESHOLD = 50_000, 20, 100
 """Of the garbage collector; with Python's own threshold a run takes about a tenth longer."""
@@ -121,7 +120,7 @@ def command(
     from paceline.batch.job import Job
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
-    from paceline.batch.runner import INTERRUPTED, USAGE
+    from paceline.batch.runner import INTERRUPTED
     from paceline.pacing.lack import raise_files
 
     if mode == "sync" and (batch_lines is not None or batch_queue is not None):
@@ -159,9 +158,6 @@ def command(
         shown = view(quiet=quiet)
         with logged(shown):
             code, report = job.run(shown)
-    except PacelineError as error:
-        click.echo(f"paceline run: {error}", err=True)
-        sys.exit(USAGE)
     except KeyboardInterrupt:
         click.echo("paceline run: interrupted; nothing has been sent", err=True)
         sys.exit(INTERRUPTED)

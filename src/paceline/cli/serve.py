@@ -18,7 +18,7 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
-from paceline.core.results import PacelineError, SettingsError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
@@ -139,12 +139,8 @@ def command(
             if access_log is not None:
                 _try_to_write(access_log)
             listener = listen(host, port) if inherited is None else inherited.listener
-        except PacelineError as error:
-            click.echo(f"paceline serve: {error}", err=True)
-            sys.exit(2)
         except OSError as error:
-            click.echo(f"paceline serve: {options.cannot_listen(host, port, error)}", err=True)
-            sys.exit(2)
+            raise SettingsError(options.cannot_listen(host, port, error)) from None
         if watched is not None:
             _supervise(listener, watched)
         shown = f"[{host}]" if ":" in host else host

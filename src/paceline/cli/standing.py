@@ -53,6 +53,8 @@ NAME_SHOWN = 8
 class ReadError(StoreError):
     """There is nothing to show; the message says why."""
 
+    exit_code = 1
+
 
 class Reader:
     """Reads a store again and again; what is not read from a SQLite file is read over one connection.

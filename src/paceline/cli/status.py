@@ -84,15 +84,11 @@ def command(
         _serve(store, timeout_s, page)
         return
     from paceline.cli.line import GATEWAY
-    from paceline.cli.standing import ReadError, read_store
+    from paceline.cli.standing import read_store
 
     if url is None and store is None:
         url = os.environ.get(GATEWAY) or None
-    try:
-        status, problems = (_fetch(url, key, timeout_s), []) if url is not None else read_store(store, timeout_s)
-    except ReadError as error:
-        click.echo(f"paceline status: {error}", err=True)
-        raise SystemExit(UNREACHED) from None
+    status, problems = (_fetch(url, key, timeout_s), []) if url is not None else read_store(store, timeout_s)
     if as_json:
         click.echo(json.dumps(status, indent=2))
     else:
@@ -103,7 +99,7 @@ def command(
 
 def _serve(store: str | None, timeout_s: float, port: int) -> None:
     """Serve the page over a store until the user ends it."""
-    from paceline.cli.standing import Reader, ReadError, View
+    from paceline.cli.standing import Reader, View
     from paceline.telemetry.server import StatusServer
 
     with closing(Reader(store, timeout_s)) as reader:
@@ -111,9 +107,6 @@ def _serve(store: str | None, timeout_s: float, port: int) -> None:
         try:
             view.status()
             server = StatusServer(view, "127.0.0.1", port, None)
-        except ReadError as error:
-            click.echo(f"paceline status: {error}", err=True)
-            raise SystemExit(UNREACHED) from None
         except ImportError as error:
             raise click.UsageError(f"--page: {error}") from None
         except OSError as error:

@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Any, Final, NamedTuple
 
 from paceline import facts
+from paceline.core.results import PacelineError
 from paceline.http.unpaced import with_host
 from paceline.launcher.child import VARIABLE, ChildTally, read_failed, read_records
 from paceline.launcher.kind import program_at
@@ -51,12 +52,12 @@ Gateway = Callable[[Path, str, Callable[[Event], None]], AbstractContextManager[
 command to it."""
 
 
-class StartError(Exception):
-    """The command cannot be started; ``code`` is the exit code for that."""
+class StartError(PacelineError):
+    """The command cannot be started; ``exit_code`` is that of `paceline exec` then."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
-        self.code = code
+        self.exit_code = exit_code
 
 
 def run(
