@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -38,6 +39,7 @@ _QUOTA: Final = {
     "limit": "The amount of the quota.",
     "remaining": "The amount that is left of the quota now.",
     "reset_s": "Seconds until the quota is full without further requests.",
+    "spent": "The amount spent in all; refunds lower it.",
 }
 _POOL: Final = {
     "waiting": "Requests that wait for a permit.",
@@ -58,6 +60,7 @@ _PLAN: Final = {
 """The metrics of a plan, by their fields in the status."""
 
 _SECONDS: Final = {"reset_s": "reset_seconds", "cool_down_s": "cool_down_seconds", "eta_s": "queue_eta_seconds"}
+_UP: Final = ("joined", "read")
 _CACHED: Final = ("read", "written", "lost_waiting", "lost_away", "saved")
 _NONE_YET: Final = dict.fromkeys(
     (
@@ -102,24 +105,35 @@ def _labelled(pools: Mapping[str, Any], labels: dict[str, None]) -> Mapping[str,
     return {name: pools[name] for name in labels} | ({OTHER: together(rest)} if rest else {})
 
 
+Rows = Iterable[tuple[tuple[str, ...], float | None]]
+"""The values of the labels, and the number; ``None`` where it is not known."""
+
+
+def _family(kind: type[Any], name: str, about: str, labels: str, rows: Rows) -> Metric:
+    """A metric that has a number for each row."""
+    metric = kind(f"paceline_{name}", about, labels=labels.split())
+    for of, number in rows:
+        if number is not None:
+            metric.add_metric(of, number)
+    return cast("Metric", metric)
+
+
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
+
+
 class _Collector:
     def __init__(self, status: Mapping[str, Any]) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        pools = self._status["pools"]
+        status, pools = self._status, self._status["pools"]
         for field, about in _POOL.items():
-            gauge = GaugeMetricFamily(f"paceline_{_SECONDS.get(field, field)}", about, labels=["pool"])
-            for name, pool in pools.items():
-                if (value := pool.get(field)) is not None:
-                    gauge.add_metric([name], value)
-            yield gauge
+            of_field = (((name,), pool.get(field)) for name, pool in pools.items())
+            yield _gauge(_SECONDS.get(field, field), about, "pool", of_field)
         about = "Whether the pool refuses its requests: no money is left, or the provider asks to wait for too long."
-        stopped = GaugeMetricFamily("paceline_stopped", about, labels=["pool"])
-        for name, pool in pools.items():
-            stopped.add_metric([name], pool.get("stopped") is not None)
-        yield stopped
+        stopped = (((name,), pool.get("stopped") is not None) for name, pool in pools.items())
+        yield _gauge("stopped", about, "pool", stopped)
         yield from _quotas(pools)
         yield from _stores(pools)
         local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
@@ -127,52 +141,38 @@ class _Collector:
         yield from _waits(local)
         yield from _cache(local)
         yield from _flat(local)
-        yield from _plans(self._status.get("plans", ())[:PLANS_MAX])
+        yield from _plans(status.get("plans", ())[:PLANS_MAX])
         about = "What came of each attempt, by the server, the pool, the status (0: no answer) and the cause."
-        answers = CounterMetricFamily("paceline_answers", about, labels=["upstream", "pool", "status", "cause"])
-        for row in self._status.get("answers", ()):
-            answers.add_metric([row["upstream"], row["pool"], str(row["status"]), row["cause"]], row["count"])
-        yield answers
-        unpaced = CounterMetricFamily(
-            "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
-        )
-        for row in self._status.get("unpaced", ()):
-            unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
-        yield unpaced
-        yield from _used("key", "client key", self._status.get("keys", {}))
-        yield from _used("team", "team", self._status.get("teams", {}))
-        if "ready" in self._status:
-            yield GaugeMetricFamily("paceline_ready", "Whether /readyz answers 200.", value=self._status["ready"])
-        build = GaugeMetricFamily("paceline_build_info", "1, with the versions.", labels=["version", "python"])
-        build.add_metric([version("paceline"), platform.python_version()], 1)
-        yield build
+        yield _counted("answers", about, "upstream pool status cause", status)
+        about = "Requests to providers that no limiter has paced."
+        yield _counted("unpaced", about, "provider host kind", status)
+        yield from _used("key", "client key", status.get("keys", {}))
+        yield from _used("team", "team", status.get("teams", {}))
+        if "ready" in status:
+            yield GaugeMetricFamily("paceline_ready", "Whether /readyz answers 200.", value=status["ready"])
+        versions = version("paceline"), platform.python_version()
+        yield _gauge("build_info", "1, with the versions.", "version python", [(versions, 1)])
 
 
-def _plans(rows: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+def _counted(name: str, about: str, labels: str, status: Mapping[str, Any]) -> Metric:
+    """The counts of a table of the status, whose columns have the names of the labels."""
+    rows = ((tuple(str(row[label]) for label in labels.split()), row["count"]) for row in status.get(name, ()))
+    return _counter(name, about, labels, rows)
+
+
+def _plans(windows: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
     """What is known of each window of a plan."""
-    shown = [(row, {**row, "shut": is_shut(row)}) for row in rows]
+    shown = [{**row, "shut": is_shut(row)} for row in windows]
     for name, (field, about) in _PLAN.items():
-        gauge = GaugeMetricFamily(f"paceline_plan_{name}", about, labels=["account", "window"])
-        for row, numbers in shown:
-            if (value := numbers.get(field)) is not None:
-                gauge.add_metric([row["account"], row["window"]], value)
-        yield gauge
+        rows = (((row["account"], row["window"]), row.get(field)) for row in shown)
+        yield _gauge(f"plan_{name}", about, "account window", rows)
 
 
 def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    quotas = [((name, one["quota"], one["unit"]), one) for name, pool in pools.items() for one in pool["quotas"]]
     for field, about in _QUOTA.items():
-        labels = ["pool", "quota", "unit"]
-        gauge = GaugeMetricFamily(f"paceline_quota_{_SECONDS.get(field, field)}", about, labels=labels)
-        for name, pool in pools.items():
-            for quota in pool["quotas"]:
-                if quota.get(field) is not None:
-                    gauge.add_metric([name, quota["quota"], quota["unit"]], quota[field])
-        yield gauge
-    spent = GaugeMetricFamily("paceline_quota_spent", "The amount spent in all; refunds lower it.", labels=labels)
-    for name, pool in pools.items():
-        for quota in pool["quotas"]:
-            spent.add_metric([name, quota["quota"], quota["unit"]], quota["spent"])
-    yield spent
+        rows = ((of, quota.get(field)) for of, quota in quotas)
+        yield _gauge(f"quota_{_SECONDS.get(field, field)}", about, "pool quota unit", rows)
 
 
 def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
@@ -222,42 +222,32 @@ def _buckets(row: Mapping[str, Any] | None) -> tuple[list[tuple[str, float]], fl
 def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
     """What the answers have shown of prompt caches."""
     about = "Tokens of input by what the prompt cache of the provider had of them."
-    tokens = CounterMetricFamily("paceline_cache_tokens", about, labels=["pool", "kind"])
+    caches = [(name, pool["cache"]) for name, pool in pools.items() if pool.get("cache") is not None]
+    tokens = (((name, kind), cache[f"{kind}_tokens"]) for name, cache in caches for kind in _CACHED)
+    yield _counter("cache_tokens", about, "pool kind", tokens)
     about = "The part of the cached tokens that is expected to be read, as answers have shown."
-    expected = GaugeMetricFamily("paceline_cache_expected_ratio", about, labels=["pool"])
-    for name, pool in pools.items():
-        if (cache := pool.get("cache")) is not None:
-            for kind in _CACHED:
-                tokens.add_metric([name, kind], cache[f"{kind}_tokens"])
-            expected.add_metric([name], cache["expected"])
-    yield from (tokens, expected)
+    yield _gauge("cache_expected_ratio", about, "pool", (((name,), cache["expected"]) for name, cache in caches))
 
 
 def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
     """A pool that its store has never answered asks only while requests wait: it has no value, or a 0 would stay."""
     about = "Whether the store of the pool answers, from its first answer on."
-    up = GaugeMetricFamily("paceline_store_up", about, labels=["pool"])
-    for name, pool in pools.items():
-        state = pool.get("store", {"state": "new"})["state"]
-        if state != "new":
-            up.add_metric([name], state in ("joined", "read"))
-    yield up
+    states = [(name, pool.get("store", {"state": "new"})["state"]) for name, pool in pools.items()]
+    yield _gauge("store_up", about, "pool", (((name,), state in _UP) for name, state in states if state != "new"))
 
 
 def _used(label: str, what: str, used: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
     """What each client key, or each team, has used. The first ones keep their label, so that no sum goes back."""
-    of = f"paceline_{label}"
-    requests = CounterMetricFamily(f"{of}_requests", f"Requests that were charged, by {what}.", labels=[label])
-    tokens = CounterMetricFamily(f"{of}_tokens", "Their tokens; input has the cached ones.", labels=[label, "kind"])
-    usd = CounterMetricFamily(f"{of}_usd", "Their price in US dollars, where it is known.", labels=[label])
     listed = list(used.items())
     rest = summed(sums for _, sums in listed[KEYS_MAX:])
-    for name, sums in [*listed[:KEYS_MAX], *([(OTHER, rest)] if rest else [])]:
-        requests.add_metric([name], sums["requests"])
-        for kind in ("input", "cached", "output"):
-            tokens.add_metric([name, kind], sums[f"{kind}_tokens"])
-        usd.add_metric([name], sums["usd"])
-    yield from (requests, tokens, usd)
+    shown = [*listed[:KEYS_MAX], *([(OTHER, rest)] if rest else [])]
+    about = f"Requests that were charged, by {what}."
+    yield _counter(f"{label}_requests", about, label, (((name,), sums["requests"]) for name, sums in shown))
+    kinds = ("input", "cached", "output")
+    tokens = (((name, kind), sums[f"{kind}_tokens"]) for name, sums in shown for kind in kinds)
+    yield _counter(f"{label}_tokens", "Their tokens; input has the cached ones.", f"{label} kind", tokens)
+    about = "Their price in US dollars, where it is known."
+    yield _counter(f"{label}_usd", about, label, (((name,), sums["usd"]) for name, sums in shown))
 
 
 def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:
