@@ -60,7 +60,7 @@ REFERENCE: dict[str, tuple[str, str, str]] = {
     "api_testing.md": (
         "Testing and planning",
         "",
-        "testing planner.plan planner.workload planner.logs planner.replay planner.simulation",
+        "testing planner.plan planner.workload planner.logs planner.simulation",
     ),
     "api_integrations.md": (
         "Integrations",

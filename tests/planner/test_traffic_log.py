@@ -14,7 +14,7 @@ from tests.planner.logs import read
 import paceline
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.planner.replay import work_of
+from paceline.planner.logs import work_of
 from paceline.testing import Emulator
 from waits import join
 

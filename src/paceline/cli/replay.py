@@ -47,8 +47,7 @@ def command(
     from paceline.batch.reading import read_rows
     from paceline.cli import plan
     from paceline.emulator.settings import SettingsError
-    from paceline.planner.logs import OWN, read_log
-    from paceline.planner.replay import work_of
+    from paceline.planner.logs import OWN, read_log, work_of
     from paceline.planner.workload import CALLS_MAX
 
     try:

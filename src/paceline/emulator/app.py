@@ -10,7 +10,6 @@ import itertools
 import math
 import time
 from asyncio import Transport
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +23,7 @@ from paceline.emulator.batch_http import BatchApi
 from paceline.emulator.dialects import DialectTarget, find
 from paceline.emulator.openai import CREATED
 from paceline.emulator.settings import Settings, SettingsError
-from paceline.emulator.wire import JSON, Ask, Header, HttpAnswer, dump, request_id
+from paceline.emulator.wire import JSON, Ask, Header, HttpAnswer, dump, read_body, request_id, send_answer
 from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
@@ -41,25 +40,6 @@ _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 @lru_cache(maxsize=1_024)  # a refused client sends the same bytes again; the cache holds 64 MB at most
 def _read_again(target: DialectTarget, body: bytes, caches: bool) -> Ask:
     return target.dialect.read(target.kind, body, target.model, caches=caches)
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """A request's body; ``None`` if it is too large or the client has disconnected."""
-    parts, size, more = list[bytes](), 0, True
-    while more:
-        message = await receive()
-        parts.append(message.get("body", b""))
-        size, more = size + len(parts[-1]), message.get("more_body", False)
-        if size > _MOST_BODY or message["type"] == "http.disconnect":
-            return None
-    return b"".join(parts)
-
-
-async def _send(send: Send, answer: HttpAnswer, extra: Sequence[Header] = ()) -> None:
-    size = (b"content-length", b"%d" % len(answer.body))
-    headers = [*answer.headers, size, *extra]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
 
 
 async def _break(scope: Scope, receive: Receive) -> None:
@@ -120,9 +100,9 @@ class App:
             elif not await self.batches.serve(self.now(), call, receive, send):
                 await _break(scope, receive)
             return
-        body = await _body(receive)
+        body = await read_body(receive, _MOST_BODY)
         if body is None:
-            await _send(send, HttpAnswer(413, [JSON], b'{"error":{"message":"the body is too large"}}'))
+            await send_answer(send, HttpAnswer(413, [JSON], b'{"error":{"message":"the body is too large"}}'))
             return
         await _Exchange(self, target, scope, headers, body).serve(receive, send)
 
@@ -178,7 +158,7 @@ class _Exchange:
         if world.settings.headers:
             self.extra += self.dialect.rate_headers(world.levels(now, self.ask.model), now)
         if isinstance(admitted, Refused):
-            await _send(send, self._refusal(admitted), self.extra)
+            await send_answer(send, self._refusal(admitted), self.extra)
             return
         if admitted.first_s:
             await asyncio.sleep(admitted.first_s)
@@ -187,7 +167,7 @@ class _Exchange:
             await _break({"extensions": {TRANSPORT: self.transport}}, receive)
         elif admitted.fault is not None and not (admitted.fault == "stream" and self.ask.stream):
             world.finish(self.now(), admitted, 0)
-            await _send(send, self.dialect.failure(self.serial), self.extra)
+            await send_answer(send, self.dialect.failure(self.serial), self.extra)
         else:
             world.begin(self.now(), admitted)
             await (self._stream if self.ask.stream else self._whole)(admitted, send)
@@ -214,7 +194,7 @@ class _Exchange:
             await asyncio.sleep(admitted.duration_s - admitted.first_s)
         self.world.finish(self.now(), admitted, gone=self._gone())
         body = dump(self.dialect.answer(self.ask, admitted, self.serial))
-        await _send(send, HttpAnswer(200, [JSON], body), self.extra)
+        await send_answer(send, HttpAnswer(200, [JSON], body), self.extra)
 
     async def _stream(self, admitted: Admitted, send: Send) -> None:
         world = self.world

@@ -29,7 +29,7 @@ from paceline.emulator.batches import (
 )
 from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE
 from paceline.emulator.settings import Settings
-from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, request_id
+from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, read_body, request_id, send_answer
 from paceline.emulator.world import Refused, World
 
 JSONL: Header = (b"content-type", b"application/x-jsonl")
@@ -99,7 +99,7 @@ class BatchApi:
         """Answer a call. ``False`` means: close the connection without an answer."""
         self._serial += 1
         most = self.batches.rules.most_bytes
-        body = await _body(receive, most)
+        body = await read_body(receive, most)
         key, valid = call.dialect.key(call.headers), self.settings.valid_key
         if self._gemini.needs_no_key(call):
             key = valid or "any"
@@ -120,12 +120,7 @@ class BatchApi:
         name = call.dialect.ID_HEADER
         extra: list[Header] = [(name, request_id(self._serial))] if name else []
         if reply.pieces is None:
-            answer = reply.answer or HttpAnswer(reply.status, [JSON], dump(reply.value))
-            size = (b"content-length", b"%d" % len(answer.body))
-            await send(
-                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, size, *extra]}
-            )
-            await send({"type": "http.response.body", "body": answer.body})
+            await send_answer(send, reply.answer or HttpAnswer(reply.status, [JSON], dump(reply.value)), extra)
             return
         kind = JSONL if call.verb == "results" else (b"content-type", b"application/octet-stream")
         await send({"type": "http.response.start", "status": 200, "headers": [kind, *extra]})
@@ -584,19 +579,3 @@ def _page(
 def _take(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
     for _, piece in zip(range(count), pieces, strict=False):
         yield piece
-
-
-async def _body(receive: Receive, most: int) -> bytes | None:
-    """A request's body; ``None`` if it is too large. It is read to the end, so that the client can read the answer."""
-    parts, size, more = list[bytes](), 0, True
-    while more:
-        message = await receive()
-        part = message.get("body", b"")
-        size, more = size + len(part), message.get("more_body", False)
-        if size <= most:
-            parts.append(part)
-        else:
-            parts.clear()
-        if message["type"] == "http.disconnect":
-            return None
-    return b"".join(parts) if size <= most else None

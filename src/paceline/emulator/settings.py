@@ -166,10 +166,7 @@ class BatchSettings:
         Raises:
             SettingsError: A name or a value is invalid; the message names it and states the valid values.
         """
-        names = [f.name for f in fields(cls)]
-        for name in values:
-            if name not in names:
-                raise SettingsError(f"batches: unknown setting {name!r}; {near(name, names)}")
+        _check_names(cls, values, "batches: ")
         return cls(**values)
 
     def tokens_for(self, model: str) -> float | None:
@@ -304,10 +301,7 @@ class Settings:
         Raises:
             SettingsError: A name or a value is invalid; the message names it and states the valid values.
         """
-        names = [f.name for f in fields(cls)]
-        for name in values:
-            if name not in names:
-                raise SettingsError(f"unknown setting {name!r}; {near(name, names)}")
+        _check_names(cls, values)
         try:
             return cls(**values)
         except (TypeError, AttributeError) as error:
@@ -332,6 +326,13 @@ _BATCH_RANGES: dict[str, tuple[float, float]] = {
     "failed_requests": (0.0, 1.0), "lost_answers": (0.0, 1.0), "creations_per_hour": (1, 1e6), "most_requests": (1, 1e6),
     "most_bytes": (1, 1e9), "pending_s": (0.0, 1e6),
 }  # fmt: skip
+
+
+def _check_names(settings: type[BatchSettings | Settings], values: Mapping[str, Any], place: str = "") -> None:
+    names = [one.name for one in fields(settings)]
+    for name in values:
+        if name not in names:
+            raise SettingsError(f"{place}unknown setting {name!r}; {near(name, names)}")
 
 
 def _check_faults(name: str, faults: Mapping[str, float]) -> None:

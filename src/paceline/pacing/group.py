@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from hashlib import blake2b
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
@@ -28,6 +28,7 @@ from paceline.core.results import (
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.pacer import BaseLimiter
 from paceline.pacing.permit import Acquisition, Permit, waiter_of
+from paceline.pacing.sync import run_sync
 
 SAME_S = 0.05
 """Members with about this difference are equally soon: weights decide."""
@@ -276,20 +277,20 @@ class GroupAcquisition:
             request;
                 the error of the last one that was tried.
         """
-        return self._wait_with(lambda acquisition: acquisition.wait())
+        return run_sync(self._wait(lambda acquisition: _at_once(acquisition.wait)))
 
     def __enter__(self) -> tuple[str, Permit]:
-        return self._wait_with(lambda acquisition: acquisition.__enter__())
+        return run_sync(self._wait(lambda acquisition: _at_once(acquisition.__enter__)))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         assert self._entered is not None
         self._entered.__exit__(kind, error, tb)
 
     def __await__(self) -> Generator[Any, None, tuple[str, Permit]]:
-        return self._wait_async(enter=False).__await__()
+        return self._wait(lambda acquisition: acquisition).__await__()
 
     def __aenter__(self) -> Coroutine[Any, Any, tuple[str, Permit]]:
-        return self._wait_async(enter=True)
+        return self._wait(lambda acquisition: acquisition.__aenter__())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -297,35 +298,19 @@ class GroupAcquisition:
         assert self._entered is not None
         await self._entered.__aexit__(kind, error, tb)
 
-    def _wait_with(self, wait: Callable[[Acquisition], Permit]) -> tuple[str, Permit]:
+    async def _wait(self, wait: Callable[[Acquisition], Awaitable[Permit]]) -> tuple[str, Permit]:
         tries = self._tries()
         member, timeout = next(tries)
         while True:
             acquisition = self._group.ask(member, timeout, self._options)
             try:
-                permit = wait(acquisition)
+                permit = await wait(acquisition)
             except HERE as error:
                 member, timeout = tries.send(error)
             else:
-                self._granted(acquisition)
+                waiter_of(acquisition).deadline_ns = self._until_ns
+                self._entered = acquisition
                 return member, permit
-
-    async def _wait_async(self, *, enter: bool) -> tuple[str, Permit]:
-        tries = self._tries()
-        member, timeout = next(tries)
-        while True:
-            acquisition = self._group.ask(member, timeout, self._options)
-            try:
-                permit = await (acquisition.__aenter__() if enter else acquisition)
-            except HERE as error:
-                member, timeout = tries.send(error)
-            else:
-                self._granted(acquisition)
-                return member, permit
-
-    def _granted(self, acquisition: Acquisition) -> None:
-        waiter_of(acquisition).deadline_ns = self._until_ns
-        self._entered = acquisition
 
     def _tries(self) -> Tries:
         def expected_s(member: str) -> float:
@@ -341,3 +326,8 @@ class GroupAcquisition:
 
     def _ask(self, member: str) -> Acquisition:
         return self._group.ask(member, None, self._options)
+
+
+async def _at_once(wait: Callable[[], Permit]) -> Permit:
+    """A wait that blocks this thread."""
+    return wait()

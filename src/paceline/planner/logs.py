@@ -25,7 +25,7 @@ from typing import Any, Final, TypeGuard
 from paceline.core.hints import shown_names
 from paceline.core.results import SettingsError
 from paceline.planner.simulation import Request
-from paceline.planner.workload import CALLS_MAX
+from paceline.planner.workload import CALLS_MAX, Item, Work
 from paceline.providers.registry import has_slashes, is_provider
 
 Names = tuple[str, ...]
@@ -335,6 +335,25 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
         return reading.log()
     except _RecordError as error:
         raise SettingsError(f"{name}: {error}") from None
+
+
+def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:
+    """The requests of a log as work: each arrives when it was sent, ``speed`` times as fast as then.
+
+    Requests that the provider refused, or that failed, are not in it: the program will have sent them again.
+
+    Raises:
+        SettingsError: None is left.
+    """
+    served = [one for one in log if not (one.refused or one.failed)]
+    if not served:
+        raise SettingsError("the provider has served none of the requests of the log")
+    begin_s = served[0].start_s
+    items = [Item([[one.request]], (one.start_s - begin_s) / speed) for one in served]
+    models = list(dict.fromkeys(one.request.model for one in served))
+    seconds = sorted(one.seconds for one in served if one.seconds is not None)
+    provider = {"latency_s": seconds[len(seconds) // 2]} if seconds else {}
+    return Work(items, models, provider=provider)
 
 
 class _RecordError(Exception):
