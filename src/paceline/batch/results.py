@@ -9,7 +9,6 @@ A line is an answer in OpenAI's batch format:
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import errno
 import json
 import os
@@ -64,7 +63,7 @@ class OutputError(PacelineError):
     """The file of answers cannot be used; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recovered:
     """What an earlier run left in the output.
 
@@ -89,7 +88,12 @@ class Recovered:
     aside: str = ""
     added: int = 0
     final: Counter[str] = field(default_factory=Counter)
-    before: Mapping[int, str] = field(default_factory=dict)
+    before: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> int:
+        """How many lines have been read that are answers."""
+        return self.answered + self.failed + self.unknown + self.final.total()
 
     def before_this(self, requests: int) -> Mapping[int, str]:
         """The same for a run of so many requests: if the earlier run had not ended, this one goes on with it, and repeats nothing."""
@@ -100,34 +104,23 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Read:
-    """Counts the lines of an output, each request once; the fields of :class:`Recovered`, and the lines to drop."""
+    """Counts the lines of an output, each request once."""
 
     index: Index
-    answered: int = 0
-    failed: int = 0
-    unknown: int = 0
-    doubtful: int = 0
-    corrupt: int = 0
-    final: Counter[str] = field(default_factory=Counter)
-    before: dict[int, str] = field(default_factory=dict)
-    dropped: array[int] = field(default_factory=lambda: array("Q"))
-
-    @property
-    def lines(self) -> int:
-        """How many lines have been read that are answers."""
-        return self.answered + self.failed + self.unknown + self.final.total()
+    found: Recovered = field(default_factory=Recovered)
+    dropped: array[int] = field(default_factory=lambda: array("Q"))  # the numbers of the lines that do not stay
 
     def take(self, number: int, raw: bytes, custom_id: str, told: Recorded) -> None:
         """Count a line of the output; it is dropped if its request is sent again, or has another line."""
         ok, name, again = told
         line = self.index.line_of(custom_id)
         if line is None and (ok is not False or _INVALID not in raw):
-            self.unknown += 1
+            self.found.unknown += 1
         elif line is not None and (ok is not False or not again) and self.index.mark(line):
             self._answered(ok, name)
         else:
             self.dropped.append(number)
-            self.failed += line is not None and ok is False and again and not self.index.is_refused(line)
+            self.found.failed += line is not None and ok is False and again and not self.index.is_refused(line)
             self._is_again(line, name, again=again)
 
     def adds(self, custom_id: str, told: Recorded) -> bool:
@@ -138,19 +131,19 @@ class _Read:
             self._is_again(line, name, again=again)
             return False
         if line is None:
-            self.unknown += 1
+            self.found.unknown += 1
         else:
             self._answered(ok, name)
         return True
 
     def _answered(self, ok: bool | None, name: str) -> None:
-        self.answered += ok is not False
-        self.doubtful += ok is None
-        self.final.update([name] if ok is False else ())
+        self.found.answered += ok is not False
+        self.found.doubtful += ok is None
+        self.found.final.update([name] if ok is False else ())
 
     def _is_again(self, line: int | None, name: str, *, again: bool) -> None:
         if line is not None and name in NAMES and again:
-            self.before[line] = sys.intern(name)
+            self.found.before[line] = sys.intern(name)
 
 
 def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
@@ -276,45 +269,36 @@ class ResultsFile:
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
         try:
-            return self._add_saved(self._recover(index, repair=repair), index)
+            read = _Read(index)
+            self._recover(read, repair=repair)
+            self._add_saved(read)
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}") from None
+        return read.found
 
-    def _recover(self, index: Index, *, repair: bool) -> Recovered:
-        read, end, raw = _Read(index), 0, b"\n"
+    def _recover(self, read: _Read, *, repair: bool) -> None:
+        end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 found = read_answer(raw, self._acceptance)
-                if found is None and is_torn(raw, before=read.lines):
+                if found is None and is_torn(raw, before=read.found.lines):
                     break
                 end += len(raw)
                 if found is None and not repair:
                     raise OutputError(self._no_answer(number))
                 if found is None or (repair and found[1][0] is None):
-                    read.corrupt += 1
+                    read.found.corrupt += 1
                     read.dropped.append(number)
                 else:
                     read.take(number, raw, *found)
-        torn, aside = end < os.path.getsize(self.path), ""
+        read.found.torn = end < os.path.getsize(self.path)
         if read.dropped:
-            aside = self._rewrite(read.dropped, end, corrupt=read.corrupt > 0)
+            read.found.aside = self._rewrite(read.dropped, end, corrupt=read.found.corrupt > 0)
         elif not raw.endswith(b"\n"):
             with open(self.path, "r+b") as file:
                 file.truncate(end)
                 file.seek(end)
-                file.write(b"" if torn else b"\n")
-        return Recovered(
-            read.answered,
-            read.failed,
-            read.unknown,
-            torn,
-            read.doubtful,
-            read.corrupt,
-            aside,
-            0,
-            read.final,
-            read.before,
-        )
+                file.write(b"" if read.found.torn else b"\n")
 
     def _no_answer(self, number: int) -> str:
         """What to do about a line that is not an answer."""
@@ -378,13 +362,13 @@ class ResultsFile:
                 undo.callback(os.unlink, file.name)
                 return undo.enter_context(file)
 
-    def _add_saved(self, recovered: Recovered, index: Index) -> Recovered:
+    def _add_saved(self, read: _Read) -> None:
         """Add what an earlier run has saved elsewhere, each answer once, and remove its files.
 
         Raises:
             OutputError: This file cannot take it.
         """
-        read = _Read(index, final=Counter(recovered.final), before=dict(recovered.before))
+        before = read.found.lines
         for path in list(self._earlier()):
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
@@ -398,15 +382,7 @@ class ResultsFile:
                     f"{self.path}: cannot be written: {error.strerror}; make room: answers of an earlier run are in {path}"
                 ) from None
             os.unlink(path)
-        return dataclasses.replace(
-            recovered,
-            answered=recovered.answered + read.answered,
-            unknown=recovered.unknown + read.unknown,
-            doubtful=recovered.doubtful + read.doubtful,
-            added=read.lines - recovered.final.total(),
-            final=read.final,
-            before=read.before,
-        )
+        read.found.added = read.found.lines - before
 
     def set_aside(self) -> str | None:
         """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file."""
