@@ -302,13 +302,18 @@ def _with(body: Mapping[str, Any], path: tuple[str, ...], value: int) -> dict[st
     return {**body, first: _with(body[first], tuple(rest), value) if rest else value}
 
 
+def is_schema(found: Mapping[str, Any]) -> bool:
+    """Whether a mapping looks like a JSON schema."""
+    return bool(found.keys() & _KEYWORDS) or any(name.startswith("$") for name in found)
+
+
 def require_schema(schema: Mapping[str, Any]) -> None:
     """Refuse what is no JSON schema: with the package jsonschema by all of its rules, else by the names of types.
 
     Raises:
         SettingsError: It is none.
     """
-    if not (schema.keys() & _KEYWORDS or any(name.startswith("$") for name in schema)):
+    if not is_schema(schema):
         raise SettingsError(
             f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
             ' {"type": "object", "properties": {...}}'

@@ -17,6 +17,7 @@ from shlex import quote
 from string import Formatter
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
+from paceline.batch.acceptance import is_schema
 from paceline.batch.caller import Caller, Command
 from paceline.batch.files import add, files_in
 from paceline.batch.index import Index
@@ -128,15 +129,7 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
         raise SettingsError(f"schema {path}: it cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise SettingsError(f"schema {path}: it is not JSON: {error}") from None
-    if not isinstance(found, dict) or not found.keys() & {
-        "type",
-        "properties",
-        "$ref",
-        "anyOf",
-        "oneOf",
-        "allOf",
-        "enum",
-    }:
+    if not isinstance(found, dict) or not is_schema(found):
         raise SettingsError(
             f'schema {path}: it must be a JSON schema, e.g. {{"type": "object", "properties": {{...}}}}'
         )
