@@ -329,7 +329,7 @@ class TestSharedJournal:
         while time.monotonic() < would_end_s:
             await asyncio.sleep(0.01)
         assert not waits.done()
-        await one.keep("a", "value", 0)
+        await one.keep("a", journals.encoded("value", 0))
         assert (await waits).value == "value"
 
     async def test_after_a_call_that_failed_another_process_makes_it(self, opened, monkeypatch):

@@ -76,16 +76,8 @@ class Journal(Protocol):
             StoreError: The journal cannot be read, or the value in it is damaged.
         """
 
-    async def keep(self, key: str, value: object, index: int) -> None:
-        """Keep the value of the item at ``index``.
-
-        Raises:
-            SettingsError: The value does not come back as it is.
-            StoreError: The journal cannot be written to.
-        """
-
-    async def keep_error(self, key: str, error: UnfinishedError) -> None:
-        """Keep why the model has not finished the answer to an item.
+    async def keep(self, key: str, entry: bytes) -> None:
+        """Keep what :func:`encoded` made.
 
         Raises:
             StoreError: The journal cannot be written to.
@@ -208,14 +200,10 @@ class OwnJournal:
                 f"the journal {self._path} is damaged: the value of {key[:60]!r} is no JSON; delete its row, or name another file"
             ) from error
 
-    async def keep(self, key: str, value: object, index: int) -> None:
+    async def keep(self, key: str, entry: bytes) -> None:
         """See :meth:`Journal.keep`."""
-        self._entries.write(key, _encoded(value, index))
-        self.has_kept = True
-
-    async def keep_error(self, key: str, error: UnfinishedError) -> None:
-        """See :meth:`Journal.keep_error`."""
-        self._entries.write(key, _encoded_error(error))
+        self._entries.write(key, entry)
+        self.has_kept |= not entry.startswith(_ERROR)
 
     def give_up(self, key: str) -> None:
         """See :meth:`Journal.give_up`."""
@@ -277,18 +265,11 @@ class SharedJournal:
                 return None
             await asyncio.sleep(AGAIN_S)
 
-    async def keep(self, key: str, value: object, index: int) -> None:
+    async def keep(self, key: str, entry: bytes) -> None:
         """See :meth:`Journal.keep`."""
-        await self._write(key, _encoded(value, index))
-        self.has_kept = True
-
-    async def keep_error(self, key: str, error: UnfinishedError) -> None:
-        """See :meth:`Journal.keep_error`."""
-        await self._write(key, _encoded_error(error))
-
-    async def _write(self, key: str, entry: bytes) -> None:
         await asyncio.wrap_future(self._threads.submit(self._place.write, key, zlib.compress(entry, 1)))
         self._claims.pop(key, None)
+        self.has_kept |= not entry.startswith(_ERROR)
 
     def give_up(self, key: str) -> None:
         """See :meth:`Journal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
@@ -360,11 +341,6 @@ class SharedJournal:
             ) from error
 
 
-def _encoded_error(error: UnfinishedError) -> bytes:
-    problem = str(error).removeprefix(f"{error.state}: ")
-    return _ERROR + json.dumps([error.state, problem, error.text]).encode()
-
-
 def _read(entry: bytes) -> Kept:
     """What an entry has.
 
@@ -381,12 +357,15 @@ def _is_again(kept: Kept, again: Collection[str]) -> bool:
     return kept.error is not None and kept.error.state in again
 
 
-def _encoded(value: object, index: int) -> bytes:
-    """A value as JSON.
+def encoded(value: object, index: int) -> bytes:
+    """The entry of the value of the item at ``index``, in JSON; or of an error.
 
     Raises:
-        SettingsError: It does not come back as it is.
+        SettingsError: The value does not come back as it is.
     """
+    if isinstance(value, UnfinishedError):
+        problem = str(value).removeprefix(f"{value.state}: ")
+        return _ERROR + json.dumps([value.state, problem, value.text]).encode()
     try:
         text = json.dumps(value, allow_nan=False)
         comes_back = json.loads(text) == value

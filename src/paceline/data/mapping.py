@@ -22,13 +22,12 @@ from collections.abc import (
 from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.results import SettingsError, StoreError, UnfinishedError, warn
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
-from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal
+from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal, encoded
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
@@ -276,10 +275,8 @@ class _Calls(Generic[T, R]):
                 await self._first_has_ended.wait()
             self._first_is_out = True
             done = await self._call(index, item, place)
-            if done.error is None:
-                await self._keep(partial(self._journal.keep, key, done.value, index))
-            elif isinstance(done.error, UnfinishedError) and done.error.state in FINAL:
-                await self._keep(partial(self._journal.keep_error, key, done.error))
+            if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
+                await self._keep(self._journal, key, encoded(done.error or done.value, index))
             self._first_has_ended.set()
             self._end(place, done)
         finally:
@@ -331,13 +328,13 @@ class _Calls(Generic[T, R]):
         threading.Thread(target=call, name="paceline-map", daemon=True).start()
         return await future
 
-    async def _keep(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def _keep(self, journal: Journal, key: str, entry: bytes) -> None:
         """Write to the journal, again and again while that fails."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + JOURNAL_WAIT_S
         while True:
             try:
-                return await write()
+                return await journal.keep(key, entry)
             except StoreError as error:
                 if loop.time() >= until_s:
                     raise
@@ -454,8 +451,10 @@ def map_sync(
         lengths = paceline.map_sync(len, ["one", "three"], progress=False)
         print(list(lengths))
     """
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
     async def results() -> Results[R]:
+        running.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
         return cast(
             "Results[R]",
             await map(
@@ -465,17 +464,12 @@ def map_sync(
 
     if not in_a_loop():
         return asyncio.run(results())
-    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
-
-    async def cancellable() -> Results[R]:
-        running.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
-        return await results()
 
     def cancel(_: int) -> None:
         for loop, task in running:
             loop.call_soon_threadsafe(task.cancel)
 
-    return in_a_thread(lambda: asyncio.run(cancellable()), cancel)
+    return in_a_thread(lambda: asyncio.run(results()), cancel)
 
 
 @contextmanager
