@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.check.probe import target
-from paceline.cli.check import command
+from paceline.cli.app import app
 from paceline.config import Config
 from paceline.core.results import SettingsError
 
@@ -25,7 +25,7 @@ def no_environment(monkeypatch):
 
 
 def run(*arguments, answer=None):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments], input=answer)
+    return CliRunner().invoke(app, ["check", *(str(argument) for argument in arguments)], input=answer)
 
 
 def found(result):

@@ -22,7 +22,6 @@ from paceline import facts
 from paceline.batch.address import at_home
 from paceline.batch.forms import Form
 from paceline.cli.app import app
-from paceline.cli.limits import command
 from paceline.config import Config, data_set
 from paceline.config.servers import server
 from paceline.core.results import PacelineWarning, SettingsError, SourceKind
@@ -219,7 +218,7 @@ class TestTheUsersFile:
         assert str(error.value).startswith(file)
         assert said in str(error.value)
         assert len(str(error.value).splitlines()) == 1
-        result = CliRunner().invoke(command, ["check", file])
+        result = CliRunner().invoke(app, ["limits", "check", file])
         assert (result.exit_code, result.output) == (2, f"paceline limits: {error.value}\n")
 
 
@@ -242,13 +241,13 @@ class TestTheUsersFile:
 def test_a_check_finds_what_cannot_be_meant(tmp_path, text, said):
     file = tmp_path / "facts.toml"
     file.write_text(text, "utf-8")
-    result = CliRunner().invoke(command, ["check", str(file)])
+    result = CliRunner().invoke(app, ["limits", "check", str(file)])
     assert (result.exit_code, said in result.stderr) == (2, True), result.output
 
 
 def test_a_check_finds_the_data_set_right(tmp_path):
     for file in facts.TABLES.glob("*.toml"):
-        assert CliRunner().invoke(command, ["check", str(file)]).exit_code == 0, file
+        assert CliRunner().invoke(app, ["limits", "check", str(file)]).exit_code == 0, file
 
 
 CODE = "import httpx2\nfrom paceline.providers.tables import lookup\nprint(lookup('acme', 'acme-1').quotas[0])"
@@ -459,7 +458,9 @@ class TestAProjectsSettings:
         project(tmp_path, f'[limits]\n"openai/gpt-5" = ["5 requests/min"]\n{ACME}')
         shown = {}
         for model in ("openai/gpt-5", "openai/gpt-7", "openai/gpt-4o", "openai/gpt-99", "acme/acme-1"):
-            result = CliRunner().invoke(command, [model, "--json", *(["--tier", "2"] if "openai" in model else [])])
+            result = CliRunner().invoke(
+                app, ["limits", model, "--json", *(["--tier", "2"] if "openai" in model else [])]
+            )
             record = json.loads(result.stdout)
             shown[model] = record["from"], record["quotas"][0]
         assert shown == {
@@ -469,7 +470,7 @@ class TestAProjectsSettings:
             "openai/gpt-99": ("assumed", "5k requests/min"),
             "acme/acme-1": ("your file", "7 requests/s"),
         }
-        said = CliRunner().invoke(command, ["gpt-4o", "--tier", "2"]).output
+        said = CliRunner().invoke(app, ["limits", "gpt-4o", "--tier", "2"]).output
         assert "table of 2026-09-20" in said
 
 
@@ -483,7 +484,7 @@ def test_the_command_shows_what_answers_have_stated(tmp_path):
         )
     file = tmp_path / "paceline.toml"
     file.write_text(f'provider = "openai"\ntier = 2\nstore = {json.dumps(store)}\n', "utf-8")
-    result = CliRunner().invoke(command, ["openai", "gpt-4o", "--config", str(file), "--json"])
+    result = CliRunner().invoke(app, ["limits", "openai", "gpt-4o", "--config", str(file), "--json"])
     assert json.loads(result.stdout)["sources"] == {
         "9k requests/min": "stated by an answer",
         "450k tokens/min": "table",
@@ -513,7 +514,7 @@ class TestUpdate:
         runner = CliRunner()
         had, lives = (sum(len(facts.rows("openai", kind)) for kind in kinds) for kinds in (facts.KINDS, [facts.MODELS]))
         has = lives + 1
-        result = runner.invoke(command, ["update", str(self.of(tmp_path, "2026-11-20"))])
+        result = runner.invoke(app, ["limits", "update", str(self.of(tmp_path, "2026-11-20"))])
         assert (result.exit_code, result.output) == (
             0,
             (
@@ -534,7 +535,7 @@ class TestUpdate:
         assert first("openai", "gpt-7", 2) == "777 requests/min"
         assert data_set.undo() == "the data set of 2026-11-01 is in use again"
         assert "acme" not in known_providers()
-        assert "no data set is installed" in runner.invoke(command, ["update", "--undo"]).output
+        assert "no data set is installed" in runner.invoke(app, ["limits", "update", "--undo"]).output
         assert list(folder.iterdir()) == []
 
     def test_a_file_of_additions_is_no_data_set(self, folder, tmp_path):
@@ -547,7 +548,7 @@ class TestUpdate:
         }.items():
             file = tmp_path / "part.json"
             file.write_text(json.dumps({"day": "2026-11-20", "providers": providers}), "utf-8")
-            result = CliRunner().invoke(command, ["update", str(file)])
+            result = CliRunner().invoke(app, ["limits", "update", str(file)])
             assert result.exit_code == 2, result.output
             assert f"it is no whole data set: {name} had " in result.stderr
             assert "rows, and has 0: nothing is installed. Additions belong into " in result.stderr
@@ -561,8 +562,8 @@ class TestUpdate:
             said = CliRunner().invoke(app, words).output
             assert f"{folder / facts.INSTALLED}: " in said
             assert "`paceline limits update --undo` takes this file away" in said
-        assert CliRunner().invoke(command, ["update", "--undo"]).exit_code == 0
-        assert CliRunner().invoke(command, ["openai"]).exit_code == 0
+        assert CliRunner().invoke(app, ["limits", "update", "--undo"]).exit_code == 0
+        assert CliRunner().invoke(app, ["limits", "openai"]).exit_code == 0
 
     def test_an_older_one_replaces_no_newer_one(self, folder, tmp_path, monkeypatch):
         data_set.install(str(self.of(tmp_path, "2026-11-20")))

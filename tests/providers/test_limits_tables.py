@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli import limits as limits_command
-from paceline.cli.limits import command
+from paceline.cli.app import app
 from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.tables import known_providers, lookup, models, tiers
@@ -181,7 +181,7 @@ def test_a_page_is_imported_when_it_is_asked_for():
 
 
 def run(*args):
-    return CliRunner().invoke(command, args)
+    return CliRunner().invoke(app, ["limits", *args])
 
 
 def test_the_command_shows_all_providers():
