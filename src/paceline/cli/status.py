@@ -26,7 +26,6 @@ RUNS_SHOWN: Final = 20
 SHARDS_SHOWN: Final = 5
 """The rows of runs, and the numbers of shards in one of them."""
 
-UNREACHED = 1
 PAGE: Final = 8000
 """The port of the page."""
 

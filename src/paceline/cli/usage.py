@@ -14,7 +14,7 @@ import click
 from paceline.cli.guides import Helped
 from paceline.cli.line import GATEWAY, USUAL
 from paceline.cli.options import KEY, print_table
-from paceline.cli.status import UNREACHED, fetch, page_url, plain
+from paceline.cli.status import fetch, page_url, plain
 
 COLUMNS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "usd", "unpriced_requests")
 
@@ -59,15 +59,10 @@ def command(
     where = page_url(url or os.environ.get(GATEWAY) or USUAL)
     where = where.copy_with(path=where.path.rstrip("/").removesuffix(_PATH) + _PATH)
     asked = {"by": by} | ({"from": f"{month[0]}", "to": f"{month[1]}"} if month else {})
-    rows, why = None, f"{where} answers, but not as a gateway that sums by {by}: is it an older version?"
-    try:
-        found = fetch(where.copy_merge_params(asked), key, timeout_s)
-        rows = found.get(f"{by}s") if isinstance(found, dict) else None
-    except ReadError as error:
-        why = str(error)
+    found = fetch(where.copy_merge_params(asked), key, timeout_s)
+    rows = found.get(f"{by}s") if isinstance(found, dict) else None
     if not isinstance(rows, dict):
-        click.echo(f"paceline usage: {why}", err=True)
-        raise SystemExit(UNREACHED)
+        raise ReadError(f"{where} answers, but not as a gateway that sums by {by}: is it an older version?")
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow((by, *COLUMNS))
