@@ -53,7 +53,7 @@ command to it."""
 
 
 class StartError(PacelineError):
-    """The command cannot be started; ``exit_code`` is that of `paceline exec` then."""
+    """The command cannot be started; `paceline exec` ends with ``exit_code`` then."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
