@@ -130,8 +130,6 @@ def command(
     **given: Any,
 ) -> None:
     """Show how long work will take, and its cost."""
-    from paceline.emulator.settings import SettingsError
-
     if by is not None and within_s is not None:
         raise click.UsageError("--by and --within exclude each other: give one")
     talk = _set(
@@ -142,22 +140,19 @@ def command(
     if not agents:
         _check_source(source, is_talk=bool(talk) or cache_misses is not None)
     speed = _set(latency_s=latency_s, latency_per_token_s=latency_per_token_s, cache_misses=cache_misses)
-    try:
-        form = options.form(given)
-        if agents or Path(source).suffix in WORKLOADS:
-            _require_plain(form)
-        config = options.settings(file, limits, given)
-        every = by is not None or within_s is not None
-        works: dict[str, Callable[[], Work]] = {
-            f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
-        }
-        for count in () if agents else workers or (None,):
-            works[f"{count:,} workers" if count else ""] = partial(_work, Path(source), form, config, speed, count)
-        found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
-        if picture is not None:
-            draw_to(found, picture)
-    except SettingsError as error:
-        raise QuotaError(str(error)) from None
+    form = options.form(given)
+    if agents or Path(source).suffix in WORKLOADS:
+        _require_plain(form)
+    config = options.settings(file, limits, given)
+    every = by is not None or within_s is not None
+    works: dict[str, Callable[[], Work]] = {
+        f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
+    }
+    for count in () if agents else workers or (None,):
+        works[f"{count:,} workers" if count else ""] = partial(_work, Path(source), form, config, speed, count)
+    found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
+    if picture is not None:
+        draw_to(found, picture)
     if as_json:
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
@@ -253,13 +248,21 @@ def plans(
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Log nothing, because what happens in a simulation is in its result; and collect garbage rarely: little of it has cycles."""
+    """Log nothing, because what happens in a simulation is in its result; and collect garbage rarely: little of it has cycles.
+
+    Raises:
+        QuotaError: A setting of the simulated provider is invalid.
+    """
+    from paceline.emulator.settings import SettingsError
+
     log = logging.getLogger("paceline")
     level, threshold = log.level, gc.get_threshold()
     log.setLevel(logging.CRITICAL)
     gc.set_threshold(*GC_THRESHOLD)
     try:
         yield
+    except SettingsError as error:
+        raise QuotaError(str(error)) from None
     finally:
         log.setLevel(level)
         gc.set_threshold(*threshold)

@@ -11,7 +11,6 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
-from paceline.core.results import QuotaError
 
 EPILOG = """LOG is what a limiter, gateway or run with the setting traffic_log or shadow has written, an export of OpenTelemetry
 (OTLP JSON), Langfuse, LangSmith, Helicone, litellm or OpenAI's usage, or CSV with the columns start, model, input_tokens and
@@ -46,21 +45,17 @@ def command(
     """Show how recorded traffic would wait under other limits."""
     from paceline.batch.reading import read_rows
     from paceline.cli import plan
-    from paceline.emulator.settings import SettingsError
     from paceline.planner.logs import OWN, read_log, work_of
     from paceline.planner.workload import CALLS_MAX
 
-    try:
-        config = options.settings(file, limits, given)
-        with read_rows(str(source), cut=OWN) as rows:
-            read = read_log(rows, str(source))
-        log = read.requests
-        again = partial(work_of, log, speed=speed)
-        plans = dict(plan.plans({"": again}, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
-        if picture is not None:
-            plan.draw_to(plans, picture)
-    except SettingsError as error:
-        raise QuotaError(str(error)) from None
+    config = options.settings(file, limits, given)
+    with read_rows(str(source), cut=OWN) as rows:
+        read = read_log(rows, str(source))
+    log = read.requests
+    again = partial(work_of, log, speed=speed)
+    plans = dict(plan.plans({"": again}, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
+    if picture is not None:
+        plan.draw_to(plans, picture)
     refused, failed = sum(one.refused for one in log), sum(one.failed for one in log)
     took_s = log[-1].start_s - log[0].start_s
     if as_json:
