@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from paceline.config import ENV_PREFIX, Config, parse_base_url
 from paceline.core.hints import did_you_mean
 from paceline.core.results import SettingsError
+from paceline.facts import text_in
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
@@ -68,12 +69,7 @@ def read_key(file: Path) -> str:
     Raises:
         SettingsError: The file cannot be read, or has no key; the message does not quote it.
     """
-    try:
-        key = file.read_text("utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-        ) from None
+    key = text_in(file).strip()
     if not key:
         raise SettingsError(f"{file}: it is empty: write the key into it")
     return checked_key(key, str(file))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from paceline.core.hints import why_missing
 from paceline.core.results import SettingsError, warn
+from paceline.facts import text_in
 from paceline.providers.registry import ALIASES, suggest
 from paceline.providers.tables import known_providers, models
 
@@ -123,12 +124,7 @@ def read_file(file: Path, problems: Problems) -> SettingsSource:
     Raises:
         SettingsError: The file cannot be read or parsed.
     """
-    try:
-        text = file.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}"
-        ) from None
+    text = text_in(file)
     if len(text) > FILE_MAX:
         raise SettingsError(f"{file}: {len(text):,} characters are too many for a configuration: {FILE_MAX:,} at most")
     where, lines = str(file), dict[Place, int]()

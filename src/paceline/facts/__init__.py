@@ -181,10 +181,15 @@ def read(file: Path) -> dict[str, Any]:
     Raises:
         SettingsError: The file cannot be read, or has another form; the message names the field, or the line.
     """
-    return of_text(_text(file), str(file))[0]
+    return of_text(text_in(file), str(file))[0]
 
 
-def _text(file: Path) -> str:
+def text_in(file: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        SettingsError: It cannot be read, or is not UTF-8.
+    """
     try:
         return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -331,7 +336,7 @@ def _organizations() -> Iterator[Layer]:
         file = files.get(organization_file(name, key)) if key else None
         if file is not None:
             try:
-                found = of_organization(name, _text(file), str(file))
+                found = of_organization(name, text_in(file), str(file))
             except SettingsError as error:
                 raise SettingsError(f"{error}. Delete this file, and run `paceline check --admin` again") from None
             yield Layer(str(file), found, trusted=False)
