@@ -4,15 +4,12 @@ import asyncio
 import json
 import threading
 
-import aiohttp
 import anthropic
-import httpx
 import httpx2
 import openai
 import pytest
-import requests
-import urllib3
 from google import genai
+from http_ways import WAYS
 
 import paceline
 from odd_server import HTML, JSON, SSE, OddServer, sse
@@ -228,62 +225,25 @@ WHOLE = b"".join(EVENTS)
 STREAM = CHAT | {"stream": True}
 
 
-def by_requests(url):
-    with requests.post(url, json=STREAM, stream=True, timeout=20) as response:
-        return response.status_code, b"".join(response.iter_content(None))
+READERS = {
+    name: WAYS[name] for name in ("requests streamed", "urllib3 streamed", "aiohttp", "httpx", "httpx2", "httpx2 async")
+}
+each_reader = pytest.mark.parametrize("ask", READERS.values(), ids=READERS)
 
 
-def by_urllib3(url):
-    with urllib3.PoolManager() as http:
-        response = http.request("POST", url, json=STREAM, preload_content=False)
-        text = b"".join(response.stream())
-        response.release_conn()
-        return response.status, text
-
-
-def by_aiohttp(url):
-    async def ask():
-        async with aiohttp.ClientSession() as session, session.post(url, json=STREAM) as response:
-            return response.status, await response.read()
-
-    return asyncio.run(ask())
-
-
-def by_httpx(library):
-    def ask(url):
-        with library.Client() as client, client.stream("POST", url, json=STREAM) as response:
-            return response.status_code, b"".join(response.iter_raw())
-
-    return ask
-
-
-def by_httpx_async(url):
-    async def ask():
-        async with httpx2.AsyncClient() as client, client.stream("POST", url, json=STREAM) as response:
-            return response.status_code, b"".join([part async for part in response.aiter_raw()])
-
-    return asyncio.run(ask())
-
-
-WAYS = {
-    "requests": by_requests, "urllib3": by_urllib3, "aiohttp": by_aiohttp, "httpx": by_httpx(httpx), "httpx2": by_httpx(httpx2),
-    "httpx2 async": by_httpx_async,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
+@each_reader
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_what_was_held_comes_whole_and_is_settled(serve, ask, size):
     parts = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
     wrong = (200, SSE, sse(REFUSED))
     server, limiter = serve(first(1, wrong, (200, SSE, parts))), limiter_of()
     with paceline.instrument(limiter, provider="openai"):
-        assert ask(f"{server.base_url}/v1/chat/completions") == (200, WHOLE)
+        assert ask(f"{server.base_url}/v1/chat/completions", STREAM) == (200, WHOLE)
     assert counts(limiter)["settled"] == 1
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
+@each_reader
 def test_the_first_content_is_not_waited_beyond(serve, ask):
     """The rest of the answer comes when the caller has had its beginning."""
     go = threading.Event()
@@ -291,14 +251,14 @@ def test_the_first_content_is_not_waited_beyond(serve, ask):
     begun = limiter.pacer.pools.of_model("openai", "m")
     begun.begun = lambda _: go.set()
     with paceline.instrument(limiter, provider="openai"):
-        assert ask(f"{server.base_url}/v1/chat/completions") == (200, WHOLE)
+        assert ask(f"{server.base_url}/v1/chat/completions", STREAM) == (200, WHOLE)
 
 
-@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
+@each_reader
 def test_a_page_in_the_place_of_a_stream(serve, ask):
     server, limiter = serve(lambda *_: WRONG["page"]), limiter_of()
     with paceline.instrument(limiter, provider="openai"):
-        status, text = ask(f"{server.base_url}/v1/chat/completions")
+        status, text = ask(f"{server.base_url}/v1/chat/completions", STREAM)
     assert (status, json.loads(text)["error"]["code"]) == (502, "paceline_unreadable")
     assert limiter.status()["pools"][POOL]["in_flight"] == 0
 

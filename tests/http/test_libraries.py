@@ -4,22 +4,21 @@ import asyncio
 import gzip
 import io
 import json
-import threading
 import uuid
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import aiohttp
 import pytest
 import requests
 import urllib3
+from http_ways import KEY, WAYS, ask_by_aiohttp, by_requests
 
 import paceline
+from odd_server import JSON, OddServer
 from paceline.pacing.faults import Fault, fault_of
 from waits import soon
 
 LIMITS = ["6000 requests/min", "4M tokens/min"]
-KEY = {"authorization": "Bearer k"}
 CHAT = {
     "model": "gpt-5",
     "messages": [{"role": "user", "content": "Say something. " * 20}],
@@ -27,6 +26,7 @@ CHAT = {
 }
 STREAM = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
 POOL = "openai/gpt-5"
+OTHERS = {name: send for name, send in WAYS.items() if "httpx" not in name}
 
 
 @pytest.fixture
@@ -49,58 +49,7 @@ def counts(limiter):
     return limiter.status()["pools"][POOL]["counts"]
 
 
-async def by_aiohttp(url, body, *, read="read", **options):
-    async with aiohttp.ClientSession() as session, session.post(url, json=body, headers=KEY, **options) as response:
-        if read == "lines":
-            return response.status, b"".join([line async for line in response.content])
-        if read == "chunks":
-            return response.status, b"".join([chunk async for chunk, _ in response.content.iter_chunks()])
-        return response.status, await response.read()
-
-
-def aio(read):
-    return lambda url, body: asyncio.run(by_aiohttp(url, body, read=read))
-
-
-def by_requests(url, body):
-    response = requests.post(url, json=body, headers=KEY, timeout=20)
-    return response.status_code, response.content
-
-
-def by_requests_streamed(url, body):
-    with requests.post(url, json=body, headers=KEY, timeout=20, stream=True) as response:
-        return response.status_code, b"".join(response.iter_content(None))
-
-
-def by_requests_lines(url, body):
-    with requests.post(url, json=body, headers=KEY, timeout=20, stream=True) as response:
-        return response.status_code, b"\n".join(response.iter_lines())
-
-
-def by_urllib3(url, body):
-    response = urllib3.request("POST", url, json=body, headers=KEY)
-    return response.status, response.data
-
-
-def by_urllib3_streamed(url, body):
-    with urllib3.PoolManager() as http:
-        response = http.request("POST", url, json=body, headers=KEY, preload_content=False)
-        text = b"".join(response.stream(decode_content=True))
-        response.release_conn()
-        return response.status, text
-
-
-WAYS = {
-    "aiohttp": aio("read"),
-    "aiohttp lines": aio("lines"),
-    "aiohttp chunks": aio("chunks"),
-    "requests": by_requests,
-    "requests streamed": by_requests_streamed,
-    "requests lines": by_requests_lines,
-    "urllib3": by_urllib3,
-    "urllib3 streamed": by_urllib3_streamed,
-}
-every_way = pytest.mark.parametrize("send", WAYS.values(), ids=WAYS)
+every_way = pytest.mark.parametrize("send", OTHERS.values(), ids=OTHERS)
 
 
 @every_way
@@ -181,8 +130,8 @@ def test_a_response_that_is_closed_or_dropped_early_is_settled(world, limiter):
 async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
     limiter = paceline.Limiter({"openai/*": ["1 requests/min burst 1"]})
     with paceline.instrument(limiter, provider="openai"):
-        assert (await by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))[0] == 200
-        waiting = asyncio.create_task(by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))
+        assert (await ask_by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))[0] == 200
+        waiting = asyncio.create_task(ask_by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))
         await soon(lambda: limiter.status()["pools"][POOL]["waiting"])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -196,14 +145,14 @@ async def test_a_wait_is_outside_of_the_client_s_timeout(world):
     with paceline.instrument(limiter, provider="openai"):
         timeout = aiohttp.ClientTimeout(total=1.2)  # less than the wait, and long for an answer
         url = f"{world.base_url}/v1/chat/completions"
-        answers = await asyncio.gather(*(by_aiohttp(url, CHAT, timeout=timeout) for _ in range(2)))
+        answers = await asyncio.gather(*(ask_by_aiohttp(url, CHAT, timeout=timeout) for _ in range(2)))
     assert [status for status, _ in answers] == [200] * 2
 
 
 def test_nothing_is_charged_where_there_is_no_server(limiter):
     url = "http://127.0.0.1:9/v1/chat/completions"
     with pytest.raises(aiohttp.ClientConnectorError):
-        asyncio.run(by_aiohttp(url, CHAT))
+        asyncio.run(ask_by_aiohttp(url, CHAT))
     with pytest.raises(requests.ConnectionError):
         by_requests(url, CHAT)
     with pytest.raises(urllib3.exceptions.NewConnectionError):
@@ -252,48 +201,22 @@ def test_an_attached_client_alone_is_paced(world):
     assert counts(limiter) == {"granted": 4, "settled": 4}
 
 
-async def test_a_form_with_a_file_is_sent_again_whole(paceline_emulator):
+async def test_a_form_with_a_file_is_sent_again_whole():
     """A stand-in for the transcription of audio: the emulator has none."""
-    bodies = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            bodies.append(self.rfile.read(int(self.headers["content-length"])))
-            refused = len(bodies) == 1
-            answer = (
-                b'{"error": {"message": "Rate limit", "code": "rate_limit_exceeded"}}' if refused else b'{"text": "hi"}'
-            )
-            self.send_response(429 if refused else 200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(answer)))
-            if refused:
-                self.send_header("retry-after-ms", "20")
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/v1/audio/transcriptions"
+    refused = 429, JSON | {"retry-after-ms": "20"}, {"error": {"message": "Rate limit", "code": "rate_limit_exceeded"}}
     limiter = paceline.Limiter({"openai/*": LIMITS})
-    with paceline.instrument(limiter, provider="openai"):
-        form = aiohttp.FormData()
-        form.add_field("model", "whisper-1")
-        form.add_field("prompt", "of a talk")
-        form.add_field("file", io.BytesIO(b"\x00sound\xff" * 100), filename="a.wav", content_type="audio/wav")
-        async with aiohttp.ClientSession() as session, session.post(url, data=form, headers=KEY) as response:
-            assert await response.json() == {"text": "hi"}
-        await asyncio.to_thread(
-            requests.post,
-            url,
-            data={"model": "whisper-1", "prompt": "x"},
-            files={"file": io.BytesIO(b"sound" * 9)},
-            headers=KEY,
-        )
-    server.shutdown()
-    server.server_close()
+    with OddServer(lambda number, _: (200, JSON, {"text": "hi"}) if number else refused) as server:
+        url = f"{server.base_url}/v1/audio/transcriptions"
+        with paceline.instrument(limiter, provider="openai"):
+            form = aiohttp.FormData()
+            form.add_field("model", "whisper-1")
+            form.add_field("prompt", "of a talk")
+            form.add_field("file", io.BytesIO(b"\x00sound\xff" * 100), filename="a.wav", content_type="audio/wav")
+            async with aiohttp.ClientSession() as session, session.post(url, data=form, headers=KEY) as response:
+                assert await response.json() == {"text": "hi"}
+            data, files = {"model": "whisper-1", "prompt": "x"}, {"file": io.BytesIO(b"sound" * 9)}
+            await asyncio.to_thread(requests.post, url, data=data, files=files, headers=KEY)
+    bodies = server.asked
     assert len(bodies) == 3
     assert all(b"whisper-1" in body and b"sound" in body for body in bodies)
     assert bodies[0].count(b"\x00sound\xff") == bodies[1].count(b"\x00sound\xff") == 100
@@ -343,35 +266,14 @@ def test_compressed_answers_are_read(encoding):
     ).encode()
     packed = gzip.compress(answer) if encoding == "gzip" else zlib.compress(answer)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self):
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-encoding", encoding)
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            for at in range(0, len(packed), 11):
-                part = packed[at : at + 11]
-                self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
-            self.wfile.write(b"0\r\n\r\n")
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_port}/v1/chat/completions"
-    for name, send in WAYS.items():
-        limiter = paceline.Limiter({"openai/*": LIMITS})
-        with paceline.instrument(limiter, provider="openai"):
-            status, text = send(url, CHAT)
-        assert (status, json.loads(text)) == (200, json.loads(answer)), name
-        assert spent(limiter) == {"requests": 1, "tokens": 47}, name
-    server.shutdown()
-    server.server_close()
+    parts = [packed[at : at + 11] for at in range(0, len(packed), 11)]
+    with OddServer(lambda *_: (200, JSON | {"content-encoding": encoding}, parts)) as server:
+        for name, send in OTHERS.items():
+            limiter = paceline.Limiter({"openai/*": LIMITS})
+            with paceline.instrument(limiter, provider="openai"):
+                status, text = send(f"{server.base_url}/v1/chat/completions", CHAT)
+            assert (status, json.loads(text)) == (200, json.loads(answer)), name
+            assert spent(limiter) == {"requests": 1, "tokens": 47}, name
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -22,6 +20,7 @@ import websockets.sync.client
 from aiohttp.abc import AbstractResolver
 
 import paceline
+from odd_server import OddServer
 from paceline.http import pace_transport, unpaced
 
 OK = {
@@ -43,21 +42,8 @@ def log(caplog):
 @pytest.fixture
 def refusing():
     """The port of a server that accepts no WebSocket."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            self.send_error(403)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with OddServer(None) as server:
+        yield server.server_port
 
 
 def client_of(limiter, library=httpx2, seen=None):

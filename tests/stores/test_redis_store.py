@@ -4,7 +4,6 @@ import os
 import socket
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import redis
@@ -13,6 +12,7 @@ from redis.retry import Retry
 from redis_servers import RedisServer
 
 import paceline
+from odd_server import OddServer
 from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
@@ -404,16 +404,8 @@ def test_no_tls_there_and_tls_that_is_not_asked_for(redis_server):
 
 
 def test_what_is_no_redis():
-    class Page(BaseHTTPRequestHandler):
-        pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        Page.log_message = lambda *_: None
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with OddServer(None) as server:
         said = [failure(f"{scheme}://127.0.0.1:{server.server_port}")[0] for scheme in ("redis", "redis+cluster")]
-        server.shutdown()
-        join(thread)
     assert all("this server is not a Redis: check the port" in text for text in said), said
 
 
