@@ -50,7 +50,9 @@ def papers(minutes, rule):
     return run_virtual(main)
 
 
-@pytest.mark.parametrize(("minutes", "rule"), [(12, Bucket), (12, Trailing)])
+@pytest.mark.parametrize(
+    ("minutes", "rule"), [(12, Bucket), pytest.param(12, Trailing, marks=pytest.mark.long("thousands of requests"))]
+)
 def test_none_refused_and_33_papers_a_minute(minutes, rule):
     provider, done = papers(minutes, rule)
     steady = [at for at in done if at >= 2]

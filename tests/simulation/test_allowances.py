@@ -5,6 +5,7 @@ import json
 import pytest
 from tests.simulation.fleet import Fleet
 
+from grids import some
 from paceline.emulator.wire import HttpAnswer
 from paceline.emulator.world import World
 from paceline.pacing.retry import RetryPolicy
@@ -71,7 +72,7 @@ def limits(plan):
     return [(q["limit"], q["learned"]) for pools in found for pool in pools for q in pool["quotas"]]
 
 
-@pytest.mark.parametrize("form", [claude, codex])
+@pytest.mark.parametrize("form", some([claude, codex], codex))
 @pytest.mark.parametrize("window", WINDOWS)
 def test_each_window_is_used_as_fast_as_the_first_one(monkeypatch, window, form):
     hours, budget, windows, refused = WINDOWS[window]

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.simulation.plans import DAY, HOUR, LARGE, Row, run
 
+from grids import some
+
 FIVE = (("5h", 5 * HOUR, 1.0, ()),)
 BOTH = (*FIVE, ("7d", 7 * DAY, 8.0, ()))
 SCOPED = (("5h", 5 * HOUR, 2.0, ()), ("7d", 7 * DAY, 16.0, ()), ("7d_oi", 7 * DAY, 4.0, (LARGE,)))
@@ -44,6 +46,10 @@ SHORT = {
 }
 
 
+QUICK = [name for name in SHORT if not name.startswith(("142 agents", "a window of one model", "half"))]
+"""The others take as long as all of these."""
+
+
 def check(row, work, late_s, herd):
     known, ours = run(row, paced=False), run(row)
     (resumed_s, at_once), share = ours.resumed(), ours.provider.charged / known.provider.charged
@@ -64,7 +70,7 @@ def test_some_days(name):
     assert a_week <= refused, said
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", some([*SHORT], *QUICK))
 def test_a_few_requests_in_each_window(name):
     row, work, _, *bounds = WORLDS[name]
     row = replace(row, **{"days": 0.45, "cap": 120.0, "person": False} | SHORT[name])

@@ -5,7 +5,7 @@ from statistics import mean
 import pytest
 from tests.simulation.fleet import Fleet
 
-from grids import WORLD
+from grids import WORLD, some
 from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.status import report
 
@@ -83,7 +83,7 @@ def test_an_unknown_host_is_measured(world, seed):
     assert fleet.messages <= 1, said
 
 
-@pytest.mark.parametrize(("hosts", "most"), [(1, 25), (4, 70)])
+@pytest.mark.parametrize(("hosts", "most"), some([(1, 25), (4, 70)], (4, 70)))
 def test_a_moving_capacity_is_followed(hosts, most):
     changes = [(12, {"m": "4 requests/s"}), (24, {"m": "10 requests/s"})]
     fleet = Shared("10 requests/s", 300, hosts, changes=changes)
@@ -104,7 +104,10 @@ def test_a_process_that_joins_begins_with_its_share():
     assert all(0.6 * mean(rates) < rate < 1.5 * mean(rates) for rate in rates), rates
 
 
-@pytest.mark.parametrize(("mode", "share"), [("fail_safe", 1.0), ("fail_closed", 0.0), ("fail_open", 1.0)])
+MODES = [("fail_safe", 1.0), ("fail_closed", 0.0), ("fail_open", 1.0)]
+
+
+@pytest.mark.parametrize(("mode", "share"), some(MODES, MODES[0]))
 def test_a_store_that_is_lost_opens_and_stops_nothing(mode, share):
     """What is measured goes on at its rate; only ``fail_closed`` grants nothing."""
     fleet = Shared("10 requests/s", None, 2, store={"away": [(60, 90)]}, capacity={"on_store_failure": mode})
@@ -126,7 +129,7 @@ def test_a_limit_that_headers_state_holds_in_place_of_the_measured_one():
     assert all(meter.found is None for meter in meters if meter.quota.unit == "requests")
 
 
-@pytest.mark.parametrize("hosts", [1, 3])
+@pytest.mark.parametrize("hosts", some([1, 3], 3))
 def test_a_limit_that_refusals_refute_is_measured(hosts):
     fleet = Shared("10 requests/10s", 120, hosts, told="6000 requests/min", source="given")
     fleet.run(3_600).all_served(120)
