@@ -99,6 +99,14 @@ def own_garbage():
 
 
 @pytest.fixture
+def clock():
+    """A clock that stands still until the test moves it, or ``virtual`` of ``virtual_time.py`` does."""
+    from paceline.testing import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
 def short_probes(monkeypatch):
     """A probe that is refused holds its pool for 10 ms, and not for 2 s."""
     from paceline.core.pause import Pause  # not before coverage is measured

@@ -25,6 +25,7 @@ from paceline.data.crowd import AHEAD
 from paceline.data.mapping import Map
 from paceline.pacing.lines import say_sums
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 from waits import BOUND_S, soon, until
 
 UNPACED = "ignore:map of .* nothing that it calls is paced"
@@ -247,9 +248,9 @@ class TestCrowd:
             break
         assert begun <= 6
 
-    def test_calls_within_calls(self):
+    @virtual
+    async def test_calls_within_calls(self, clock):
         """A call of the outer crowd has its permit when a call of the inner one has it."""
-        clock = ManualClock()
         limiter = paceline.Limiter({"jobs": "60000 requests/min burst 1000"}, clock=clock)
         most = running = 0
 
@@ -266,10 +267,7 @@ class TestCrowd:
             await asyncio.sleep(10)
             running -= 1
 
-        async def main():
-            await quiet(outer, range(2 * AHEAD))
-
-        run_virtual(main(), clock)
+        await quiet(outer, range(2 * AHEAD))
         assert most == 2 * AHEAD
 
 
@@ -646,21 +644,17 @@ class TestProgress:
         assert capsys.readouterr().err.splitlines() == ["2/4 done, 0 failed, 12/min", "4/4 done, 0 failed, 12/min"]
 
     @pytest.mark.parametrize(("progress", "before"), [(True, "1/3 done; "), (None, "1 done; "), (False, None)])
-    def test_a_wait_is_not_silent(self, monkeypatch, caplog, capsys, progress, before):
+    @virtual
+    async def test_a_wait_is_not_silent(self, clock, monkeypatch, caplog, capsys, progress, before):
         """In virtual time: the second call waits a minute. A process of an engine has ``None``, and logs it."""
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-        clock = ManualClock()
+        limiter = paceline.Limiter({"jobs": "1 requests/min"}, clock=clock)
 
-        async def main():
-            limiter = paceline.Limiter({"jobs": "1 requests/min"}, clock=clock)
+        async def call(number):
+            async with limiter.acquire("jobs"):
+                return number
 
-            async def call(number):
-                async with limiter.acquire("jobs"):
-                    return number
-
-            assert await Map(call, range(3), None, None, None, progress) == [0, 1, 2]
-
-        run_virtual(main(), clock)
+        assert await Map(call, range(3), None, None, None, progress) == [0, 1, 2]
         wait = "2 calls wait for 1 requests/min of jobs, the next one 40 s"
         lines = capsys.readouterr().err.splitlines() + [record.getMessage() for record in caplog.records]
         lines = [line for line in lines if "wait" in line]

@@ -270,7 +270,7 @@ def test_a_login_has_no_tier(recwarn):
     assert not recwarn
 
 
-def test_a_flood_of_unknown_credentials_pushes_out_no_known_one(monkeypatch):
+async def test_a_flood_of_unknown_credentials_pushes_out_no_known_one(monkeypatch):
     monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 20)
     limiter = paceline.Limiter({"openai/*": "60 requests/min"})
     found, provider = limiter.pacer.accounts, provider_named("openai")
@@ -283,20 +283,16 @@ def test_a_flood_of_unknown_credentials_pushes_out_no_known_one(monkeypatch):
     kept = {key: of(key) for key in ("served", "waits", "shut")}
     kept["served"][0].served = True
     kept["shut"][1].pause(kept["shut"][1].now_ns() + 10**12)
-
-    async def main():
-        waiting = [asyncio.ensure_future(_await(limiter.acquire(kept["waits"][1].pool.name))) for _ in range(99)]
-        await asyncio.sleep(0)
-        for number in range(500):
-            _, pool = of(f"unknown {number}")
-            limiter.try_acquire(pool.pool.name).settle()  # it is answered with a 401
-            assert len(found) <= 20
-        assert all(of(key) == before for key, before in kept.items())
-        assert len(limiter.pacer.pools.in_use) <= 21
-        for one in waiting:
-            one.cancel()
-
-    asyncio.run(main())
+    waiting = [asyncio.ensure_future(_await(limiter.acquire(kept["waits"][1].pool.name))) for _ in range(99)]
+    await asyncio.sleep(0)
+    for number in range(500):
+        _, pool = of(f"unknown {number}")
+        limiter.try_acquire(pool.pool.name).settle()  # it is answered with a 401
+        assert len(found) <= 20
+    assert all(of(key) == before for key, before in kept.items())
+    assert len(limiter.pacer.pools.in_use) <= 21
+    for one in waiting:
+        one.cancel()
     for account in list(found._by_name.values()):
         account.served = True
     with pytest.raises(paceline.QuotaError, match="credentials were used of late"):

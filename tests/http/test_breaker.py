@@ -15,7 +15,7 @@ from paceline.core.quota import NS
 from paceline.http import pace_transport
 from paceline.http.httpx import _Httpx
 from paceline.pacing.faults import Fault, fault_of
-from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 
 BODY = {"model": "gpt-6-luna", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}
 PATH = "/v1/chat/completions"
@@ -57,19 +57,16 @@ async def post(http):
         return type(error)
 
 
-def test_over_http_all_wait_then_one_probe_at_a_time_then_all():
+@virtual
+async def test_over_http_all_wait_then_one_probe_at_a_time_then_all(clock):
     """Up again a second later, it is used a second later; then probes are rarer each time, and each is another request's."""
-    clock = ManualClock()
     script = Script(clock, host=[500] * 8)
     limiter = limiter_of(
         clock, retry=paceline.RetryPolicy(faults=True, max_attempts=3, backoff_s=0.1, backoff_max_s=0.1, jitter=0)
     )
-
-    async def main():
-        async with client(limiter, script, "host") as http:
-            return await asyncio.gather(*[post(http) for _ in range(5)])
-
-    assert run_virtual(main(), clock) == [200] * 5
+    async with client(limiter, script, "host") as http:
+        found = await asyncio.gather(*[post(http) for _ in range(5)])
+    assert found == [200] * 5
     first, probes, rest = script.times[:5], script.times[5:9], script.times[9:]
     assert max(first) < 1
     assert probes == pytest.approx([1.2, 3.3, 7.4, 15.5], abs=0.15)  # after 1, 2, 4 and 8 s
@@ -84,32 +81,26 @@ class OfflineError(ConnectionError):
 @pytest.mark.parametrize(
     "error", [RuntimeError("Event loop is closed"), OfflineError("no"), httpx2.PoolTimeout("no"), httpx2.UnsupportedProtocol("no")]
 )  # fmt: skip
-def test_errors_of_the_caller_pause_nothing(error):
-    clock = ManualClock()
+@virtual
+async def test_errors_of_the_caller_pause_nothing(clock, error):
     script = Script(clock, host=[200, *[error] * 20])
     limiter = limiter_of(clock)
-
-    async def main():
-        async with client(limiter, script, "host") as http:
-            return [await post(http) for _ in range(21)]
-
-    assert run_virtual(main(), clock) == [200, *[type(error)] * 20]
+    async with client(limiter, script, "host") as http:
+        found = [await post(http) for _ in range(21)]
+    assert found == [200, *[type(error)] * 20]
     assert script.times[-1] < 3
     assert cool_down_s(limiter) == 0
 
 
 @pytest.mark.parametrize(("before", "paused"), [([], False), ([200] * 5, True), ([500], True)])
-def test_a_host_that_was_never_reached_fails_at_once(before, paused, caplog):
-    clock = ManualClock()
+@virtual
+async def test_a_host_that_was_never_reached_fails_at_once(clock, before, paused, caplog):
     count = 4 if before == [500] else 5
     script = Script(clock, host=[*before, *[httpx2.ConnectError("no")] * count])
     limiter = limiter_of(clock)
-
-    async def main():
-        async with client(limiter, script, "host") as http:
-            return [await post(http) for _ in range(count + len(before))]
-
-    assert run_virtual(main(), clock) == [*before, *[httpx2.ConnectError] * count]
+    async with client(limiter, script, "host") as http:
+        found = [await post(http) for _ in range(count + len(before))]
+    assert found == [*before, *[httpx2.ConnectError] * count]
     assert script.times[-1] < 2
     assert bool(cool_down_s(limiter)) is paused
     assert [record.getMessage() for record in caplog.records] == [
@@ -117,21 +108,18 @@ def test_a_host_that_was_never_reached_fails_at_once(before, paused, caplog):
     ][:paused]
 
 
-def test_another_host_of_the_same_pool_goes_on(caplog):
+@virtual
+async def test_another_host_of_the_same_pool_goes_on(clock, caplog):
     """A staging server that is down, and the provider itself: one pool, two hosts."""
-    clock = ManualClock()
     script = Script(clock, staging=[502] * 20, api=[200] * 20)
     limiter = limiter_of(clock)
-
-    async def main():
-        async with client(limiter, script, "staging") as staging, client(limiter, script, "api") as api:
-            found = [await post(one) for _ in range(10) for one in (api, staging)]
-            at_s = script.times[-1]
-            script.by_host["api"] = [502] * 5
-            found += [await post(api) for _ in range(6)]
-            return found, at_s
-
-    found, at_s = run_virtual(main(), clock)
+    async with client(limiter, script, "staging") as staging, client(limiter, script, "api") as api:
+        found = [await post(one) for _ in range(10) for one in (api, staging)]
+        at_s = script.times[-1]
+        script.by_host["api"] = [502] * 5
+        found += [await post(api) for _ in range(6)]
+        found = found, at_s
+    found, at_s = found
     assert found == [200, 502] * 10 + [502] * 5 + [200]
     assert at_s < 3
     said = {record.getMessage().split("; ")[1] for record in caplog.records if record.args[0] == "staging:8000"}
@@ -139,41 +127,36 @@ def test_another_host_of_the_same_pool_goes_on(caplog):
     assert script.times[-1] - script.times[-2] >= 1  # both are down: the pool waits
 
 
-def test_refused_connections_are_waited_out_where_the_limiter_repeats_attempts():
+@virtual
+async def test_refused_connections_are_waited_out_where_the_limiter_repeats_attempts(clock):
     """A provider that starts a second later, under `paceline run`."""
-    clock = ManualClock()
     script = Script(clock, host=[httpx2.ConnectError("no")] * 6)
     limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True, jitter=0))
-
-    async def main():
-        async with client(limiter, script, "host") as http:
-            return await asyncio.gather(*[post(http) for _ in range(5)])
-
-    assert run_virtual(main(), clock) == [200] * 5
+    async with client(limiter, script, "host") as http:
+        found = await asyncio.gather(*[post(http) for _ in range(5)])
+    assert found == [200] * 5
     assert max(script.times) < 10
 
 
 @pytest.mark.parametrize("answer", [httpx2.ConnectError("no"), httpx2.ReadTimeout("no"), 500, 503])
 @pytest.mark.parametrize(("outage_s", "back_s"), [(1, 1), (300, 60)])
-def test_a_run_survives_an_outage(answer, outage_s, back_s):
+@virtual
+async def test_a_run_survives_an_outage(clock, answer, outage_s, back_s):
     """20 workers with the policy of `paceline run`: no request is lost, and the provider is used again soon."""
-    clock = ManualClock()
     script = Script(clock, host=[])
     limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True, max_elapsed_s=1e6))
 
     async def work(http):
         return [await post(http) for _ in range(5)]
 
-    async def main():
-        async with client(limiter, script, "host") as http:
-            first = asyncio.gather(*[work(http) for _ in range(20)])
-            await asyncio.sleep(0.05)
-            script.by_host["host"] = answer
-            await asyncio.sleep(outage_s)
-            script.by_host["host"] = 200
-            return await first
-
-    assert run_virtual(main(), clock) == [[200] * 5] * 20
+    async with client(limiter, script, "host") as http:
+        first = asyncio.gather(*[work(http) for _ in range(20)])
+        await asyncio.sleep(0.05)
+        script.by_host["host"] = answer
+        await asyncio.sleep(outage_s)
+        script.by_host["host"] = 200
+        found = await first
+    assert found == [[200] * 5] * 20
     assert next(at_s for at_s in script.times if at_s > outage_s) < outage_s + back_s
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import paceline
 from paceline.http.httpx import pace_transport
-from paceline.testing import run_virtual
+from virtual_time import virtual
 
 BODY = {"model": "claude-opus-5", "max_tokens": 64_000, "messages": [{"role": "user", "content": "Hi."}]}
 OTPM = 90_000
@@ -47,53 +47,42 @@ class Anthropic(httpx2.AsyncBaseTransport):
         return httpx2.Response(200, content=json.dumps(answer))
 
 
-def ask_many(limiter, server, number, model="claude-opus-5"):
+async def ask_many(limiter, server, number, model="claude-opus-5"):
     """The virtual seconds until all are answered."""
-
-    async def run():
-        start_ns = limiter.pacer.clock.now_ns()
-        async with httpx2.AsyncClient(transport=pace_transport(limiter, server, "anthropic")) as http:
-            asked = [http.post("http://a.test/v1/messages", json={**BODY, "model": model}) for _ in range(number)]
-            assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
-        return (limiter.pacer.clock.now_ns() - start_ns) / 1e9
-
-    return run()
+    start_ns = limiter.pacer.clock.now_ns()
+    async with httpx2.AsyncClient(transport=pace_transport(limiter, server, "anthropic")) as http:
+        asked = [http.post("http://a.test/v1/messages", json={**BODY, "model": model}) for _ in range(number)]
+        assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+    return (limiter.pacer.clock.now_ns() - start_ns) / 1e9
 
 
 def limiter_of(clock, **options):
     return paceline.Limiter({"anthropic/*": TIER_2}, clock=clock, **options)
 
 
-def test_the_first_twenty_requests_with_a_large_maximum_go_at_once():
-    async def run(clock):
-        server = Anthropic(clock, output=400)
-        assert await ask_many(limiter_of(clock), server, 20) < 10
-        assert server.peak == 20
-        assert server.refused == 0
-
-    run_virtual(run)
+@virtual
+async def test_the_first_twenty_requests_with_a_large_maximum_go_at_once(clock):
+    server = Anthropic(clock, output=400)
+    assert await ask_many(limiter_of(clock), server, 20) < 10
+    assert server.peak == 20
+    assert server.refused == 0
 
 
 @pytest.mark.parametrize("output", [2_000, 8_000])
-def test_an_expectation_that_is_far_too_low_costs_few_refusals(output):
+@virtual
+async def test_an_expectation_that_is_far_too_low_costs_few_refusals(clock, output):
     """The bucket and its refill bound what can be produced: a limiter that knows the outputs is no faster."""
-
-    async def run(clock):
-        server, number = Anthropic(clock, output), 100
-        seconds = await ask_many(limiter_of(clock), server, number)
-        least_s = (number * output - OTPM) * 60 / OTPM
-        assert seconds < 1.2 * max(least_s, 8) + 20
-        assert server.refused <= 5
-
-    run_virtual(run)
+    server, number = Anthropic(clock, output), 100
+    seconds = await ask_many(limiter_of(clock), server, number)
+    least_s = (number * output - OTPM) * 60 / OTPM
+    assert seconds < 1.2 * max(least_s, 8) + 20
+    assert server.refused <= 5
 
 
-def test_a_model_that_is_new_expects_what_the_others_have_shown():
-    async def run(clock):
-        limiter, server = limiter_of(clock), Anthropic(clock, output=3_000)
-        await ask_many(limiter, server, 10)
-        server.peak = 0
-        await ask_many(limiter, server, 60, "claude-opus-5-5")
-        assert server.peak <= OTPM / 3_000
-
-    run_virtual(run)
+@virtual
+async def test_a_model_that_is_new_expects_what_the_others_have_shown(clock):
+    limiter, server = limiter_of(clock), Anthropic(clock, output=3_000)
+    await ask_many(limiter, server, 10)
+    server.peak = 0
+    await ask_many(limiter, server, 60, "claude-opus-5-5")
+    assert server.peak <= OTPM / 3_000

@@ -178,36 +178,6 @@ async def test_what_was_never_sent_is_given_back(error, spent):
     assert pool(limiter)["in_flight"] == 0
 
 
-async def test_a_stated_limit_is_adopted():
-    limiter = make_limiter()
-    headers = {"x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "499"}
-    async with client(Script((200, headers, OK[2])), limiter) as http:
-        await http.post("/v1/chat/completions", json=BODY)
-    quota = pool(limiter)["quotas"][0]
-    assert (quota["limit"], quota["source"]) == (500, "learned")
-
-
-def test_sync_says_the_same():
-    limiter, script = make_limiter(), Script(rate_limited("0.05"), OK)
-    with httpx2.Client(transport=pace_transport(limiter, script, "openai"), base_url="http://127.0.0.1") as http:
-        response = http.post("/v1/chat/completions", json=BODY)
-    assert response.extensions["paceline"].attempts == 2
-
-
-async def test_a_caller_cancelled_in_line_costs_nothing():
-    limiter = paceline.Limiter({"openai/*": ["1 requests/min"]})
-    script = Script(OK)
-    async with client(script, limiter) as http:
-        await http.post("/v1/chat/completions", json=BODY)
-        waiting = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        await soon(lambda: pool(limiter)["waiting"])
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-    assert pool(limiter)["waiting"] == 0
-    assert pool(limiter)["counts"] == {"granted": 1, "settled": 1}
-
-
 @pytest.mark.long("runs for seconds of real time")
 async def test_against_a_provider_with_half_of_what_we_believe(paceline_emulator):
     """No call fails and every answer is right, although the provider refuses."""
@@ -219,17 +189,6 @@ async def test_against_a_provider_with_half_of_what_we_believe(paceline_emulator
     assert len(answers) == 60
     assert world.tally()["answered"] == 60
     assert world.tally()["refused"]["rate"] >= 1
-
-
-async def test_an_expected_output_is_no_demand():
-    """Anthropic does not count max_tokens: a maximum above the minute's output quota is admitted there, so here too."""
-    limiter = paceline.Limiter({"anthropic/*": ["50 requests/min", "30k input_tokens/min", "8k output_tokens/min"]})
-    answer = (200, {}, {"usage": {"input_tokens": 9, "output_tokens": 3}})
-    async with httpx2.AsyncClient(
-        transport=pace_transport(limiter, Script(answer), "anthropic"), base_url="http://127.0.0.1"
-    ) as http:
-        body = {"model": "claude-haiku-4-5", "messages": PROMPT, "max_tokens": 64_000}
-        assert (await http.post("/v1/messages", json=body)).status_code == 200
 
 
 async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():

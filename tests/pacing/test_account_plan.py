@@ -13,7 +13,8 @@ from paceline.pacing.permit import refuse
 from paceline.pacing.plans import Plans
 from paceline.pacing.retry import Again, Failures, GiveUp
 from paceline.providers.plan_headers import PlanReading
-from paceline.testing.clock import START_S, run_virtual
+from paceline.testing.clock import START_S
+from virtual_time import virtual
 
 HOUR = 3_600.0
 ONE, OTHER, ELSEWHERE = "anthropic/claude-opus-4-5", "anthropic/claude-sonnet-4-5", "openai/gpt-5"
@@ -43,263 +44,232 @@ def rows(limiter):
     ]
 
 
-def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        async with limiter.acquire(OTHER, tokens=0):
-            await refused(limiter, FIVE_HOURS)
-        tasks = waits(limiter, ONE, OTHER, ELSEWHERE)
-        await asyncio.sleep(1)
-        assert [task.done() for task in tasks] == [False, False, True]
-        assert rows(limiter) == [("anthropic", "5h", "shut", 2, None)]
-        [row] = limiter.status()["plans"]
-        assert (row["ends_s"], row["test_s"]) == (HOUR - 1, 59)
-        pools = limiter.status()["pools"]
-        assert pools["anthropic/plan"]["waiting"] == 2
-        own = pools["anthropic/claude-opus-4x"]
-        assert own["in_flight"] == own["waiting"] == 0  # no quota is charged while they wait
-        assert pools["anthropic/plan"]["cool_down_s"] == pytest.approx(HOUR - 1)
-        await asyncio.sleep(60)
-        assert [task.done() for task in tasks] == [True, False, True]
-        assert rows(limiter)[0][2] == "probing"
-        limiter.pacer.pools.scheduler(ONE).admitted(tasks[0].result().reservation)
-        await asyncio.sleep(0)
-        assert rows(limiter)[0][2] == "opening"
-        await tasks[1]
-        tasks[0].result().settle(output_tokens=1)
-        tasks[1].result().settle(output_tokens=1)
-        assert rows(limiter) == []
-
-    run_virtual(main)
+@virtual
+async def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account(clock):
+    limiter = limiter_of(clock)
+    async with limiter.acquire(OTHER, tokens=0):
+        await refused(limiter, FIVE_HOURS)
+    tasks = waits(limiter, ONE, OTHER, ELSEWHERE)
+    await asyncio.sleep(1)
+    assert [task.done() for task in tasks] == [False, False, True]
+    assert rows(limiter) == [("anthropic", "5h", "shut", 2, None)]
+    [row] = limiter.status()["plans"]
+    assert (row["ends_s"], row["test_s"]) == (HOUR - 1, 59)
+    pools = limiter.status()["pools"]
+    assert pools["anthropic/plan"]["waiting"] == 2
+    own = pools["anthropic/claude-opus-4x"]
+    assert own["in_flight"] == own["waiting"] == 0  # no quota is charged while they wait
+    assert pools["anthropic/plan"]["cool_down_s"] == pytest.approx(HOUR - 1)
+    await asyncio.sleep(60)
+    assert [task.done() for task in tasks] == [True, False, True]
+    assert rows(limiter)[0][2] == "probing"
+    limiter.pacer.pools.scheduler(ONE).admitted(tasks[0].result().reservation)
+    await asyncio.sleep(0)
+    assert rows(limiter)[0][2] == "opening"
+    await tasks[1]
+    tasks[0].result().settle(output_tokens=1)
+    tasks[1].result().settle(output_tokens=1)
+    assert rows(limiter) == []
 
 
-def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)
-        limiter.pacer.accounts.plans.read("anthropic", [stated])
-        assert rows(limiter) == [("anthropic", "7d_oi", "open", 0, "Fable")]
-        await refused(limiter, OF_A_MODEL)
-        assert rows(limiter) == [("anthropic", "7d_oi", "shut", 0, "claude-opus-4x")]
-        assert limiter.status()["plans"][0]["test_s"] is None
-        await refused(limiter, OF_A_MODEL, OTHER)
-        [task] = waits(limiter, ONE)
-        await asyncio.sleep(1)
-        assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x, claude-sonnet-4x")]
-        assert limiter.status()["plans"][0]["test_s"] == pytest.approx(60, abs=2)
-        task.cancel()
-
-    run_virtual(main)
+@virtual
+async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock):
+    limiter = limiter_of(clock)
+    stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)
+    limiter.pacer.accounts.plans.read("anthropic", [stated])
+    assert rows(limiter) == [("anthropic", "7d_oi", "open", 0, "Fable")]
+    await refused(limiter, OF_A_MODEL)
+    assert rows(limiter) == [("anthropic", "7d_oi", "shut", 0, "claude-opus-4x")]
+    assert limiter.status()["plans"][0]["test_s"] is None
+    await refused(limiter, OF_A_MODEL, OTHER)
+    [task] = waits(limiter, ONE)
+    await asyncio.sleep(1)
+    assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x, claude-sonnet-4x")]
+    assert limiter.status()["plans"][0]["test_s"] == pytest.approx(60, abs=2)
+    task.cancel()
 
 
-def test_a_window_of_one_model_shuts_its_pool_alone():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        await refused(limiter, OF_A_MODEL)
-        tasks = waits(limiter, ONE, OTHER)
-        await asyncio.sleep(1)
-        assert [task.done() for task in tasks] == [False, True]
-        assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x")]
-        tasks[0].cancel()
-
-    run_virtual(main)
+@virtual
+async def test_a_window_of_one_model_shuts_its_pool_alone(clock):
+    limiter = limiter_of(clock)
+    await refused(limiter, OF_A_MODEL)
+    tasks = waits(limiter, ONE, OTHER)
+    await asyncio.sleep(1)
+    assert [task.done() for task in tasks] == [False, True]
+    assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x")]
+    tasks[0].cancel()
 
 
 @pytest.mark.parametrize(("login", "later_s", "shut"), [(True, 30, True), (True, 40, False), (False, 30, False)])
-def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_window(login, later_s, shut):
+@virtual
+async def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_window(clock, login, later_s, shut):
     """Within a hundredth of the wait. Models of a key can have days of their own, which end together."""
     unnamed = replace(FIVE_HOURS, window=None, of_account=False)
-
-    async def main(clock):
-        limiter = limiter_of(clock)
-        limiter.pacer.pools.limits.untabled |= {"anthropic"} if login else set()
-        await refused(limiter, unnamed)
-        await refused(limiter, replace(unnamed, retry_after_s=HOUR + later_s), OTHER)
-        [task] = waits(limiter, "anthropic/claude-haiku-4-5")
-        await asyncio.sleep(1)
-        assert task.done() is not shut
-        if shut:
-            assert ("anthropic", "unnamed", "shut", 1, None) in rows(limiter)
-        task.cancel()
-
-    run_virtual(main)
+    limiter = limiter_of(clock)
+    limiter.pacer.pools.limits.untabled |= {"anthropic"} if login else set()
+    await refused(limiter, unnamed)
+    await refused(limiter, replace(unnamed, retry_after_s=HOUR + later_s), OTHER)
+    [task] = waits(limiter, "anthropic/claude-haiku-4-5")
+    await asyncio.sleep(1)
+    assert task.done() is not shut
+    if shut:
+        assert ("anthropic", "unnamed", "shut", 1, None) in rows(limiter)
+    task.cancel()
 
 
-def test_an_end_that_is_not_stated_is_tested_ever_more_rarely():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        started_s, tested = clock.now_ns() / 1e9, []
-        for _ in range(9):
-            await refused(limiter, ENDLESS)
-            tested.append(round((clock.now_ns() / 1e9 - started_s) / 60))
-            assert limiter.status()["plans"][0]["ends_s"] is None
-        assert tested == [0, 1, 3, 7, 15, 31, 63, 123, 183]
-
-    run_virtual(main)
+@virtual
+async def test_an_end_that_is_not_stated_is_tested_ever_more_rarely(clock):
+    limiter = limiter_of(clock)
+    started_s, tested = clock.now_ns() / 1e9, []
+    for _ in range(9):
+        await refused(limiter, ENDLESS)
+        tested.append(round((clock.now_ns() / 1e9 - started_s) / 60))
+        assert limiter.status()["plans"][0]["ends_s"] is None
+    assert tested == [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 
-def test_a_refusal_about_a_rate_says_nothing_of_the_plan():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        await refused(limiter, FIVE_HOURS)
-        await asyncio.sleep(60)
-        permit = await limiter.acquire(ONE, tokens=0)  # the test
-        permit.refused(Refusal(RefusalKind.RATE, retry_after_s=5.0, unit="requests"))
-        assert rows(limiter) == [("anthropic", "5h", "shut", 0, None)]
-        [task] = waits(limiter, OTHER)
-        await asyncio.sleep(0)
-        assert task.done()  # another one asks in its place
-
-    run_virtual(main)
+@virtual
+async def test_a_refusal_about_a_rate_says_nothing_of_the_plan(clock):
+    limiter = limiter_of(clock)
+    await refused(limiter, FIVE_HOURS)
+    await asyncio.sleep(60)
+    permit = await limiter.acquire(ONE, tokens=0)  # the test
+    permit.refused(Refusal(RefusalKind.RATE, retry_after_s=5.0, unit="requests"))
+    assert rows(limiter) == [("anthropic", "5h", "shut", 0, None)]
+    [task] = waits(limiter, OTHER)
+    await asyncio.sleep(0)
+    assert task.done()  # another one asks in its place
 
 
-def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        await refused(limiter, FIVE_HOURS)
-        with pytest.raises(AcquireTimeoutError) as raised:
-            await limiter.acquire(OTHER, tokens=0, timeout=30)
-        assert raised.value.retry_after_s == pytest.approx(HOUR, abs=1)
-        assert not limiter.try_acquire(ONE, tokens=0)
-        [task] = waits(limiter, ONE)
-        await asyncio.sleep(1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert rows(limiter)[0][3] == 0
-
-    run_virtual(main)
+@virtual
+async def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends(clock):
+    limiter = limiter_of(clock)
+    await refused(limiter, FIVE_HOURS)
+    with pytest.raises(AcquireTimeoutError) as raised:
+        await limiter.acquire(OTHER, tokens=0, timeout=30)
+    assert raised.value.retry_after_s == pytest.approx(HOUR, abs=1)
+    assert not limiter.try_acquire(ONE, tokens=0)
+    [task] = waits(limiter, ONE)
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert rows(limiter)[0][3] == 0
 
 
-def test_none_waits_for_a_model_with_the_turn_of_the_account():
+@virtual
+async def test_none_waits_for_a_model_with_the_turn_of_the_account(clock):
     """The model's requests arrived first, and its window is shut for longer."""
-
-    async def main(clock):
-        limiter = limiter_of(clock)
-        await refused(limiter, FIVE_HOURS)
-        first = waits(limiter, ONE, ONE)
-        await asyncio.sleep(60)
-        [sent] = [task.result() for task in first if task.done()]
-        later = Again(2 * HOUR, pool_wide=True)
-        refuse(sent, Refusal(RefusalKind.RATE, retry_after_s=2 * HOUR, window="7d_oi"), later)
-        [other] = waits(limiter, OTHER)
-        await asyncio.sleep(1)
-        assert other.done()
-        assert not all(task.done() for task in first)
-        other.result().settle(output_tokens=1)
-        await asyncio.sleep(2 * HOUR)
-        assert all(task.done() for task in first)
-
-    run_virtual(main)
+    limiter = limiter_of(clock)
+    await refused(limiter, FIVE_HOURS)
+    first = waits(limiter, ONE, ONE)
+    await asyncio.sleep(60)
+    [sent] = [task.result() for task in first if task.done()]
+    later = Again(2 * HOUR, pool_wide=True)
+    refuse(sent, Refusal(RefusalKind.RATE, retry_after_s=2 * HOUR, window="7d_oi"), later)
+    [other] = waits(limiter, OTHER)
+    await asyncio.sleep(1)
+    assert other.done()
+    assert not all(task.done() for task in first)
+    other.result().settle(output_tokens=1)
+    await asyncio.sleep(2 * HOUR)
+    assert all(task.done() for task in first)
 
 
-def test_an_account_with_a_plan_that_is_shut_is_not_forgotten():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        await refused(limiter, FIVE_HOURS)
-        scheduler = limiter.pacer.pools.scheduler(ONE)
-        assert not limiter.pacer.pools.forget(scheduler)
-        await asyncio.sleep(HOUR)
-        async with limiter.acquire(ONE, tokens=0) as permit:
-            permit.settle(output_tokens=1)
-        await asyncio.sleep(60)
-        assert limiter.pacer.pools.forget(scheduler)
-
-    run_virtual(main)
+@virtual
+async def test_an_account_with_a_plan_that_is_shut_is_not_forgotten(clock):
+    limiter = limiter_of(clock)
+    await refused(limiter, FIVE_HOURS)
+    scheduler = limiter.pacer.pools.scheduler(ONE)
+    assert not limiter.pacer.pools.forget(scheduler)
+    await asyncio.sleep(HOUR)
+    async with limiter.acquire(ONE, tokens=0) as permit:
+        permit.settle(output_tokens=1)
+    await asyncio.sleep(60)
+    assert limiter.pacer.pools.forget(scheduler)
 
 
-def test_who_does_not_hold_gives_the_refusal_at_once():
+@virtual
+async def test_who_does_not_hold_gives_the_refusal_at_once(clock):
     row = Progress().row(1, 1, FIVE_HOURS)._replace(holds=False)
     assert RetryPolicy(max_retry_after_s=1e6).after(Failures(), FIVE_HOURS, row, 0.0) == GiveUp(
         "the provider asks to wait 3,600 s", stop_s=HOUR
     )
-
-    async def main(clock):
-        limiter = Limiter({"claude-*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
-        async with limiter.acquire(ONE, tokens=0) as permit:
-            row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
-            assert row.is_allowance
-            assert not row.holds
-            refuse(permit, FIVE_HOURS, GiveUp("it says so", stop_s=HOUR))
-        with pytest.raises(PoolStoppedError) as raised:
-            await limiter.acquire(OTHER, tokens=0)
-        assert raised.value.retry_after_s == HOUR
-        limiter.resume(ONE)
-        [task] = waits(limiter, OTHER)
-        await asyncio.sleep(0)
-        assert task.done()
-
-    run_virtual(main)
+    limiter = Limiter({"claude-*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
+    async with limiter.acquire(ONE, tokens=0) as permit:
+        row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
+        assert row.is_allowance
+        assert not row.holds
+        refuse(permit, FIVE_HOURS, GiveUp("it says so", stop_s=HOUR))
+    with pytest.raises(PoolStoppedError) as raised:
+        await limiter.acquire(OTHER, tokens=0)
+    assert raised.value.retry_after_s == HOUR
+    limiter.resume(ONE)
+    [task] = waits(limiter, OTHER)
+    await asyncio.sleep(0)
+    assert task.done()
 
 
 def reading(used, **others):
     return PlanReading("5h", used, 5 * HOUR, length_s=5 * HOUR, read_s=START_S, **others)
 
 
-def test_a_share_is_kept_for_a_person_by_what_answers_state():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        pools = limiter.pacer.pools
-        limiter.pacer.pools.scheduler(ONE)
-        pools.read_plan("anthropic", [reading(0.5), PlanReading("7d_oi", 1.0, 9.0, scope="Fable", read_s=START_S)])
-        with paceline.lane("interactive", priority=1):
-            (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
-        pools.read_plan("anthropic", [reading(0.95)])
-        [agent] = waits(limiter, OTHER)
-        await asyncio.sleep(1)
-        assert not agent.done()
-        assert limiter.status()["pools"]["anthropic/plan"]["binds"] == "the share of 5h that is left"
-        with paceline.lane("interactive", priority=1):
-            (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
-        assert not agent.done()
-        pools.read_plan("anthropic", [reading(0.1)])  # another window
-        await asyncio.sleep(0)
-        assert agent.done()
-
-    run_virtual(main)
+@virtual
+async def test_a_share_is_kept_for_a_person_by_what_answers_state(clock):
+    limiter = limiter_of(clock)
+    pools = limiter.pacer.pools
+    limiter.pacer.pools.scheduler(ONE)
+    pools.read_plan("anthropic", [reading(0.5), PlanReading("7d_oi", 1.0, 9.0, scope="Fable", read_s=START_S)])
+    with paceline.lane("interactive", priority=1):
+        (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
+    pools.read_plan("anthropic", [reading(0.95)])
+    [agent] = waits(limiter, OTHER)
+    await asyncio.sleep(1)
+    assert not agent.done()
+    assert limiter.status()["pools"]["anthropic/plan"]["binds"] == "the share of 5h that is left"
+    with paceline.lane("interactive", priority=1):
+        (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
+    assert not agent.done()
+    pools.read_plan("anthropic", [reading(0.1)])  # another window
+    await asyncio.sleep(0)
+    assert agent.done()
 
 
 @pytest.mark.parametrize("used", [1.01, 2.0, 62.0])
-def test_a_number_that_is_no_share_holds_nobody_back(used):
-    async def main(clock):
-        limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8, spread="5h"))
-        limiter.pacer.pools.scheduler(ONE)
-        limiter.pacer.pools.read_plan("anthropic", [reading(0.95, status="allowed")])
-        [one] = waits(limiter, ONE)
-        await asyncio.sleep(1)
-        assert not one.done()
-        limiter.pacer.pools.read_plan("anthropic", [reading(used, status="allowed")])
-        await asyncio.sleep(1)
-        assert one.done()
-
-    run_virtual(main)
+@virtual
+async def test_a_number_that_is_no_share_holds_nobody_back(clock, used):
+    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8, spread="5h"))
+    limiter.pacer.pools.scheduler(ONE)
+    limiter.pacer.pools.read_plan("anthropic", [reading(0.95, status="allowed")])
+    [one] = waits(limiter, ONE)
+    await asyncio.sleep(1)
+    assert not one.done()
+    limiter.pacer.pools.read_plan("anthropic", [reading(used, status="allowed")])
+    await asyncio.sleep(1)
+    assert one.done()
 
 
-def test_by_default_no_used_share_stops_all():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        limiter.pacer.pools.scheduler(ONE)
-        limiter.pacer.pools.read_plan("anthropic", [reading(2.0)])
-        [one] = waits(limiter, ONE)
-        await asyncio.sleep(1)
-        assert one.done()
-
-    run_virtual(main)
+@virtual
+async def test_by_default_no_used_share_stops_all(clock):
+    limiter = limiter_of(clock)
+    limiter.pacer.pools.scheduler(ONE)
+    limiter.pacer.pools.read_plan("anthropic", [reading(2.0)])
+    [one] = waits(limiter, ONE)
+    await asyncio.sleep(1)
+    assert one.done()
 
 
-def test_who_waits_for_a_kept_share_is_shown_and_logged_once(caplog):
-    async def main(clock):
-        limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
-        limiter.pacer.pools.scheduler(ONE)
-        limiter.pacer.accounts.plans.read("anthropic", [reading(0.9, status="allowed")])
-        limiter.pacer.pools.read_plan("anthropic", [reading(0.9, status="allowed")])
-        assert rows(limiter) == [("anthropic", "5h", "open", 0, None)]
-        waits(limiter, ONE, ONE)
-        await asyncio.sleep(1)
-        assert rows(limiter) == [("anthropic", "5h", "held", 2, None)]
-        await asyncio.sleep(5 * HOUR)
-        assert rows(limiter) == []
-
-    run_virtual(main)
+@virtual
+async def test_who_waits_for_a_kept_share_is_shown_and_logged_once(clock, caplog):
+    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
+    limiter.pacer.pools.scheduler(ONE)
+    limiter.pacer.accounts.plans.read("anthropic", [reading(0.9, status="allowed")])
+    limiter.pacer.pools.read_plan("anthropic", [reading(0.9, status="allowed")])
+    assert rows(limiter) == [("anthropic", "5h", "open", 0, None)]
+    waits(limiter, ONE, ONE)
+    await asyncio.sleep(1)
+    assert rows(limiter) == [("anthropic", "5h", "held", 2, None)]
+    await asyncio.sleep(5 * HOUR)
+    assert rows(limiter) == []
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("anthropic/plan: 90% of 5h is used, and requests wait for what is left of it")
 
@@ -315,13 +285,11 @@ def test_that_requests_go_on_for_money_is_said_once(caplog):
     assert line.startswith("anthropic@7f3a91: requests cost money, as the provider states")
 
 
-def test_who_wants_to_pay_nothing_waits_where_the_provider_goes_on_for_money():
-    async def main(clock):
-        limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(overage="wait"))
-        limiter.pacer.pools.scheduler(ONE)
-        limiter.pacer.pools.read_plan("anthropic", [reading(1.01, status="allowed", paid=True)])
-        [one] = waits(limiter, ONE)
-        await asyncio.sleep(1)
-        assert not one.done()
-
-    run_virtual(main)
+@virtual
+async def test_who_wants_to_pay_nothing_waits_where_the_provider_goes_on_for_money(clock):
+    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(overage="wait"))
+    limiter.pacer.pools.scheduler(ONE)
+    limiter.pacer.pools.read_plan("anthropic", [reading(1.01, status="allowed", paid=True)])
+    [one] = waits(limiter, ONE)
+    await asyncio.sleep(1)
+    assert not one.done()

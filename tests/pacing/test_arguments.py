@@ -7,7 +7,8 @@ import pytest
 
 import paceline
 from paceline import Group, Limiter, PacelineWarning, QuotaError
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 
 APART = "anthropic/c"
 QUOTAS = {
@@ -169,16 +170,14 @@ def test_cached_tokens_are_a_number(limiter, value):
         limiter.acquire(APART, input_tokens=10, conversation="c", cached_tokens=value)
 
 
-def test_attempts_at_a_turn_go_on_after_a_refusal():
-    async def main(clock):
-        limiter, made = Limiter(QUOTAS, clock=clock), []
-        for attempt in limiter.attempts(APART, input_tokens=100, conversation="c", cached_tokens=50, lane="bulk"):
-            async with attempt as permit:
-                made.append(permit)
-                permit.refused(retry_after_s=1) if len(made) == 1 else permit.settle(input_tokens=50)
-        return len(made)
-
-    assert run_virtual(main) == 2
+@virtual
+async def test_attempts_at_a_turn_go_on_after_a_refusal(clock):
+    limiter, made = Limiter(QUOTAS, clock=clock), []
+    for attempt in limiter.attempts(APART, input_tokens=100, conversation="c", cached_tokens=50, lane="bulk"):
+        async with attempt as permit:
+            made.append(permit)
+            permit.refused(retry_after_s=1) if len(made) == 1 else permit.settle(input_tokens=50)
+    assert len(made) == 2
 
 
 def test_a_further_attempt_keeps_its_lane_and_ends_no_later(limiter):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import paceline
-from paceline.testing import run_virtual
+from virtual_time import virtual
 from waits import join
 
 
@@ -27,113 +27,104 @@ async def let_run():
         await asyncio.sleep(0)
 
 
-def test_a_pipeline_is_neither_starved_nor_flooded():
+@virtual
+async def test_a_pipeline_is_neither_starved_nor_flooded(clock):
     """Prep and wrap of one model, expensive of another one: with the buffer prep does not run ahead."""
+    limiter = paceline.Limiter(
+        {"arcee": "200 requests/min", "pony": "100 requests/min"},
+        lanes=[paceline.LaneSpec("prep", weight=1), paceline.LaneSpec("wrap", weight=4)],
+        clock=clock,
+    )
+    buffer, done, seen = paceline.Buffer(low=40, high=60), [], []
 
-    async def main(clock):
-        limiter = paceline.Limiter(
-            {"arcee": "200 requests/min", "pony": "100 requests/min"},
-            lanes=[paceline.LaneSpec("prep", weight=1), paceline.LaneSpec("wrap", weight=4)],
-            clock=clock,
-        )
-        buffer, done, seen = paceline.Buffer(low=40, high=60), [], []
+    async def call(model, lane):
+        async with limiter.acquire(model, lane=lane):
+            await asyncio.sleep(3)
 
-        async def call(model, lane):
-            async with limiter.acquire(model, lane=lane):
-                await asyncio.sleep(3)
+    async def work():
+        while True:
+            async with buffer.place():
+                await call("arcee", "prep")
+                await asyncio.gather(*[call("pony", "expensive") for _ in range(3)])
+            for _ in range(4):
+                await call("arcee", "wrap")
+            done.append(clock.now_ns() / 1e9)
 
-        async def work():
-            while True:
-                async with buffer.place():
-                    await call("arcee", "prep")
-                    await asyncio.gather(*[call("pony", "expensive") for _ in range(3)])
-                for _ in range(4):
-                    await call("arcee", "wrap")
-                done.append(clock.now_ns() / 1e9)
-
-        tasks = [asyncio.create_task(work()) for _ in range(500)]
-        started_s = clock.now_ns() / 1e9
-        for second in range(600):
-            await asyncio.sleep(1)
-            if second >= 120:
-                seen.append((items(buffer), limiter.status()["pools"]["pony"]["waiting"]))
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert min(held for held, _ in seen) >= 39
-        assert max(held for held, _ in seen) <= 60
-        assert min(waiting for _, waiting in seen) > 0  # pony never starves
-        assert 32 < sum(at_s - started_s > 120 for at_s in done) / 8 <= 34
-        assert items(buffer) == 0
-
-    run_virtual(main)
+    tasks = [asyncio.create_task(work()) for _ in range(500)]
+    started_s = clock.now_ns() / 1e9
+    for second in range(600):
+        await asyncio.sleep(1)
+        if second >= 120:
+            seen.append((items(buffer), limiter.status()["pools"]["pony"]["waiting"]))
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert min(held for held, _ in seen) >= 39
+    assert max(held for held, _ in seen) <= 60
+    assert min(waiting for _, waiting in seen) > 0  # pony never starves
+    assert 32 < sum(at_s - started_s > 120 for at_s in done) / 8 <= 34
+    assert items(buffer) == 0
 
 
-def test_it_fills_up_to_high_and_again_below_low_in_the_order_of_arrival():
-    async def main(_):
-        buffer, order, ends = paceline.Buffer(low=2, high=4), [], [asyncio.Event() for _ in range(9)]
-        tasks = [asyncio.create_task(taken(buffer, order, name, end)) for name, end in enumerate(ends)]
-        await let_run()
-        assert order == [0, 1, 2, 3]
-        assert buffer.status() == {"items": 4, "waiting": 5, "filling": False, "low": 2, "high": 4}
-        for end in ends[:2]:
-            end.set()
-        await let_run()
-        assert items(buffer) == 2
-        assert order == [0, 1, 2, 3]
-        ends[2].set()
-        await let_run()
-        assert order == [0, 1, 2, 3, 4, 5, 6]
-        for end in ends:
-            end.set()
-        await asyncio.gather(*tasks)
-        assert order == list(range(9))
-        assert buffer.status()["items"] == buffer.status()["waiting"] == 0
-
-    run_virtual(main)
-
-
-def test_equal_watermarks_replace_each_item_at_once():
-    async def main(_):
-        buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
-        first = asyncio.create_task(taken(buffer, order, "first", end))
-        second = asyncio.create_task(taken(buffer, order, "second", asyncio.Event()))
-        await let_run()
+@virtual
+async def test_it_fills_up_to_high_and_again_below_low_in_the_order_of_arrival():
+    buffer, order, ends = paceline.Buffer(low=2, high=4), [], [asyncio.Event() for _ in range(9)]
+    tasks = [asyncio.create_task(taken(buffer, order, name, end)) for name, end in enumerate(ends)]
+    await let_run()
+    assert order == [0, 1, 2, 3]
+    assert buffer.status() == {"items": 4, "waiting": 5, "filling": False, "low": 2, "high": 4}
+    for end in ends[:2]:
         end.set()
-        await first
-        await let_run()
-        assert order == ["first", "second"]
-        second.cancel()
+    await let_run()
+    assert items(buffer) == 2
+    assert order == [0, 1, 2, 3]
+    ends[2].set()
+    await let_run()
+    assert order == [0, 1, 2, 3, 4, 5, 6]
+    for end in ends:
+        end.set()
+    await asyncio.gather(*tasks)
+    assert order == list(range(9))
+    assert buffer.status()["items"] == buffer.status()["waiting"] == 0
 
-    run_virtual(main)
+
+@virtual
+async def test_equal_watermarks_replace_each_item_at_once():
+    buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
+    first = asyncio.create_task(taken(buffer, order, "first", end))
+    second = asyncio.create_task(taken(buffer, order, "second", asyncio.Event()))
+    await let_run()
+    end.set()
+    await first
+    await let_run()
+    assert order == ["first", "second"]
+    second.cancel()
 
 
 @pytest.mark.parametrize("when", ["waiting", "just after", "inside"])
-def test_a_cancelled_item_leaves(when):
-    async def main(_):
-        buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
-        first = asyncio.create_task(taken(buffer, order, "first", end))
-        await let_run()
-        second = asyncio.create_task(taken(buffer, order, "second", asyncio.Event()))
-        third = asyncio.create_task(taken(buffer, order, "third", asyncio.Event()))
-        await let_run()
-        if when == "waiting":
-            second.cancel()
-            await let_run()
-        end.set()
-        if when == "inside":
-            await let_run()
-        else:
-            await asyncio.sleep(0)  # the place is the second one's, which has not continued yet
+@virtual
+async def test_a_cancelled_item_leaves(when):
+    buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
+    first = asyncio.create_task(taken(buffer, order, "first", end))
+    await let_run()
+    second = asyncio.create_task(taken(buffer, order, "second", asyncio.Event()))
+    third = asyncio.create_task(taken(buffer, order, "third", asyncio.Event()))
+    await let_run()
+    if when == "waiting":
         second.cancel()
         await let_run()
-        assert order[-1] == "third"
-        assert items(buffer) == 1
-        third.cancel()
-        await asyncio.gather(first, second, third, return_exceptions=True)
-        assert buffer.status()["items"] == buffer.status()["waiting"] == 0
-
-    run_virtual(main)
+    end.set()
+    if when == "inside":
+        await let_run()
+    else:
+        await asyncio.sleep(0)  # the place is the second one's, which has not continued yet
+    second.cancel()
+    await let_run()
+    assert order[-1] == "third"
+    assert items(buffer) == 1
+    third.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    assert buffer.status()["items"] == buffer.status()["waiting"] == 0
 
 
 def test_an_item_that_fails_leaves():

@@ -13,6 +13,7 @@ import paceline
 from paceline.core.quota import NS
 from paceline.pacing import scheduler as scheduler_module
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 from waits import join, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "6000 tokens/min"]}  # one at once, then one a second
@@ -121,37 +122,33 @@ def test_as_if_it_had_never_been(disturb):
     assert play(disturb) == play()
 
 
-def test_a_task_cancelled_inside_its_block_stays_charged():
-    async def main(clock):
-        limiter = limiter_of(clock)
+@virtual
+async def test_a_task_cancelled_inside_its_block_stays_charged(clock):
+    limiter = limiter_of(clock)
 
-        async def work():
-            async with limiter.acquire("jobs", tokens=100):
-                await asyncio.sleep(60)
+    async def work():
+        async with limiter.acquire("jobs", tokens=100):
+            await asyncio.sleep(60)
 
-        task = asyncio.create_task(work())
-        await asyncio.sleep(0)
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert books(limiter) == ([1, 5_900], 0, 0)  # it may have been counted
+
+
+@virtual
+async def test_all_of_a_crowd_at_once(clock):
+    limiter = limiter_of(clock)
+    await limiter.acquire("jobs", tokens=0)
+    tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async()) for _ in range(1_000)]
+    await asyncio.sleep(10.5)
+    for task in tasks:
         task.cancel()
-        await asyncio.wait([task])
-        assert books(limiter) == ([1, 5_900], 0, 0)  # it may have been counted
-
-    run_virtual(main)
-
-
-def test_all_of_a_crowd_at_once():
-    async def main(clock):
-        limiter = limiter_of(clock)
-        await limiter.acquire("jobs", tokens=0)
-        tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async()) for _ in range(1_000)]
-        await asyncio.sleep(10.5)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        assert sum(task.cancelled() for task in tasks) == 990
-        assert limiter.status()["pools"]["jobs"]["waiting"] == 0
-        assert (await limiter.acquire("jobs", tokens=0)).waited_s == pytest.approx(0.5)
-
-    run_virtual(main)
+    await asyncio.wait(tasks)
+    assert sum(task.cancelled() for task in tasks) == 990
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+    assert (await limiter.acquire("jobs", tokens=0)).waited_s == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("granted", [False, True], ids=["before the grant", "after the grant"])

@@ -13,8 +13,9 @@ import pytest
 import paceline
 from paceline.pacing.clock import SystemClock
 from paceline.pacing.events import Event
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
 from paceline.testing.clock import START_S
+from virtual_time import virtual
 from waits import join, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
@@ -53,15 +54,12 @@ class TestByHand:
             Event("settled", "jobs", "night", 0.0, reserved, {"tokens": 100, "requests": 1}, granted_s=START_S),
         ]
 
-    def test_how_long_it_waited(self):
+    @virtual
+    async def test_how_long_it_waited(self, clock):
         heard = Heard()
-
-        async def main(clock):
-            limiter = limiter_with(heard, clock=clock)
-            (await limiter.acquire("jobs", tokens=0)).settle()
-            (await limiter.acquire("jobs", tokens=0)).settle()
-
-        run_virtual(main)
+        limiter = limiter_with(heard, clock=clock)
+        (await limiter.acquire("jobs", tokens=0)).settle()
+        (await limiter.acquire("jobs", tokens=0)).settle()
         assert [event.waited_s for event in heard] == pytest.approx([0, 0, 1, 1])
 
     def test_only_the_first_act_counts(self):
@@ -113,18 +111,15 @@ class TestByHand:
         assert permit.charged == {"tokens": 5, "requests": 1}
         assert heard.kinds == ["acquired", "acquired", "cancelled"]
 
-    def test_nobody_hears_of_a_grant_that_nobody_took(self):
+    @virtual
+    async def test_nobody_hears_of_a_grant_that_nobody_took(self, clock):
         heard = Heard()
-
-        async def main(clock):
-            limiter = limiter_with(heard, clock=clock)
-            limiter.try_acquire("jobs").settle()
-            waiting = asyncio.create_task(limiter.acquire("jobs")._wait_async())
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-
-        run_virtual(main)
+        limiter = limiter_with(heard, clock=clock)
+        limiter.try_acquire("jobs").settle()
+        waiting = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
         assert heard.kinds == ["acquired", "settled"]
 
     def test_a_decorated_function(self):

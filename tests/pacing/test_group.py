@@ -13,7 +13,8 @@ from paceline.http.describe import describe
 from paceline.http.httpx import _Httpx
 from paceline.http.routed import RoutedExchange, Way
 from paceline.providers.registry import provider_named, under_name
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 
 QUOTA = "500 requests/min"
 CHAT = "/v1/chat/completions"
@@ -58,26 +59,24 @@ class Regions:
         return sent / (to_s - from_s) * 60
 
 
-def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back():
-    async def main(clock):
-        regions = Regions(clock, dict.fromkeys(["eu", "us", "asia"], QUOTA))
-        start_s = regions.now_s
-        tasks = [asyncio.create_task(regions.work()) for _ in range(100)]
-        await asyncio.sleep(60)
-        limiter, pool = regions.group.members["us"]
-        scheduler = limiter.pacer.pools.scheduler(pool)
-        scheduler.pause(clock.now_ns() + 40 * 10**9)
-        await asyncio.sleep(120)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert regions.refused == {}
-        assert regions.rate(start_s + 75, start_s + 100, "eu", "asia") >= 0.98 * 1_000
-        assert regions.rate(start_s + 75, start_s + 100, "us") == 0
-        for member in regions.worlds:
-            assert regions.rate(start_s + 120, start_s + 180, member) >= 0.98 * 500
-
-    run_virtual(main)
+@virtual
+async def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back(clock):
+    regions = Regions(clock, dict.fromkeys(["eu", "us", "asia"], QUOTA))
+    start_s = regions.now_s
+    tasks = [asyncio.create_task(regions.work()) for _ in range(100)]
+    await asyncio.sleep(60)
+    limiter, pool = regions.group.members["us"]
+    scheduler = limiter.pacer.pools.scheduler(pool)
+    scheduler.pause(clock.now_ns() + 40 * 10**9)
+    await asyncio.sleep(120)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert regions.refused == {}
+    assert regions.rate(start_s + 75, start_s + 100, "eu", "asia") >= 0.98 * 1_000
+    assert regions.rate(start_s + 75, start_s + 100, "us") == 0
+    for member in regions.worlds:
+        assert regions.rate(start_s + 120, start_s + 180, member) >= 0.98 * 500
 
 
 def test_weights_decide_where_all_are_free():
@@ -157,69 +156,64 @@ def test_wrong_options(options, said):
         paceline.Group({})
 
 
-def test_threads_and_mixed_sizes_lose_nothing():
-    async def main(clock):
-        group, limiters = group_of(clock, {"a": "6000 tokens/min", "b": "3000 tokens/min burst 500"})
-        rng = random.Random(7)
+@virtual
+async def test_threads_and_mixed_sizes_lose_nothing(clock):
+    group, limiters = group_of(clock, {"a": "6000 tokens/min", "b": "3000 tokens/min burst 500"})
+    rng = random.Random(7)
 
-        async def one():
-            async with group.acquire(tokens=rng.randint(1, 400), timeout=600) as (member, permit):
-                await asyncio.sleep(rng.random())
-                permit.settle()
-                return member
+    async def one():
+        async with group.acquire(tokens=rng.randint(1, 400), timeout=600) as (member, permit):
+            await asyncio.sleep(rng.random())
+            permit.settle()
+            return member
 
-        taken = Counter(await asyncio.gather(*[one() for _ in range(200)]))
-        assert sum(taken.values()) == 200
-        assert min(taken.values()) > 40
-        assert all(limiter.status()["pools"]["jobs"]["in_flight"] == 0 for limiter in limiters.values())
-
-    run_virtual(main)
+    taken = Counter(await asyncio.gather(*[one() for _ in range(200)]))
+    assert sum(taken.values()) == 200
+    assert min(taken.values()) > 40
+    assert all(limiter.status()["pools"]["jobs"]["in_flight"] == 0 for limiter in limiters.values())
 
 
 REFUSED = {"error": {"message": "Rate limit reached on requests per min (RPM).", "code": "rate_limit_exceeded"}}
 
 
 @pytest.mark.parametrize("wait_s", [8, 30, 90])
-@pytest.mark.parametrize("timeout", [None, 200.0])
+@pytest.mark.parametrize("timeout_s", [None, 200.0])
 @pytest.mark.parametrize("door", ["group", "routed"])
-def test_a_refused_attempt_is_made_again_however_long_the_wait(door, timeout, wait_s):
+@virtual
+async def test_a_refused_attempt_is_made_again_however_long_the_wait(clock, door, timeout_s, wait_s):
     """The time after which another member would be chosen is no deadline of the request."""
+    seen = Counter()
 
-    async def main(clock):
-        seen = Counter()
+    async def server(request):
+        seen[request.url.host] += 1
+        await asyncio.sleep(0.2)
+        if seen[request.url.host] == 3:
+            return httpx2.Response(429, headers={"retry-after": str(wait_s)}, json=REFUSED)
+        usage = {"prompt_tokens": 5, "completion_tokens": 5}
+        return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}], "usage": usage})
 
-        async def server(request):
-            seen[request.url.host] += 1
-            await asyncio.sleep(0.2)
-            if seen[request.url.host] == 3:
-                return httpx2.Response(429, headers={"retry-after": str(wait_s)}, json=REFUSED)
-            usage = {"prompt_tokens": 5, "completion_tokens": 5}
-            return httpx2.Response(200, json={"choices": [{"message": {"content": "x"}}], "usage": usage})
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+    limiter = paceline.Limiter({f"{name}/m": "120 requests/min burst 4" for name in MEMBERS}, clock=clock)
+    clients = {name: httpx2.AsyncClient(transport=httpx2.MockTransport(server)) for name in MEMBERS}
+    group = paceline.Group({name: (limiter, f"{name}/m") for name in MEMBERS})
 
-        body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
-        limiter = paceline.Limiter({f"{name}/m": "120 requests/min burst 4" for name in MEMBERS}, clock=clock)
-        clients = {name: httpx2.AsyncClient(transport=httpx2.MockTransport(server)) for name in MEMBERS}
-        group = paceline.Group({name: (limiter, f"{name}/m") for name in MEMBERS})
-
-        async def in_group():
-            async with group.acquire(input_tokens=9, output_tokens=5, timeout=timeout) as (member, permit):
-                response = await limiter.attach(clients[member]).post(f"https://{member}{CHAT}", json=body)
-                permit.settle()
-                return response.status_code
-
-        async def routed():
-            def way(name):
-                request = clients[name].build_request("POST", f"https://{name}{CHAT}", json=body)
-                http = _Httpx(clients[name].send, request, is_async=True)
-                described = describe(limiter.pacer, under_name(provider_named("openai"), name), CHAT, request.content)
-                return Way(http, described, (name, CHAT))
-
-            ways = {name: way(name) for name in MEMBERS}
-            response = await RoutedExchange(limiter.pacer, ways, group.choice, timeout_s=timeout).run()
+    async def in_group():
+        async with group.acquire(input_tokens=9, output_tokens=5, timeout=timeout_s) as (member, permit):
+            response = await limiter.attach(clients[member]).post(f"https://{member}{CHAT}", json=body)
+            permit.settle()
             return response.status_code
 
-        one = in_group if door == "group" else routed
-        assert Counter(await asyncio.gather(*(one() for _ in range(20)))) == {200: 20}
-        assert sum(seen.values()) > 20
+    async def routed():
+        def way(name):
+            request = clients[name].build_request("POST", f"https://{name}{CHAT}", json=body)
+            http = _Httpx(clients[name].send, request, is_async=True)
+            described = describe(limiter.pacer, under_name(provider_named("openai"), name), CHAT, request.content)
+            return Way(http, described, (name, CHAT))
 
-    run_virtual(main)
+        ways = {name: way(name) for name in MEMBERS}
+        response = await RoutedExchange(limiter.pacer, ways, group.choice, timeout_s=timeout_s).run()
+        return response.status_code
+
+    one = in_group if door == "group" else routed
+    assert Counter(await asyncio.gather(*(one() for _ in range(20)))) == {200: 20}
+    assert sum(seen.values()) > 20

@@ -23,6 +23,7 @@ from paceline.core.results import (
 from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 from waits import join
 
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
@@ -115,79 +116,65 @@ class TestNames:
 
 
 class TestTogether:
-    def test_all_models_are_charged_to_it_and_others_are_not(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"}, OPENAI | {"jobs": "6000 requests/min"})
-            await asyncio.gather(*(calls.one(model) for _ in range(20) for model in "abc"))
-            for _ in range(5):
-                assert calls.limiter.try_acquire("jobs")
-            return calls
-
-        calls = run_virtual(main)
+    @virtual
+    async def test_all_models_are_charged_to_it_and_others_are_not(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"}, OPENAI | {"jobs": "6000 requests/min"})
+        await asyncio.gather(*(calls.one(model) for _ in range(20) for model in "abc"))
+        for _ in range(5):
+            assert calls.limiter.try_acquire("jobs")
         assert [at_s for _, at_s in calls.log] == list(range(60))
         assert Counter(model for model, _ in calls.log) == {"a": 20, "b": 20, "c": 20}
         assert spent(calls.limiter) == [60]
 
-    def test_first_come_first_served_over_all_pools(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-            await asyncio.gather(*(calls.one(model) for model in "aabcacbbba" * 5))
-            return calls
+    @virtual
+    async def test_first_come_first_served_over_all_pools(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        await asyncio.gather(*(calls.one(model) for model in "aabcacbbba" * 5))
+        assert "".join(model for model, _ in calls.log) == "aabcacbbba" * 5
 
-        assert "".join(model for model, _ in run_virtual(main).log) == "aabcacbbba" * 5
-
-    def test_a_model_that_waits_for_its_own_quota_uses_nothing_of_it(self):
-        async def main(clock):
-            slow = OPENAI | {"openai/a": "1 requests/min burst 1"}
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"}, slow)
-            first = calls.later("a" * 50)
-            await asyncio.sleep(0)
-            await asyncio.gather(*calls.later("b" * 100))
-            for task in first:
-                task.cancel()
-            return calls
-
-        log = run_virtual(main).log
+    @virtual
+    async def test_a_model_that_waits_for_its_own_quota_uses_nothing_of_it(self, clock):
+        slow = OPENAI | {"openai/a": "1 requests/min burst 1"}
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"}, slow)
+        first = calls.later("a" * 50)
+        await asyncio.sleep(0)
+        await asyncio.gather(*calls.later("b" * 100))
+        for task in first:
+            task.cancel()
+        log = calls.log
         assert Counter(model for model, _ in log) == {"a": 2, "b": 100}
         assert log[-1] == ("b", 101)
 
-    def test_a_flood_of_one_model_starves_no_other(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-            flood = calls.later("a" * 1_000)
-            await asyncio.sleep(10)
-            more = calls.later("a" * 1_000)
-            await calls.one("b")
-            for task in [*flood, *more]:
-                task.cancel()
-            return calls
+    @virtual
+    async def test_a_flood_of_one_model_starves_no_other(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        flood = calls.later("a" * 1_000)
+        await asyncio.sleep(10)
+        more = calls.later("a" * 1_000)
+        await calls.one("b")
+        for task in [*flood, *more]:
+            task.cancel()
+        assert calls.log[-1][1] <= 2_001
 
-        assert run_virtual(main).log[-1][1] <= 2_001
-
-    def test_several_of_them_hold_at_once(self):
-        async def main(clock):
-            joint = {"openai/a, openai/b": "60 requests/min burst 1", "*": "30 requests/min burst 1"}
-            calls = Calls(clock, joint)
-            await asyncio.gather(*calls.later("abc" * 10))
-            return calls
-
-        calls = run_virtual(main)
+    @virtual
+    async def test_several_of_them_hold_at_once(self, clock):
+        joint = {"openai/a, openai/b": "60 requests/min burst 1", "*": "30 requests/min burst 1"}
+        calls = Calls(clock, joint)
+        await asyncio.gather(*calls.later("abc" * 10))
         assert [at_s for _, at_s in calls.log] == [2 * number for number in range(30)]
         assert (spent(calls.limiter, "joint/openai/a, openai/b"), spent(calls.limiter, "joint/*")) == ([20], [30])
 
-    def test_the_own_quota_of_a_model_is_kept_however_late_the_joint_one_grants(self):
-        async def main(clock):
-            limits = OPENAI | {"openai/a": "60 requests/min burst 10"}
-            calls = Calls(clock, {"openai": "600 requests/min burst 1"}, limits)
-            flood = calls.later("b" * 2_000)  # three minutes of the joint quota
-            behind = []
-            for _ in range(200):
-                behind += calls.later("aa")
-                await asyncio.sleep(1)
-            await asyncio.gather(*flood, *behind)
-            return calls
-
-        at_s = [at_s for model, at_s in run_virtual(main).log if model == "a"]
+    @virtual
+    async def test_the_own_quota_of_a_model_is_kept_however_late_the_joint_one_grants(self, clock):
+        limits = OPENAI | {"openai/a": "60 requests/min burst 10"}
+        calls = Calls(clock, {"openai": "600 requests/min burst 1"}, limits)
+        flood = calls.later("b" * 2_000)  # three minutes of the joint quota
+        behind = []
+        for _ in range(200):
+            behind += calls.later("aa")
+            await asyncio.sleep(1)
+        await asyncio.gather(*flood, *behind)
+        at_s = [at_s for model, at_s in calls.log if model == "a"]
         assert len(at_s) == 400
         most = max(after - (late - early) for early, late, after in runs_of(at_s))
         assert most <= 11, "10 at once at most, and then one a second"
@@ -234,18 +221,15 @@ class TestCost:
         assert (spent(limiter), pool_of(limiter)["in_flight"]) == ([0, 0], 0)
         assert limiter.try_acquire("openai/b", tokens=9_000)
 
-    def test_who_leaves_the_line_gives_back_what_its_own_pool_has_charged(self):
-        async def main(clock):
-            limiter = limiter_of(clock, {"openai": "1 requests/min"})
-            assert limiter.try_acquire("openai/a")
-            task = asyncio.ensure_future(limiter.acquire("openai/b"))
-            await asyncio.sleep(1)
-            assert pool_of(limiter)["waiting"] == 1
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            return limiter
-
-        limiter = run_virtual(main)
+    @virtual
+    async def test_who_leaves_the_line_gives_back_what_its_own_pool_has_charged(self, clock):
+        limiter = limiter_of(clock, {"openai": "1 requests/min"})
+        assert limiter.try_acquire("openai/a")
+        task = asyncio.ensure_future(limiter.acquire("openai/b"))
+        await asyncio.sleep(1)
+        assert pool_of(limiter)["waiting"] == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         assert (spent(limiter, "openai/b"), pool_of(limiter)["waiting"], spent(limiter)) == ([0], 0, [1])
 
     def test_a_refused_attempt_keeps_its_charge_except_of_less_than_the_pool(self):
@@ -255,18 +239,16 @@ class TestCost:
         assert spent(limiter) == [2, 500]
         assert pool_of(limiter)["cool_down_s"] == 0, "the refusal is of a model"
 
-    def test_slow_answers_of_one_model_hold_back_no_other(self):
-        async def main(clock):
-            limiter = limiter_of(clock, {"openai": "6000 requests/min, 1M tokens/min"})
-            for _ in range(3):
-                (await limiter.acquire("openai/a", tokens=10)).settle(tokens=9)
-            held = [await limiter.acquire("openai/a", tokens=10) for _ in range(30)]
-            await asyncio.sleep(20)
-            for _ in range(20):
-                await limiter.acquire("openai/b", timeout=0)
-            return len(held)
-
-        assert run_virtual(main) == 30
+    @virtual
+    async def test_slow_answers_of_one_model_hold_back_no_other(self, clock):
+        limiter = limiter_of(clock, {"openai": "6000 requests/min, 1M tokens/min"})
+        for _ in range(3):
+            (await limiter.acquire("openai/a", tokens=10)).settle(tokens=9)
+        held = [await limiter.acquire("openai/a", tokens=10) for _ in range(30)]
+        await asyncio.sleep(20)
+        for _ in range(20):
+            await limiter.acquire("openai/b", timeout=0)
+        assert len(held) == 30
 
 
 class TestBound:
@@ -289,109 +271,94 @@ class TestBound:
         assert run_virtual(main) == run_virtual(lambda clock: asyncio.sleep(0, clock.now_ns()))
 
     @pytest.mark.parametrize("own", ["6000 requests/min", "60 requests/min burst 1"])
-    def test_a_timeout_that_it_cannot_meet_fails_at_once(self, own):
-        async def main(clock):
-            limiter = limiter_of(clock, {"openai": "1 requests/min"}, dict.fromkeys(OPENAI, own))
-            assert limiter.try_acquire("openai/a")
-            start_ns = clock.now_ns()
-            with pytest.raises(
-                AcquireTimeoutError, match=r"openai/a: .* 1 requests/min of joint/openai/\* would allow it"
-            ) as caught:
-                await limiter.acquire("openai/a", timeout=30)
-            assert clock.now_ns() == start_ns
-            assert (caught.value.quota, caught.value.retry_after_s) == ("1 requests/min of joint/openai/*", 60)
-            assert caught.value.waited_s == 0
-            permit = await limiter.acquire("openai/a", timeout=61)
-            assert permit.waited_s == 60
+    @virtual
+    async def test_a_timeout_that_it_cannot_meet_fails_at_once(self, clock, own):
+        limiter = limiter_of(clock, {"openai": "1 requests/min"}, dict.fromkeys(OPENAI, own))
+        assert limiter.try_acquire("openai/a")
+        start_ns = clock.now_ns()
+        with pytest.raises(
+            AcquireTimeoutError, match=r"openai/a: .* 1 requests/min of joint/openai/\* would allow it"
+        ) as caught:
+            await limiter.acquire("openai/a", timeout=30)
+        assert clock.now_ns() == start_ns
+        assert (caught.value.quota, caught.value.retry_after_s) == ("1 requests/min of joint/openai/*", 60)
+        assert caught.value.waited_s == 0
+        permit = await limiter.acquire("openai/a", timeout=61)
+        assert permit.waited_s == 60
 
-        run_virtual(main)
+    @virtual
+    async def test_a_timeout_that_passes_in_its_line_gives_all_back(self, clock):
+        limiter = limiter_of(clock, {"openai": "1k tokens/min"})
+        assert limiter.try_acquire("openai/a", tokens=1_000)
+        ahead = asyncio.ensure_future(limiter.acquire("openai/b", tokens=1_000))
+        await asyncio.sleep(0)
+        with pytest.raises(AcquireTimeoutError):
+            await limiter.acquire("openai/c", tokens=10, timeout=50)
+        assert (spent(limiter, "openai/c"), pool_of(limiter)["waiting"]) == ([0], 1)
+        assert (await ahead).waited_s == pytest.approx(60)
 
-    def test_a_timeout_that_passes_in_its_line_gives_all_back(self):
-        async def main(clock):
-            limiter = limiter_of(clock, {"openai": "1k tokens/min"})
-            assert limiter.try_acquire("openai/a", tokens=1_000)
-            ahead = asyncio.ensure_future(limiter.acquire("openai/b", tokens=1_000))
-            await asyncio.sleep(0)
-            with pytest.raises(AcquireTimeoutError):
-                await limiter.acquire("openai/c", tokens=10, timeout=50)
-            assert (spent(limiter, "openai/c"), pool_of(limiter)["waiting"]) == ([0], 1)
-            assert (await ahead).waited_s == pytest.approx(60)
+    @virtual
+    async def test_a_higher_priority_goes_first_over_all_pools(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        tasks = calls.later("aaaa")
+        await asyncio.sleep(0)
+        urgent = calls.later("bb", lane=paceline.LaneSpec("urgent", priority=1))
+        await asyncio.gather(*tasks, *urgent)
+        assert [model for model, _ in calls.log] == list("abbaaa")
 
-        run_virtual(main)
-
-    def test_a_higher_priority_goes_first_over_all_pools(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-            tasks = calls.later("aaaa")
-            await asyncio.sleep(0)
-            urgent = calls.later("bb", lane=paceline.LaneSpec("urgent", priority=1))
-            await asyncio.gather(*tasks, *urgent)
-            return calls
-
-        assert [model for model, _ in run_virtual(main).log] == list("abbaaa")
-
-    def test_lanes_share_it_by_weight_over_all_pools(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-            tasks = calls.later("a" * 300, lane=paceline.LaneSpec("prep", 1))
-            tasks += calls.later("b" * 300, lane=paceline.LaneSpec("wrap", 4))
-            await asyncio.sleep(100)
-            gone = Counter(model for model, _ in calls.log)
-            for task in tasks:
-                task.cancel()
-            return gone
-
-        gone = run_virtual(main)
+    @virtual
+    async def test_lanes_share_it_by_weight_over_all_pools(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        tasks = calls.later("a" * 300, lane=paceline.LaneSpec("prep", 1))
+        tasks += calls.later("b" * 300, lane=paceline.LaneSpec("wrap", 4))
+        await asyncio.sleep(100)
+        gone = Counter(model for model, _ in calls.log)
+        for task in tasks:
+            task.cancel()
         assert gone["b"] == pytest.approx(4 * gone["a"], abs=5)
 
-    def test_a_refused_attempt_goes_before_those_that_came_later(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-            refused = await calls.limiter.acquire("openai/a")
-            others = calls.later("b" * 50)
-            await asyncio.sleep(5.5)
-            refused.refused(retry_after_s=0.1)
-            again = await calls.limiter.acquire("openai/a", again=refused)
-            for task in others:
-                task.cancel()
-            return again
+    @virtual
+    async def test_a_refused_attempt_goes_before_those_that_came_later(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        refused = await calls.limiter.acquire("openai/a")
+        others = calls.later("b" * 50)
+        await asyncio.sleep(5.5)
+        refused.refused(retry_after_s=0.1)
+        again = await calls.limiter.acquire("openai/a", again=refused)
+        for task in others:
+            task.cancel()
+        assert again.waited_s <= 1
 
-        assert run_virtual(main).waited_s <= 1
-
-    def test_who_waits_there_while_its_pool_pauses_keeps_its_place_in_both(self):
-        async def main(clock):
-            calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-            await calls.one("a")
-            mine = calls.later("a")
-            await asyncio.sleep(0)
-            others = calls.later("b" * 100)
-            calls.limiter.pacer.pools.scheduler("openai/a").pause(clock.now_ns() + 30 * NS)
-            await asyncio.gather(*mine)
-            for task in others:
-                task.cancel()
-            return calls.log
-
-        log = run_virtual(main)
+    @virtual
+    async def test_who_waits_there_while_its_pool_pauses_keeps_its_place_in_both(self, clock):
+        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        await calls.one("a")
+        mine = calls.later("a")
+        await asyncio.sleep(0)
+        others = calls.later("b" * 100)
+        calls.limiter.pacer.pools.scheduler("openai/a").pause(clock.now_ns() + 30 * NS)
+        await asyncio.gather(*mine)
+        for task in others:
+            task.cancel()
+        log = calls.log
         assert log[-1] == ("a", pytest.approx(31, abs=1))
         assert log[1:3] == [("b", 1), ("b", 2)], "what it gives back is used at once"
 
 
 class TestShown:
-    def test_why_a_request_waits(self):
-        async def main(clock):
-            limiter = limiter_of(clock, {"openai": "1 requests/min"})
-            assert limiter.try_acquire("openai/a")
-            acquisition = limiter.acquire("openai/b")
-            assert acquisition.expected_s() == 60
-            task = asyncio.ensure_future(acquisition)
-            await asyncio.sleep(1)
-            why = acquisition.why()
-            assert (why.ahead, why.quota, why.expected_wait_s) == (0, "1 requests/min of joint/openai/*", 59)
-            status = pool_of(limiter)
-            assert (status["binds"], status["waiting"], status["queue"][0]["lane"]) == ("1 requests/min", 1, "default")
-            task.cancel()
-
-        run_virtual(main)
+    @virtual
+    async def test_why_a_request_waits(self, clock):
+        limiter = limiter_of(clock, {"openai": "1 requests/min"})
+        assert limiter.try_acquire("openai/a")
+        acquisition = limiter.acquire("openai/b")
+        assert acquisition.expected_s() == 60
+        task = asyncio.ensure_future(acquisition)
+        await asyncio.sleep(1)
+        why = acquisition.why()
+        assert (why.ahead, why.quota, why.expected_wait_s) == (0, "1 requests/min of joint/openai/*", 59)
+        status = pool_of(limiter)
+        assert (status["binds"], status["waiting"], status["queue"][0]["lane"]) == ("1 requests/min", 1, "default")
+        task.cancel()
 
     def test_it_is_in_the_status_before_its_first_use(self):
         limiter = limiter_of(ManualClock(), {"openai": ["10 requests/min", "1k tokens/min"]})
@@ -408,38 +375,34 @@ class TestShown:
         assert found.binds["openai/b"] == "6k tokens/min burst 300 of joint/openai/*"
 
 
-def test_a_request_that_counts_as_lost_in_its_own_pool_is_charged_again():
-    async def main(clock):
-        limiter = limiter_of(clock, {"openai": "1 requests/min window"}, ttl_s=30)
+@virtual
+async def test_a_request_that_counts_as_lost_in_its_own_pool_is_charged_again(clock):
+    limiter = limiter_of(clock, {"openai": "1 requests/min window"}, ttl_s=30)
 
-        async def one():
-            async with limiter.acquire("openai/a") as permit:
-                assert permit.open
+    async def one():
+        async with limiter.acquire("openai/a") as permit:
+            assert permit.open
 
-        tasks = []
-        for _ in range(5):
-            tasks.append(asyncio.create_task(one()))
-            await asyncio.sleep(35)
-        await asyncio.gather(*tasks)
-        return limiter
-
-    assert spent(run_virtual(main)) == [5]
+    tasks = []
+    for _ in range(5):
+        tasks.append(asyncio.create_task(one()))
+        await asyncio.sleep(35)
+    await asyncio.gather(*tasks)
+    assert spent(limiter) == [5]
 
 
-def test_a_pool_whose_requests_wait_in_the_line_is_not_silent():
-    async def main(clock):
-        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-        await calls.one("a")
-        (await calls.limiter.acquire("openai/a", tokens=1)).settle(tokens=1)  # answers are known
-        tasks = []
-        for _ in range(60):
-            tasks += calls.later("a")
-            await asyncio.sleep(0.5)
-            assert calls.limiter.status()["pools"]["openai/a"]["cool_down_s"] == 0
-        await asyncio.gather(*tasks)
-        return calls
-
-    assert [at_s for _, at_s in run_virtual(main).log[1:]] == list(range(2, 62))
+@virtual
+async def test_a_pool_whose_requests_wait_in_the_line_is_not_silent(clock):
+    calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+    await calls.one("a")
+    (await calls.limiter.acquire("openai/a", tokens=1)).settle(tokens=1)  # answers are known
+    tasks = []
+    for _ in range(60):
+        tasks += calls.later("a")
+        await asyncio.sleep(0.5)
+        assert calls.limiter.status()["pools"]["openai/a"]["cool_down_s"] == 0
+    await asyncio.gather(*tasks)
+    assert [at_s for _, at_s in calls.log[1:]] == list(range(2, 62))
 
 
 def test_threads():

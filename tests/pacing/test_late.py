@@ -70,66 +70,55 @@ def test_a_stalled_loop_with_a_full_queue(stall_s, options):
     asyncio.run(main())
 
 
-def test_a_stalled_loop_and_requests_that_come_after_it():
+async def test_a_stalled_loop_and_requests_that_come_after_it():
     """The queue is empty when the loop continues: what comes then is granted at once, beside what was granted before."""
-
-    async def main():
-        world = World()
-        first = [asyncio.create_task(world.work()) for _ in range(LIMIT)]
-        await world.run(12)
-        assert world.sent == LIMIT
-        await world.run(6)  # the buckets are full
-        many = [asyncio.create_task(world.work()) for _ in range(LIMIT + 20)]
-        await asyncio.sleep(0)  # most are granted at once; the rest waits
-        world.stall(10)
-        await asyncio.sleep(0)
-        others = [asyncio.create_task(world.work()) for _ in range(LIMIT)]
-        await world.run(20)
-        assert world.refused == 0
-        assert world.sent == 3 * LIMIT + 20
-        await asyncio.gather(*first, *many, *others)
-
-    asyncio.run(main())
+    world = World()
+    first = [asyncio.create_task(world.work()) for _ in range(LIMIT)]
+    await world.run(12)
+    assert world.sent == LIMIT
+    await world.run(6)  # the buckets are full
+    many = [asyncio.create_task(world.work()) for _ in range(LIMIT + 20)]
+    await asyncio.sleep(0)  # most are granted at once; the rest waits
+    world.stall(10)
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(world.work()) for _ in range(LIMIT)]
+    await world.run(20)
+    assert world.refused == 0
+    assert world.sent == 3 * LIMIT + 20
+    await asyncio.gather(*first, *many, *others)
 
 
-def test_a_task_that_is_cancelled_before_it_continues_holds_nothing():
-    async def main():
-        world = World()
-        tasks = [asyncio.create_task(world.work()) for _ in range(400)]
-        await world.run(12)
-        waiting = world.limiter.status()["pools"]["jobs"]["waiting"]
-        world.stall(3)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert 0 < waiting < 400
-        await world.run(6)
-        assert world.limiter.status()["pools"]["jobs"]["quotas"][0]["remaining"] == LIMIT
-        await asyncio.gather(*[asyncio.create_task(world.work()) for _ in range(20)])
-        assert world.refused == 0
-
-    asyncio.run(main())
+async def test_a_task_that_is_cancelled_before_it_continues_holds_nothing():
+    world = World()
+    tasks = [asyncio.create_task(world.work()) for _ in range(400)]
+    await world.run(12)
+    waiting = world.limiter.status()["pools"]["jobs"]["waiting"]
+    world.stall(3)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert 0 < waiting < 400
+    await world.run(6)
+    assert world.limiter.status()["pools"]["jobs"]["quotas"][0]["remaining"] == LIMIT
+    await asyncio.gather(*[asyncio.create_task(world.work()) for _ in range(20)])
+    assert world.refused == 0
 
 
 @pytest.mark.parametrize("stall_s", [0.1, 1, 3, 7, 20, 70])
-def test_an_exact_quota_counts_a_start_when_it_happens(stall_s):
+async def test_an_exact_quota_counts_a_start_when_it_happens(stall_s):
     """Fifty agents wait for 7 in any 6 s, in a loop that stalls again and again."""
+    world, at_s = World(), []
+    limiter = paceline.Limiter({"starts": "7 starts/6s exact"}, clock=world.clock)
 
-    async def main():
-        world, at_s = World(), []
-        limiter = paceline.Limiter({"starts": "7 starts/6s exact"}, clock=world.clock)
+    async def start():
+        async with limiter.acquire("starts", starts=1) as permit:
+            permit.settle()
+        at_s.append(world.now_s)
 
-        async def start():
-            async with limiter.acquire("starts", starts=1) as permit:
-                permit.settle()
-            at_s.append(world.now_s)
-
-        tasks = [asyncio.create_task(start()) for _ in range(50)]
-        for _ in range(9):
-            await world.run(1)
-            world.stall(stall_s)
-            await world.run(6)
-        await asyncio.gather(*tasks)
-        assert max(sum(first <= other < first + 5.999 for other in at_s) for first in at_s) == 7
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(start()) for _ in range(50)]
+    for _ in range(9):
+        await world.run(1)
+        world.stall(stall_s)
+        await world.run(6)
+    await asyncio.gather(*tasks)
+    assert max(sum(first <= other < first + 5.999 for other in at_s) for first in at_s) == 7

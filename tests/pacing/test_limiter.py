@@ -20,7 +20,8 @@ from paceline.core.results import (
 )
 from paceline.pacing.permit import Later, Permit, refuse
 from paceline.pacing.retry import GiveUp
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 from waits import join, until
 
 JOBS = {"jobs": "60 requests/min burst 2"}  # with the headroom of 1 s: one at once, then one a second
@@ -39,22 +40,20 @@ def remaining(limiter, index=0):
 
 
 class TestAcquire:
-    def test_the_three_forms_are_one(self):
-        async def main(clock):
-            limiter, start_ns, seen = jobs(clock), clock.now_ns(), []
-            async with limiter.acquire("jobs") as permit:
-                seen.append(permit.waited_s)
-            permit = await limiter.acquire("jobs")
+    @virtual
+    async def test_the_three_forms_are_one(self, clock):
+        limiter, start_ns, seen = jobs(clock), clock.now_ns(), []
+        async with limiter.acquire("jobs") as permit:
             seen.append(permit.waited_s)
-            permit.settle()
-            await asyncio.sleep(1)
-            with limiter.acquire("jobs") as permit:  # no loop is blocked: it can go at once
-                seen.append(permit.waited_s)
-            assert (clock.now_ns() - start_ns) / NS == pytest.approx(2)
-            assert status(limiter)["counts"] == {"granted": 3, "settled": 3}
-            return seen
-
-        assert run_virtual(main) == pytest.approx([0, 1, 0])
+        permit = await limiter.acquire("jobs")
+        seen.append(permit.waited_s)
+        permit.settle()
+        await asyncio.sleep(1)
+        with limiter.acquire("jobs") as permit:  # no loop is blocked: it can go at once
+            seen.append(permit.waited_s)
+        assert (clock.now_ns() - start_ns) / NS == pytest.approx(2)
+        assert status(limiter)["counts"] == {"granted": 3, "settled": 3}
+        assert seen == pytest.approx([0, 1, 0])
 
     def test_nothing_happens_before_it_is_awaited(self):
         limiter = jobs(ManualClock())
@@ -85,70 +84,61 @@ class TestAcquire:
         assert permit.cost == {"input_tokens": 300, "output_tokens": 200, "usd": 0.5, "requests": 1}
         assert [quota["remaining"] for quota in status(limiter)["quotas"]] == [59, 500, 4.5]
 
-    def test_four_thousand_waiters_get_one_grant_each_in_order(self):
-        async def main(clock):
-            limiter, order = jobs(clock, {"jobs": "1000 requests/s burst 2000"}), []
+    @virtual
+    async def test_four_thousand_waiters_get_one_grant_each_in_order(self, clock):
+        limiter, order = jobs(clock, {"jobs": "1000 requests/s burst 2000"}), []
 
-            async def work(number):
-                async with limiter.acquire("jobs"):
-                    order.append((number, clock.now_ns()))
+        async def work(number):
+            async with limiter.acquire("jobs"):
+                order.append((number, clock.now_ns()))
 
-            await asyncio.gather(*(work(number) for number in range(4_000)))
-            assert status(limiter)["counts"] == {"granted": 4_000, "settled": 4_000}
-            return order
-
-        order = run_virtual(main)
+        await asyncio.gather(*(work(number) for number in range(4_000)))
+        assert status(limiter)["counts"] == {"granted": 4_000, "settled": 4_000}
         assert [number for number, _ in order] == list(range(4_000))
         assert (order[-1][1] - order[0][1]) / NS == pytest.approx(3.0)  # 1 000 at once: the burst less the headroom
 
-    def test_why_it_waits(self):
-        async def main(clock):
-            limiter = jobs(clock)
-            (await limiter.acquire("jobs")).settle()
-            acquisitions = [limiter.acquire("jobs") for _ in range(3)]
-            tasks = [asyncio.ensure_future(a._wait_async()) for a in acquisitions]
-            await asyncio.sleep(0)
-            why = acquisitions[2].why()
-            assert (why.ahead, why.quota) == (2, "60 requests/min burst 2")
-            assert why.expected_wait_s == pytest.approx(3)
-            await asyncio.gather(*tasks)
-            assert acquisitions[2].why() is None
-            assert limiter.acquire("jobs").why() is None
-
-        run_virtual(main)
+    @virtual
+    async def test_why_it_waits(self, clock):
+        limiter = jobs(clock)
+        (await limiter.acquire("jobs")).settle()
+        acquisitions = [limiter.acquire("jobs") for _ in range(3)]
+        tasks = [asyncio.ensure_future(a._wait_async()) for a in acquisitions]
+        await asyncio.sleep(0)
+        why = acquisitions[2].why()
+        assert (why.ahead, why.quota) == (2, "60 requests/min burst 2")
+        assert why.expected_wait_s == pytest.approx(3)
+        await asyncio.gather(*tasks)
+        assert acquisitions[2].why() is None
+        assert limiter.acquire("jobs").why() is None
 
 
 class TestErrors:
-    def test_a_timeout_that_cannot_be_met_fails_at_once(self):
-        async def main(clock):
-            limiter, start_ns = jobs(clock), clock.now_ns()
-            await limiter.acquire("jobs")
-            with pytest.raises(AcquireTimeoutError) as caught:
-                await limiter.acquire("jobs", timeout=0.5)
-            assert clock.now_ns() == start_ns
-            error = caught.value
-            assert isinstance(error, TimeoutError)
-            assert (error.pool, error.waited_s, error.quota) == ("jobs", 0, "60 requests/min burst 2")
-            assert error.retry_after_s == pytest.approx(1)
-            with pytest.raises(AcquireTimeoutError):
-                limiter.acquire("jobs", timeout=0).wait()
-            assert (await limiter.acquire("jobs", timeout=1)).waited_s == 1
+    @virtual
+    async def test_a_timeout_that_cannot_be_met_fails_at_once(self, clock):
+        limiter, start_ns = jobs(clock), clock.now_ns()
+        await limiter.acquire("jobs")
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await limiter.acquire("jobs", timeout=0.5)
+        assert clock.now_ns() == start_ns
+        error = caught.value
+        assert isinstance(error, TimeoutError)
+        assert (error.pool, error.waited_s, error.quota) == ("jobs", 0, "60 requests/min burst 2")
+        assert error.retry_after_s == pytest.approx(1)
+        with pytest.raises(AcquireTimeoutError):
+            limiter.acquire("jobs", timeout=0).wait()
+        assert (await limiter.acquire("jobs", timeout=1)).waited_s == 1
 
-        run_virtual(main)
-
-    def test_one_that_can_be_met_and_is_not(self):
-        async def main(clock):
-            limiter, start_ns = jobs(clock, {"jobs": "1 concurrency"}), clock.now_ns()
-            held = await limiter.acquire("jobs")
-            with pytest.raises(AcquireTimeoutError) as caught:
-                await limiter.acquire("jobs", timeout=3)
-            assert clock.now_ns() == start_ns + 3 * NS
-            assert caught.value.waited_s == 3
-            assert caught.value.retry_after_s == float("inf")  # nobody knows
-            held.settle()
-            await limiter.acquire("jobs", timeout=0)
-
-        run_virtual(main)
+    @virtual
+    async def test_one_that_can_be_met_and_is_not(self, clock):
+        limiter, start_ns = jobs(clock, {"jobs": "1 concurrency"}), clock.now_ns()
+        held = await limiter.acquire("jobs")
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await limiter.acquire("jobs", timeout=3)
+        assert clock.now_ns() == start_ns + 3 * NS
+        assert caught.value.waited_s == 3
+        assert caught.value.retry_after_s == float("inf")  # nobody knows
+        held.settle()
+        await limiter.acquire("jobs", timeout=0)
 
     def test_what_never_fits_is_said_at_once(self):
         limiter = jobs(ManualClock(), {"jobs": "100 tokens/min"})
@@ -159,50 +149,44 @@ class TestErrors:
         assert (caught.value.unit, caught.value.cost, caught.value.most) == ("tokens", 101, 100)
         assert limiter.try_acquire("jobs", tokens=101) == paceline.NeverFits("tokens", 101, 100)
 
-    def test_the_bound_of_the_line(self):
-        async def main(clock):
-            limiter = jobs(clock, waiting_max=2)
-            tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
-            await asyncio.sleep(0)
-            with pytest.raises(QueueFullError, match="2 requests wait already"):
-                await limiter.acquire("jobs")
-            await asyncio.gather(*tasks)
-
-        run_virtual(main)
-
-    def test_money_turns_everybody_away(self):
-        async def main(clock):
-            limiter = jobs(clock)
-            permit = await limiter.acquire("jobs")
-            waiting = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
-            await asyncio.sleep(0)
-            permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
-            for result in await asyncio.gather(*waiting, return_exceptions=True):
-                assert isinstance(result, PoolStoppedError)
-                assert (result.pool, result.reason) == ("jobs", "no money left")
-            with pytest.raises(PoolStoppedError):
-                limiter.try_acquire("jobs")
-            limiter.resume("jobs")
+    @virtual
+    async def test_the_bound_of_the_line(self, clock):
+        limiter = jobs(clock, waiting_max=2)
+        tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="2 requests wait already"):
             await limiter.acquire("jobs")
+        await asyncio.gather(*tasks)
 
-        run_virtual(main)
+    @virtual
+    async def test_money_turns_everybody_away(self, clock):
+        limiter = jobs(clock)
+        permit = await limiter.acquire("jobs")
+        waiting = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
+        await asyncio.sleep(0)
+        permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
+        for result in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(result, PoolStoppedError)
+            assert (result.pool, result.reason) == ("jobs", "no money left")
+        with pytest.raises(PoolStoppedError):
+            limiter.try_acquire("jobs")
+        limiter.resume("jobs")
+        await limiter.acquire("jobs")
 
-    def test_each_client_of_a_stopped_pool_is_told_the_stated_end(self):
-        async def main(clock):
-            limiter = jobs(clock)
-            permit = await limiter.acquire("jobs")
-            long = paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=9_000.0)
-            refuse(permit, long, GiveUp("the provider asks to wait 9,000 s", stop_s=9_000.0))
-            for passed_s, tried_s in ((100, 500), (500, 100)):
-                await asyncio.sleep(passed_s - (passed_s == 500) * 100)
-                with pytest.raises(PoolStoppedError, match=f"one request is tried in {tried_s} s") as told:
-                    await limiter.acquire("jobs")
-                assert told.value.retry_after_s == 9_000 - passed_s
-            await asyncio.sleep(8_500)
-            for served in await asyncio.gather(*(limiter.acquire("jobs")._wait_async() for _ in range(3))):
-                served.settle()
-
-        run_virtual(main)
+    @virtual
+    async def test_each_client_of_a_stopped_pool_is_told_the_stated_end(self, clock):
+        limiter = jobs(clock)
+        permit = await limiter.acquire("jobs")
+        long = paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=9_000.0)
+        refuse(permit, long, GiveUp("the provider asks to wait 9,000 s", stop_s=9_000.0))
+        for passed_s, tried_s in ((100, 500), (500, 100)):
+            await asyncio.sleep(passed_s - (passed_s == 500) * 100)
+            with pytest.raises(PoolStoppedError, match=f"one request is tried in {tried_s} s") as told:
+                await limiter.acquire("jobs")
+            assert told.value.retry_after_s == 9_000 - passed_s
+        await asyncio.sleep(8_500)
+        for served in await asyncio.gather(*(limiter.acquire("jobs")._wait_async() for _ in range(3))):
+            served.settle()
 
     @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "many", None])
     def test_a_cost_that_nobody_can_mean(self, amount):
@@ -227,55 +211,49 @@ class TestTryAcquire:
         clock.advance(1)
         assert isinstance(limiter.try_acquire("jobs"), Permit)
 
-    def test_it_never_overtakes(self):
-        async def main(clock):
-            limiter = jobs(clock, {"jobs": "100 tokens/min burst 50"})
-            limiter.try_acquire("jobs", tokens=45)
-            waiting = asyncio.create_task(limiter.acquire("jobs", tokens=40)._wait_async())
-            await asyncio.sleep(0)
-            assert isinstance(limiter.try_acquire("jobs", tokens=1), Later)
-            await waiting
-
-        run_virtual(main)
+    @virtual
+    async def test_it_never_overtakes(self, clock):
+        limiter = jobs(clock, {"jobs": "100 tokens/min burst 50"})
+        limiter.try_acquire("jobs", tokens=45)
+        waiting = asyncio.create_task(limiter.acquire("jobs", tokens=40)._wait_async())
+        await asyncio.sleep(0)
+        assert isinstance(limiter.try_acquire("jobs", tokens=1), Later)
+        await waiting
 
 
 class TestPaced:
-    def test_sync_and_async_functions(self):
-        async def main(clock):
-            limiter = jobs(clock, {"jobs": ["60 requests/min burst 2", "1000 tokens/min"]})
+    @virtual
+    async def test_sync_and_async_functions(self, clock):
+        limiter = jobs(clock, {"jobs": ["60 requests/min burst 2", "1000 tokens/min"]})
 
-            @limiter.paced("jobs", cost=lambda text: {"tokens": len(text)})
-            async def shout(text):
-                """Say it."""
-                return text.upper()
+        @limiter.paced("jobs", cost=lambda text: {"tokens": len(text)})
+        async def shout(text):
+            """Say it."""
+            return text.upper()
 
-            @limiter.paced("jobs", tokens=10)
-            def whisper(text):
-                return text.lower()
+        @limiter.paced("jobs", tokens=10)
+        def whisper(text):
+            return text.lower()
 
-            start_ns = clock.now_ns()
-            assert (await shout("hello"), await shout(text="you"), await shout("there")) == ("HELLO", "YOU", "THERE")
-            assert (clock.now_ns() - start_ns) / NS == pytest.approx(2)
-            await asyncio.sleep(1)
-            assert whisper("HELLO") == "hello"
-            assert (shout.__name__, shout.__doc__) == ("shout", "Say it.")
-            assert status(limiter)["quotas"][1]["spent"] == 5 + 3 + 5 + 10
+        start_ns = clock.now_ns()
+        assert (await shout("hello"), await shout(text="you"), await shout("there")) == ("HELLO", "YOU", "THERE")
+        assert (clock.now_ns() - start_ns) / NS == pytest.approx(2)
+        await asyncio.sleep(1)
+        assert whisper("HELLO") == "hello"
+        assert (shout.__name__, shout.__doc__) == ("shout", "Say it.")
+        assert status(limiter)["quotas"][1]["spent"] == 5 + 3 + 5 + 10
 
-        run_virtual(main)
-
-    def test_an_object_with_an_async_call(self):
+    @virtual
+    async def test_an_object_with_an_async_call(self, clock):
         class Ask:
             async def __call__(self, text):
                 await asyncio.sleep(1)
                 return text
 
-        async def main(clock):
-            limiter = jobs(clock, {"jobs": ["60 requests/min", "1 concurrency"]})
-            ask, begun_ns = limiter.paced("jobs")(Ask()), clock.now_ns()
-            assert await asyncio.gather(ask("a"), ask("b")) == ["a", "b"]
-            assert (clock.now_ns() - begun_ns) / NS == pytest.approx(2)
-
-        run_virtual(main)
+        limiter = jobs(clock, {"jobs": ["60 requests/min", "1 concurrency"]})
+        ask, begun_ns = limiter.paced("jobs")(Ask()), clock.now_ns()
+        assert await asyncio.gather(ask("a"), ask("b")) == ["a", "b"]
+        assert (clock.now_ns() - begun_ns) / NS == pytest.approx(2)
 
     def test_generators_are_refused(self):
         def words():
@@ -313,42 +291,37 @@ class TestPaced:
 
 
 class TestLanes:
-    def test_a_lane_reaches_calls_deep_below(self):
-        async def main(clock):
-            limiter = jobs(clock)
+    @virtual
+    async def test_a_lane_reaches_calls_deep_below(self, clock):
+        limiter = jobs(clock)
+        await limiter.acquire("jobs")
+
+        async def deep():
             await limiter.acquire("jobs")
 
-            async def deep():
-                await limiter.acquire("jobs")
+        with paceline.lane("wrap", weight=4):
+            tasks = [asyncio.create_task(deep()) for _ in range(3)]
+        tasks.append(asyncio.create_task(deep()))
+        tasks.append(asyncio.create_task(limiter.acquire("jobs", lane="named")._wait_async()))
+        await asyncio.sleep(0)
+        assert status(limiter)["lanes"] == {"wrap": 3, "default": 1, "named": 1}
+        await asyncio.gather(*tasks)
+        assert status(limiter)["lanes"] == {}
 
-            with paceline.lane("wrap", weight=4):
-                tasks = [asyncio.create_task(deep()) for _ in range(3)]
-            tasks.append(asyncio.create_task(deep()))
-            tasks.append(asyncio.create_task(limiter.acquire("jobs", lane="named")._wait_async()))
-            await asyncio.sleep(0)
-            assert status(limiter)["lanes"] == {"wrap": 3, "default": 1, "named": 1}
-            await asyncio.gather(*tasks)
-            assert status(limiter)["lanes"] == {}
+    @virtual
+    async def test_higher_priority_first_and_shares_by_weight(self, clock):
+        limiter, order = jobs(clock), []
+        await limiter.acquire("jobs")
 
-        run_virtual(main)
-
-    def test_higher_priority_first_and_shares_by_weight(self):
-        async def main(clock):
-            limiter, order = jobs(clock), []
+        async def work(name):
             await limiter.acquire("jobs")
+            order.append(name)
 
-            async def work(name):
-                await limiter.acquire("jobs")
-                order.append(name)
-
-            async with asyncio.TaskGroup() as group:
-                for name, weight, priority in (("one", 1, 0), ("three", 3, 0), ("urgent", 1, 1)):
-                    with paceline.lane(name, weight=weight, priority=priority):
-                        for _ in range(12):
-                            group.create_task(work(name))
-            return order
-
-        order = run_virtual(main)
+        async with asyncio.TaskGroup() as group:
+            for name, weight, priority in (("one", 1, 0), ("three", 3, 0), ("urgent", 1, 1)):
+                with paceline.lane(name, weight=weight, priority=priority):
+                    for _ in range(12):
+                        group.create_task(work(name))
         assert order[:12] == ["urgent"] * 12
         assert order[12:28].count("three") == pytest.approx(12, abs=2)
 

@@ -13,10 +13,14 @@ import warnings
 import pytest
 
 import paceline
+from grids import some
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 from waits import join, until
+
+AGAIN = pytest.mark.long("starts a process again")
 
 
 def limiter_of(*quotas, **options):
@@ -115,19 +119,17 @@ def test_lanes_by_name_only():
         limiter_of("10 requests/s", lanes=["urgent"])
 
 
-def test_a_timeout_says_who_was_ahead():
-    async def main(clock):
-        limiter = limiter_of("100 tokens/day burst 99", "100 requests/s", clock=clock)
-        await limiter.acquire("jobs", tokens=90)
-        first = asyncio.ensure_future(limiter.acquire("jobs", tokens=50))
-        await asyncio.sleep(0)
-        with pytest.raises(
-            paceline.AcquireTimeoutError, match=r"100 tokens/day burst 99 would allow it in about 39734\.0 s"
-        ):
-            await limiter.acquire("jobs", tokens=5, timeout=10)  # 46 of 99 missing, less the ten seconds
-        first.cancel()
-
-    run_virtual(main)
+@virtual
+async def test_a_timeout_says_who_was_ahead(clock):
+    limiter = limiter_of("100 tokens/day burst 99", "100 requests/s", clock=clock)
+    await limiter.acquire("jobs", tokens=90)
+    first = asyncio.ensure_future(limiter.acquire("jobs", tokens=50))
+    await asyncio.sleep(0)
+    with pytest.raises(
+        paceline.AcquireTimeoutError, match=r"100 tokens/day burst 99 would allow it in about 39734\.0 s"
+    ):
+        await limiter.acquire("jobs", tokens=5, timeout=10)  # 46 of 99 missing, less the ten seconds
+    first.cancel()
 
 
 def test_later_is_no_permit():
@@ -278,7 +280,12 @@ def test_another_event_loop_than_asyncios_is_named_at_the_first_call():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
-    ("options", "used", "hints"), [("", True, 1), ("", False, 1), (", store=MemoryStore()", True, 0)]
+    ("options", "used", "hints"),
+    some(
+        [("", True, 1), ("", False, 1), (", store=MemoryStore()", True, 0)],
+        (", store=MemoryStore()", True, 0),
+        mark=AGAIN,
+    ),
 )
 def test_a_forked_process_is_told_of_stores_once(options, used, hints):
     script = f"""
@@ -329,15 +336,21 @@ gate = os.pipe()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
     ("script", "hints"),
-    [
-        ("child(use); child(use); child(use)", 1),  # workers of a master that does not use it
-        ("child(use); child(int)", 0),
-        ("child(use)", 0),  # a daemon
-        ("use(); child(int)", 0),
-        ("child(lambda: child(use)); child(use)", 1),
-        ("os.write(gate[1], b'1'); os.waitpid(child(use), 0); child(use)", 0),  # one worker that is replaced
+    some(
+        [
+            ("child(use); child(use); child(use)", 1),  # workers of a master that does not use it
+            ("child(use); child(int)", 0),
+            ("child(use)", 0),  # a daemon
+            ("use(); child(int)", 0),
+            ("child(lambda: child(use)); child(use)", 1),
+            ("os.write(gate[1], b'1'); os.waitpid(child(use), 0); child(use)", 0),  # one worker that is replaced
+            ("child(use); use()", 1),
+        ],
+        ("child(use); child(use); child(use)", 1),
+        ("child(use)", 0),
         ("child(use); use()", 1),
-    ],
+        mark=AGAIN,
+    ),
 )
 def test_forked_processes_are_told_only_if_two_of_them_use_it(script, hints):
     done = subprocess.run(

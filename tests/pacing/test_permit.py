@@ -10,12 +10,7 @@ import paceline
 from paceline.core.quota import NS
 from paceline.core.results import PacelineWarning, QuotaError, Refusal, RefusalKind
 from paceline.pacing.permit import current_permit
-from paceline.testing import ManualClock, run_virtual
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
+from virtual_time import virtual
 
 
 @pytest.fixture
@@ -116,19 +111,18 @@ class TestCancel:
         permit.cancel()
         assert left(limiter) == (600, 59, 0)
 
-    def test_whoever_waits_goes_then(self, clock, limiter):
-        async def main():
-            permit = await limiter.acquire("jobs", tokens=950)
-            waiting = asyncio.create_task(limiter.acquire("jobs", tokens=900)._wait_async())
-            await asyncio.sleep(1)
-            permit.cancel()
-            assert (await waiting).waited_s == pytest.approx(1)
-
-        run_virtual(main(), clock)
+    @virtual
+    async def test_whoever_waits_goes_then(self, clock, limiter):
+        permit = await limiter.acquire("jobs", tokens=950)
+        waiting = asyncio.create_task(limiter.acquire("jobs", tokens=900)._wait_async())
+        await asyncio.sleep(1)
+        permit.cancel()
+        assert (await waiting).waited_s == pytest.approx(1)
 
 
 class TestRefused:
-    def test_the_charge_stays_the_pool_pauses_and_the_next_attempt_goes_first(self, clock, limiter):
+    @virtual
+    async def test_the_charge_stays_the_pool_pauses_and_the_next_attempt_goes_first(self, clock, limiter):
         order = []
 
         async def work(name, again=None):
@@ -136,30 +130,25 @@ class TestRefused:
             order.append(name)
             permit.settle(tokens=100)
 
-        async def main():
-            refused = await limiter.acquire("jobs", tokens=100)
-            start_ns = clock.now_ns()
-            refused.refused(retry_after_s=5)
-            assert left(limiter) == (900, 59, 0)
-            tasks = [asyncio.create_task(work(f"{i}")) for i in range(3)]
-            await asyncio.sleep(0)
-            await asyncio.gather(work("again", refused), *tasks)
-            assert (clock.now_ns() - start_ns) / NS == pytest.approx(5)
-
-        run_virtual(main(), clock)
+        refused = await limiter.acquire("jobs", tokens=100)
+        start_ns = clock.now_ns()
+        refused.refused(retry_after_s=5)
+        assert left(limiter) == (900, 59, 0)
+        tasks = [asyncio.create_task(work(f"{i}")) for i in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.gather(work("again", refused), *tasks)
+        assert (clock.now_ns() - start_ns) / NS == pytest.approx(5)
         assert order == ["again", "0", "1", "2"]
 
-    def test_refused_again_and_again_with_a_deadline(self, clock, limiter):
-        async def main():
-            permit = await limiter.acquire("jobs", timeout=60, tokens=0)
-            for _ in range(3):
-                permit.refused(Refusal(RefusalKind.RATE, retry_after_s=2))
-                permit = await limiter.acquire("jobs", again=permit, tokens=0)
-            permit.refused(retry_after_s=100)
-            with pytest.raises(paceline.AcquireTimeoutError):
-                await limiter.acquire("jobs", again=permit, tokens=0)
-
-        run_virtual(main(), clock)
+    @virtual
+    async def test_refused_again_and_again_with_a_deadline(self, clock, limiter):
+        permit = await limiter.acquire("jobs", timeout=60, tokens=0)
+        for _ in range(3):
+            permit.refused(Refusal(RefusalKind.RATE, retry_after_s=2))
+            permit = await limiter.acquire("jobs", again=permit, tokens=0)
+        permit.refused(retry_after_s=100)
+        with pytest.raises(paceline.AcquireTimeoutError):
+            await limiter.acquire("jobs", again=permit, tokens=0)
 
 
 class TestPrepaid:
@@ -177,19 +166,17 @@ class TestPrepaid:
             permit.settle()
             assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
 
-    def test_to_tasks_started_inside_and_not_to_others(self, clock, limiter):
+    @virtual
+    async def test_to_tasks_started_inside_and_not_to_others(self, clock, limiter):
         async def below():
             return current_permit(limiter.pacer.pools.scheduler("jobs"))
 
-        async def main():
-            async with limiter.acquire("jobs", tokens=0) as permit:
-                assert await asyncio.create_task(below()) is permit
-            assert await asyncio.create_task(below()) is None
-            bare = await limiter.acquire("jobs", tokens=0)
-            assert await below() is None  # awaited, it belongs to nobody's block
-            bare.settle()
-
-        run_virtual(main(), clock)
+        async with limiter.acquire("jobs", tokens=0) as permit:
+            assert await asyncio.create_task(below()) is permit
+        assert await asyncio.create_task(below()) is None
+        bare = await limiter.acquire("jobs", tokens=0)
+        assert await below() is None  # awaited, it belongs to nobody's block
+        bare.settle()
 
     def test_blocks_nest(self, limiter):
         with limiter.acquire("jobs", tokens=0) as outer:

@@ -56,44 +56,39 @@ def world():
         yield world
 
 
-def test_what_one_has_seen_shut_is_shut_for_all_and_one_request_of_all_asks(world):
-    async def main():
-        one, two = world.start(), world.start()
-        (await (await world.waits(two, OTHER))).settle()
+async def test_what_one_has_seen_shut_is_shut_for_all_and_one_request_of_all_asks(world):
+    one, two = world.start(), world.start()
+    (await (await world.waits(two, OTHER))).settle()
+    await world.moved(1)
+    await world.refused(one)
+    new = world.start()
+    tasks = {await world.waits(each, pool): each for each, pool in ((one, ONE), (two, ONE), (two, OTHER), (new, ONE))}
+    other = list(tasks)[2]
+    await world.moved(1)
+    assert not any(task.done() for task in tasks)
+    for each in (one, two, new):
+        assert shut(each) == [("5h", "shut")]
+        assert each.status()["plans"][0]["ends_s"] == pytest.approx(HOUR - 1.5, abs=0.1)
+    await world.moved(60)
+    [probe] = [task for task in tasks if task.done()]
+    await world.moved(20)
+    assert sum(task.done() for task in tasks) == 1  # though its answer has not begun
+    await world.refused(tasks.pop(probe), replace(FIVE_HOURS, retry_after_s=HOUR - 90), probe.result())
+    await world.moved(115)  # two minutes after the first refusal, not one after this one
+    assert not any(task.done() for task in tasks)
+    await world.moved(30)
+    [probe] = [task for task in tasks if task.done()]
+    tasks[probe].pacer.pools.scheduler(OTHER if probe is other else ONE).admitted(probe.result().reservation)
+    await world.moved(6)
+    assert {tasks[task] for task in tasks if task.done()} == set(tasks.values())  # each opens gently
+    for _ in range(2):
+        for task in tasks:
+            if task.done():
+                task.result().settle()
         await world.moved(1)
-        await world.refused(one)
-        new = world.start()
-        tasks = {
-            await world.waits(each, pool): each for each, pool in ((one, ONE), (two, ONE), (two, OTHER), (new, ONE))
-        }
-        other = list(tasks)[2]
-        await world.moved(1)
-        assert not any(task.done() for task in tasks)
-        for each in (one, two, new):
-            assert shut(each) == [("5h", "shut")]
-            assert each.status()["plans"][0]["ends_s"] == pytest.approx(HOUR - 1.5, abs=0.1)
-        await world.moved(60)
-        [probe] = [task for task in tasks if task.done()]
-        await world.moved(20)
-        assert sum(task.done() for task in tasks) == 1  # though its answer has not begun
-        await world.refused(tasks.pop(probe), replace(FIVE_HOURS, retry_after_s=HOUR - 90), probe.result())
-        await world.moved(115)  # two minutes after the first refusal, not one after this one
-        assert not any(task.done() for task in tasks)
-        await world.moved(30)
-        [probe] = [task for task in tasks if task.done()]
-        tasks[probe].pacer.pools.scheduler(OTHER if probe is other else ONE).admitted(probe.result().reservation)
-        await world.moved(6)
-        assert {tasks[task] for task in tasks if task.done()} == set(tasks.values())  # each opens gently
-        for _ in range(2):
-            for task in tasks:
-                if task.done():
-                    task.result().settle()
-            await world.moved(1)
-        for each in (one, two, new):
-            (await (await world.waits(each))).settle()  # one that sends nothing hears nothing
-            assert shut(each) == []
-
-    asyncio.run(main())
+    for each in (one, two, new):
+        (await (await world.waits(each))).settle()  # one that sends nothing hears nothing
+        assert shut(each) == []
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -124,52 +119,43 @@ def test_the_outcome_of_the_test_is_known_to_all_within_a_second(world, refused)
     asyncio.run(main())
 
 
-def test_another_process_asks_where_the_one_that_asked_was_not_sent(world):
-    async def main():
-        one, two = world.start(), world.start()
-        await world.refused(one)
-        tasks = [await world.waits(each) for each in (one, two)]
-        await world.moved(60)
-        [probe] = [task for task in tasks if task.done()]
-        probe.result().cancel()
-        await world.moved(6)
-        assert all(task.done() for task in tasks)
-
-    asyncio.run(main())
+async def test_another_process_asks_where_the_one_that_asked_was_not_sent(world):
+    one, two = world.start(), world.start()
+    await world.refused(one)
+    tasks = [await world.waits(each) for each in (one, two)]
+    await world.moved(60)
+    [probe] = [task for task in tasks if task.done()]
+    probe.result().cancel()
+    await world.moved(6)
+    assert all(task.done() for task in tasks)
 
 
-def test_shares_and_persons_are_those_of_all_and_nothing_is_noted_twice(world):
-    async def main():
-        one, two = world.start(), world.start()
-        stated = PlanReading("5h", 0.93, HOUR, "allowed", 5 * HOUR, read_s=world.now_s())
-        for _ in range(3):
-            one.pacer.accounts.plans.read("anthropic", [stated])
-            one.pacer.pools.read_plan("anthropic", [stated])
-        await world.moved(0.1)
-        (await (await world.waits(one, lane="interactive"))).settle()
-        background = await world.waits(two)
-        await world.moved(1)
-        assert not background.done()  # the kept share is the person's of the other process
-        [row] = two.status()["plans"]
-        assert (row["window"], row["used"], row["state"], row["length_s"]) == ("5h", 0.93, "held", 5 * HOUR)
-        assert row["ends_s"] == pytest.approx(HOUR - 1, abs=0.5)
-        notes = [news.key for message in world.store.messages for news in message.news if isinstance(news, Noted)]
-        assert sorted(notes) == ["person", "window 5h"]
-        background.cancel()
-
-    asyncio.run(main())
+async def test_shares_and_persons_are_those_of_all_and_nothing_is_noted_twice(world):
+    one, two = world.start(), world.start()
+    stated = PlanReading("5h", 0.93, HOUR, "allowed", 5 * HOUR, read_s=world.now_s())
+    for _ in range(3):
+        one.pacer.accounts.plans.read("anthropic", [stated])
+        one.pacer.pools.read_plan("anthropic", [stated])
+    await world.moved(0.1)
+    (await (await world.waits(one, lane="interactive"))).settle()
+    background = await world.waits(two)
+    await world.moved(1)
+    assert not background.done()  # the kept share is the person's of the other process
+    [row] = two.status()["plans"]
+    assert (row["window"], row["used"], row["state"], row["length_s"]) == ("5h", 0.93, "held", 5 * HOUR)
+    assert row["ends_s"] == pytest.approx(HOUR - 1, abs=0.5)
+    notes = [news.key for message in world.store.messages for news in message.news if isinstance(news, Noted)]
+    assert sorted(notes) == ["person", "window 5h"]
+    background.cancel()
 
 
-def test_each_goes_on_by_itself_while_the_store_is_lost(world):
-    async def main():
-        one, two = world.start(), world.start()
-        await world.refused(one)
-        tasks = [await world.waits(each) for each in (one, two)]
-        world.store.failure = StoreError("away")
-        await world.moved(70)
-        assert all(task.done() for task in tasks)
-
-    asyncio.run(main())
+async def test_each_goes_on_by_itself_while_the_store_is_lost(world):
+    one, two = world.start(), world.start()
+    await world.refused(one)
+    tasks = [await world.waits(each) for each in (one, two)]
+    world.store.failure = StoreError("away")
+    await world.moved(70)
+    assert all(task.done() for task in tasks)
 
 
 def test_an_account_has_one_name_in_all_processes_of_a_store_and_its_credential_is_in_none_of_their_messages(world):
@@ -184,16 +170,13 @@ def test_an_account_has_one_name_in_all_processes_of_a_store_and_its_credential_
     assert "secret" not in repr(world.store.messages)
 
 
-def test_a_note_of_another_version_is_ignored(world):
-    async def main():
-        one, two = world.start(), world.start()
-        await world.waits(one)
-        capacity = one.pacer.pools.scheduler(ONE).account.pool.capacity
-        one.pacer.pools.scheduler(ONE).account._section.change(
-            lambda now_ns: [capacity._note(now_ns, key, "[1]") for key in ("shut", "window 5h", "else")]
-        )
-        await world.moved(0.1)
-        assert (await (await world.waits(two))).open
-        assert shut(two) == []
-
-    asyncio.run(main())
+async def test_a_note_of_another_version_is_ignored(world):
+    one, two = world.start(), world.start()
+    await world.waits(one)
+    capacity = one.pacer.pools.scheduler(ONE).account.pool.capacity
+    one.pacer.pools.scheduler(ONE).account._section.change(
+        lambda now_ns: [capacity._note(now_ns, key, "[1]") for key in ("shut", "window 5h", "else")]
+    )
+    await world.moved(0.1)
+    assert (await (await world.waits(two))).open
+    assert shut(two) == []

@@ -14,7 +14,7 @@ import paceline
 from grids import WORLD
 from paceline.core.quota import NS
 from paceline.emulator.rules import BucketRule
-from paceline.testing import run_virtual
+from virtual_time import virtual
 from waits import join
 
 STEP_S = 0.05
@@ -38,120 +38,101 @@ class Starts:
         return [round(after - before, 6) for (_, before), (_, after) in pairwise(self.log)]
 
 
-def test_three_models_at_once_start_one_after_the_other():
-    async def main(clock):
-        starts = Starts(clock)
-        await asyncio.gather(*(starts.one(name) for name in OPENAI))
-        return starts.log
-
-    assert run_virtual(main) == [("openai/a", 0.0), ("openai/b", 0.05), ("openai/c", 0.1)]
+@virtual
+async def test_three_models_at_once_start_one_after_the_other(clock):
+    starts = Starts(clock)
+    await asyncio.gather(*(starts.one(name) for name in OPENAI))
+    assert starts.log == [("openai/a", 0.0), ("openai/b", 0.05), ("openai/c", 0.1)]
 
 
-def test_in_arrival_order_over_all_models():
-    async def main(clock):
-        starts = Starts(clock, learn=False)
-        await asyncio.gather(*(starts.one(name) for _ in range(40) for name in OPENAI))
-        return starts
-
-    starts = run_virtual(main)
+@virtual
+async def test_in_arrival_order_over_all_models(clock):
+    starts = Starts(clock, learn=False)
+    await asyncio.gather(*(starts.one(name) for _ in range(40) for name in OPENAI))
     assert set(starts.gaps()) == {STEP_S}
     assert [name for name, _ in starts.log] == list(OPENAI) * 40
 
 
-def test_a_model_that_waits_for_its_quota_holds_no_other_model_back():
-    async def main(clock):
-        starts = Starts(clock, OPENAI | {"openai/slow": "1 requests/min"}, learn=False, headroom_s=0)
-        slow = [asyncio.create_task(starts.one("openai/slow")) for _ in range(5)]
-        await asyncio.gather(*(starts.one("openai/a") for _ in range(100)))
-        for task in slow:
-            task.cancel()
-        return starts
-
-    log = run_virtual(main).log
+@virtual
+async def test_a_model_that_waits_for_its_quota_holds_no_other_model_back(clock):
+    starts = Starts(clock, OPENAI | {"openai/slow": "1 requests/min"}, learn=False, headroom_s=0)
+    slow = [asyncio.create_task(starts.one("openai/slow")) for _ in range(5)]
+    await asyncio.gather(*(starts.one("openai/a") for _ in range(100)))
+    for task in slow:
+        task.cancel()
+    log = starts.log
     assert Counter(name for name, _ in log) == {"openai/slow": 1, "openai/a": 100}
     assert log[-1][1] == pytest.approx(100 * STEP_S)
 
 
-def test_other_providers_are_not_spaced_with_it():
-    async def main(clock):
-        starts = Starts(clock, {"openai/a": "60 requests/min", "groq/x": "60 requests/min", "jobs": "60 requests/min"})
-        await asyncio.gather(*(starts.one(name) for name in ("openai/a", "groq/x", "jobs")))
-        return starts.log, set(starts.limiter.status()["pools"])
-
-    log, pools = run_virtual(main)
+@virtual
+async def test_other_providers_are_not_spaced_with_it(clock):
+    starts = Starts(clock, {"openai/a": "60 requests/min", "groq/x": "60 requests/min", "jobs": "60 requests/min"})
+    await asyncio.gather(*(starts.one(name) for name in ("openai/a", "groq/x", "jobs")))
+    log, pools = starts.log, set(starts.limiter.status()["pools"])
     assert [at_s for _, at_s in log] == [0, 0, 0]
     assert pools == {"openai/a", "openai/spacing", "groq/x", "groq/spacing", "jobs"}
 
 
 @pytest.mark.parametrize("slots", [1, 3, 10])
-def test_also_where_slots_become_free_together(slots):
-    async def main(clock):
-        starts = Starts(clock, concurrency={"openai": slots}, learn=False)
-        await asyncio.gather(*(starts.one(name, answer_s=1.0) for name in OPENAI for _ in range(20)))
-        return starts
-
-    starts = run_virtual(main)
+@virtual
+async def test_also_where_slots_become_free_together(clock, slots):
+    starts = Starts(clock, concurrency={"openai": slots}, learn=False)
+    await asyncio.gather(*(starts.one(name, answer_s=1.0) for name in OPENAI for _ in range(20)))
     assert min(starts.gaps()) >= STEP_S
     assert starts.log[-1][1] <= 60 / slots * (1 + STEP_S)
 
 
-def test_a_request_that_gives_up_leaves_its_turn():
-    async def main(clock):
-        starts = Starts(clock)
-        await starts.one("openai/a")
-        with pytest.raises(paceline.AcquireTimeoutError, match=r"openai/b: .*1 requests/0\.05s exact"):
-            await starts.one("openai/b", timeout=0.01)
-        await starts.one("openai/c")
-        return starts.log, starts.limiter.status()["pools"]["openai/b"]["quotas"][0]["spent"]
-
-    log, spent = run_virtual(main)
+@virtual
+async def test_a_request_that_gives_up_leaves_its_turn(clock):
+    starts = Starts(clock)
+    await starts.one("openai/a")
+    with pytest.raises(paceline.AcquireTimeoutError, match=r"openai/b: .*1 requests/0\.05s exact"):
+        await starts.one("openai/b", timeout=0.01)
+    await starts.one("openai/c")
+    log, spent = starts.log, starts.limiter.status()["pools"]["openai/b"]["quotas"][0]["spent"]
     assert log == [("openai/a", 0.0), ("openai/c", 0.05)]
     assert spent == 0
 
 
-def test_under_attached_clients_and_by_hand_together():
-    async def main(clock):
-        starts = Starts(clock)
+@virtual
+async def test_under_attached_clients_and_by_hand_together(clock):
+    starts = Starts(clock)
 
-        def answer(request):
-            starts.log.append((request.url.path, (clock.now_ns() - starts.start_ns) / NS))
-            return httpx2.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+    def answer(request):
+        starts.log.append((request.url.path, (clock.now_ns() - starts.start_ns) / NS))
+        return httpx2.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
 
-        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://api") as http:
-            starts.limiter.attach(http, provider="openai")
-            bodies = [{"model": model, "messages": [], "max_tokens": 5} for model in "abc"]
-            calls = [http.post("/v1/chat/completions", json=body) for body in bodies]
-            await asyncio.gather(*calls, *(starts.one(name) for name in OPENAI))
-        return starts.gaps()
-
-    assert run_virtual(main) == [STEP_S] * 5
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://api") as http:
+        starts.limiter.attach(http, provider="openai")
+        bodies = [{"model": model, "messages": [], "max_tokens": 5} for model in "abc"]
+        calls = [http.post("/v1/chat/completions", json=body) for body in bodies]
+        await asyncio.gather(*calls, *(starts.one(name) for name in OPENAI))
+    assert starts.gaps() == [STEP_S] * 5
 
 
 @pytest.mark.parametrize(
     "rates", [pytest.param((300, 300, 300), marks=WORLD), pytest.param((300, 300, 500), marks=WORLD), (100, 900, 300)]
 )
-def test_quotas_hold_at_the_provider_while_many_wait_for_their_start(rates):
+@virtual
+async def test_quotas_hold_at_the_provider_while_many_wait_for_their_start(clock, rates):
     """The provider's buckets stay full until the requests are sent, which is up to a minute after their charge here."""
+    limits = {f"openai/{model}": f"{rate} requests/min" for model, rate in zip("abc", rates, strict=True)}
+    starts = Starts(clock, limits, learn=False)
+    servers = {name: BucketRule(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
+    refused = Counter()
 
-    async def main(clock):
-        limits = {f"openai/{model}": f"{rate} requests/min" for model, rate in zip("abc", rates, strict=True)}
-        starts = Starts(clock, limits, learn=False)
-        servers = {name: BucketRule(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
-        refused = Counter()
+    async def call(name):
+        async with starts.limiter.acquire(name) as permit:
+            now_s = clock.now_ns() / NS
+            if servers[name].fits(now_s, 1):
+                servers[name].charge(now_s, 1)
+            else:
+                refused[name] += 1
+            permit.settle()
 
-        async def call(name):
-            async with starts.limiter.acquire(name) as permit:
-                now_s = clock.now_ns() / NS
-                if servers[name].fits(now_s, 1):
-                    servers[name].charge(now_s, 1)
-                else:
-                    refused[name] += 1
-                permit.settle()
-
-        await asyncio.gather(*(call(name) for name in limits for _ in range(800)))
-        return refused
-
-    assert run_virtual(main) == {}
+    await asyncio.gather(*(call(name) for name in limits for _ in range(800)))
+    assert refused == {}
 
 
 def test_in_threads():

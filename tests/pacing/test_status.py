@@ -42,7 +42,9 @@ async def ask(app, path="/", method="GET"):
 
 
 class TestApp:
-    @pytest.mark.parametrize("path", ["/", "", "/status", "/status/"])
+    @pytest.mark.parametrize(
+        "path", ["/", "", "/status", "/status/", "/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"]
+    )
     async def test_it_shows_all_that_the_limiter_says(self, limiter, path):
         response = await ask(paceline.status_app(limiter), path)
         assert response.status_code == 200
@@ -50,13 +52,18 @@ class TestApp:
         assert response.headers["cache-control"] == "no-store"
         assert response.json() == limiter.status()
 
-    @pytest.mark.parametrize("path", ["/status/openai/gpt-5", "/status/openai%2Fgpt-5", "/status/jobs"])
+    @pytest.mark.parametrize(
+        "path", ["/status/openai/gpt-5", "/status/openai%2Fgpt-5", "/status/jobs", "/api/v1/rate-limits/status/jobs/"]
+    )
     async def test_one_pool(self, limiter, path):
         pools = limiter.status()["pools"]
-        expected = pools["jobs" if path.endswith("jobs") else "openai/gpt-5"]
+        expected = pools["jobs" if "jobs" in path else "openai/gpt-5"]
         assert (await ask(paceline.status_app(limiter), path)).json() == expected
 
-    @pytest.mark.parametrize("path", ["/status/nobody", "/statuses", "/nothing", "/status/jobs/more"])
+    @pytest.mark.parametrize(
+        "path",
+        ["/status/nobody", "/statuses", "/nothing", "/status/jobs/more"],
+    )
     async def test_nothing_is_there(self, limiter, path):
         response = await ask(paceline.status_app(limiter), path)
         assert response.status_code == 404

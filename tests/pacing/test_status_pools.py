@@ -11,6 +11,7 @@ import pytest
 
 import paceline
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 from waits import join, until
 
 
@@ -65,20 +66,18 @@ class TestReset:
 
 
 class TestSlots:
-    def test_later_is_infinite_and_the_expected_wait_unknown(self):
-        async def main(clock):
-            limiter = limiter_of("1 concurrency", clock=clock)
-            permit = limiter.try_acquire("jobs")
-            assert limiter.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
-            asked = limiter.acquire("jobs", name="second")
-            waiting = asyncio.ensure_future(asked)
-            await asyncio.sleep(0)
-            assert asked.why() == paceline.Waiting(0, "1 concurrency", None)
-            assert pool_of(limiter)["queue"][0]["name"] == "second"
-            permit.settle()
-            (await waiting).settle()
-
-        run_virtual(main)
+    @virtual
+    async def test_later_is_infinite_and_the_expected_wait_unknown(self, clock):
+        limiter = limiter_of("1 concurrency", clock=clock)
+        permit = limiter.try_acquire("jobs")
+        assert limiter.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
+        asked = limiter.acquire("jobs", name="second")
+        waiting = asyncio.ensure_future(asked)
+        await asyncio.sleep(0)
+        assert asked.why() == paceline.Waiting(0, "1 concurrency", None)
+        assert pool_of(limiter)["queue"][0]["name"] == "second"
+        permit.settle()
+        (await waiting).settle()
 
     def test_of_a_shared_pool(self, world):
         one, other = (world.limiter("1 concurrency") for _ in range(2))
@@ -88,30 +87,26 @@ class TestSlots:
 
 
 class TestWaits:
-    def test_mean_and_longest_over_all_that_were_granted(self):
-        async def main(clock):
-            limiter = limiter_of("60 requests/min burst 1", clock=clock)
-            assert pool_of(limiter, "jobs")["wait_s"] == {"mean": 0, "longest": 0}
+    @virtual
+    async def test_mean_and_longest_over_all_that_were_granted(self, clock):
+        limiter = limiter_of("60 requests/min burst 1", clock=clock)
+        assert pool_of(limiter, "jobs")["wait_s"] == {"mean": 0, "longest": 0}
 
-            async def work():
-                (await limiter.acquire("jobs")).settle()
+        async def work():
+            (await limiter.acquire("jobs")).settle()
 
-            await asyncio.gather(*(work() for _ in range(4)))
-            return pool_of(limiter)["wait_s"]
+        await asyncio.gather(*(work() for _ in range(4)))
+        assert pool_of(limiter)["wait_s"] == {"mean": 1.5, "longest": 3}
 
-        assert run_virtual(main) == {"mean": 1.5, "longest": 3}
-
-    def test_who_gave_up_does_not_count(self):
-        async def main(clock):
-            limiter = limiter_of("60 requests/min burst 1", clock=clock)
-            limiter.try_acquire("jobs").settle()
-            waiting = asyncio.ensure_future(limiter.acquire("jobs"))
-            await asyncio.sleep(0.5)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            return pool_of(limiter)["wait_s"]
-
-        assert run_virtual(main) == {"mean": 0, "longest": 0}
+    @virtual
+    async def test_who_gave_up_does_not_count(self, clock):
+        limiter = limiter_of("60 requests/min burst 1", clock=clock)
+        limiter.try_acquire("jobs").settle()
+        waiting = asyncio.ensure_future(limiter.acquire("jobs"))
+        await asyncio.sleep(0.5)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert pool_of(limiter)["wait_s"] == {"mean": 0, "longest": 0}
 
 
 class TestEstimates:
@@ -194,31 +189,26 @@ class TestQueue:
             uncached | {"name": None, "lane": "default", "expected_wait_s": 2.75, "cost": cost},
         ]
 
-    def test_another_attempt_keeps_the_name(self):
-        async def main(clock):
-            limiter = limiter_of("60 requests/min", clock=clock)
-            permit = await limiter.acquire("jobs", name="agent_7")
-            permit.refused(retry_after_s=5)
-            waiting = asyncio.ensure_future(limiter.acquire("jobs", again=permit))
-            await asyncio.sleep(1)
-            queue = pool_of(limiter)["queue"]
-            (await waiting).settle()
-            return queue
+    @virtual
+    async def test_another_attempt_keeps_the_name(self, clock):
+        limiter = limiter_of("60 requests/min", clock=clock)
+        permit = await limiter.acquire("jobs", name="agent_7")
+        permit.refused(retry_after_s=5)
+        waiting = asyncio.ensure_future(limiter.acquire("jobs", again=permit))
+        await asyncio.sleep(1)
+        queue = pool_of(limiter)["queue"]
+        (await waiting).settle()
+        assert [row["name"] for row in queue] == ["agent_7"]
 
-        assert [row["name"] for row in run_virtual(main)] == ["agent_7"]
-
-    def test_no_more_than_fifty(self):
-        async def main(clock):
-            limiter = limiter_of("60 requests/min burst 1", clock=clock)
-            waiting = [asyncio.ensure_future(limiter.acquire("jobs", name=f"{i}")) for i in range(60)]
-            await asyncio.sleep(0)
-            pool = pool_of(limiter)
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-            return pool
-
-        pool = run_virtual(main)
+    @virtual
+    async def test_no_more_than_fifty(self, clock):
+        limiter = limiter_of("60 requests/min burst 1", clock=clock)
+        waiting = [asyncio.ensure_future(limiter.acquire("jobs", name=f"{i}")) for i in range(60)]
+        await asyncio.sleep(0)
+        pool = pool_of(limiter)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
         assert [row["name"] for row in pool["queue"]] == [f"{i}" for i in range(1, 51)]
         assert pool["waiting"] == 59
 

@@ -6,7 +6,7 @@ import httpx2
 from plain_provider import Bucket, PlainProvider
 
 import paceline
-from paceline.testing import run_virtual
+from virtual_time import virtual
 
 FILE = """
 defaults:
@@ -45,43 +45,40 @@ def request(name, text, most):
     return paths.get(name, "/v1/chat/completions"), body
 
 
-def test_none_refused_at_five_providers(tmp_path):
+@virtual
+async def test_none_refused_at_five_providers(clock, tmp_path):
     path = tmp_path / "rate_limits.yaml"
     path.write_text(FILE)
+    limiter = paceline.Limiter.load(path, clock=clock)
+    providers = {
+        name: PlainProvider(
+            clock, {model: {"requests": Bucket(rpm), "tokens": Bucket(tpm)}},
+            books_output=name in ("openai", "azure", "groq"),
+        )
+        for name, (model, rpm, tpm) in PROVIDERS.items()
+    }  # fmt: skip
+    clients = {
+        name: limiter.attach(httpx2.AsyncClient(transport=one, base_url=f"http://{name}"), provider=name)
+        for name, one in providers.items()
+    }
 
-    async def main(clock):
-        limiter = paceline.Limiter.load(path, clock=clock)
-        providers = {
-            name: PlainProvider(
-                clock, {model: {"requests": Bucket(rpm), "tokens": Bucket(tpm)}},
-                books_output=name in ("openai", "azure", "groq"),
-            )
-            for name, (model, rpm, tpm) in PROVIDERS.items()
-        }  # fmt: skip
-        clients = {
-            name: limiter.attach(httpx2.AsyncClient(transport=one, base_url=f"http://{name}"), provider=name)
-            for name, one in providers.items()
-        }
+    async def call(name, text, most):
+        where, body = request(name, text, most)
+        answer = await clients[name].post(where, json=body)
+        assert answer.status_code == 200, (name, answer.status_code, answer.text)
 
-        async def call(name, text, most):
-            where, body = request(name, text, most)
-            answer = await clients[name].post(where, json=body)
-            assert answer.status_code == 200, (name, answer.status_code, answer.text)
+    async def document(number):
+        await call(("openai", "groq")[number % 2], f"Write about case {number}. " * 20, 100)
+        await asyncio.gather(*(report(writer, number) for writer in ("anthropic", "google")))
 
-        async def document(number):
-            await call(("openai", "groq")[number % 2], f"Write about case {number}. " * 20, 100)
-            await asyncio.gather(*(report(writer, number) for writer in ("anthropic", "google")))
+    async def report(writer, number):
+        await call(writer, f"Write a report about document {number}. " * 60, 300)
+        await asyncio.gather(*(call(judge, "Rate the report. " * 100, 80) for judge in ("openai", "azure")))
 
-        async def report(writer, number):
-            await call(writer, f"Write a report about document {number}. " * 60, 300)
-            await asyncio.gather(*(call(judge, "Rate the report. " * 100, 80) for judge in ("openai", "azure")))
-
-        await asyncio.gather(*(document(number) for number in range(DOCUMENTS)))
-        for client in clients.values():
-            await client.aclose()
-        return {name: next(iter(one.models.values())) for name, one in providers.items()}
-
-    models = run_virtual(main)
+    await asyncio.gather(*(document(number) for number in range(DOCUMENTS)))
+    for client in clients.values():
+        await client.aclose()
+    models = {name: next(iter(one.models.values())) for name, one in providers.items()}
     for name, model in models.items():
         print(
             f"acm, {name}: {len(model.arrivals)} requests, {model.refused} refused, {model.share:.3f} of the best time"

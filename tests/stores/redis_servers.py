@@ -15,8 +15,7 @@ import ssl
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from waits import join
+from waits import join, until
 
 HOST = "127.0.0.1"
 READY_BOUND_S = 30.0  # servers take 0.05 s, clusters and promotions 3 s: only a broken machine gets here
@@ -52,15 +51,6 @@ def free_port() -> int:
                 continue
             return port
     raise RuntimeError("no free port between 20000 and 30000")
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Poll until ``condition()`` is true; TimeoutError naming ``what`` after ``READY_BOUND_S``."""
-    deadline = time.monotonic() + READY_BOUND_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {READY_BOUND_S:g} s")
-        time.sleep(POLL_S)
 
 
 def binary() -> str:
@@ -276,6 +266,23 @@ class RedisServer:
         self._process = None
 
 
+@contextmanager
+def frozen(*servers: RedisServer) -> Iterator[None]:
+    """Nothing answers within this block."""
+    for server in servers:
+        server.freeze()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.thaw()
+
+
+def url_of(scheme: str, servers: Iterable[RedisServer], rest: str = "") -> str:
+    """A URL that names all of these servers."""
+    return f"{scheme}://{','.join(f'{HOST}:{server.port}' for server in servers)}{rest}"
+
+
 @dataclass
 class Sentinels:
     """A master, its replica and the three Sentinels that watch them."""
@@ -289,6 +296,11 @@ class Sentinels:
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of every Sentinel."""
         return [(HOST, sentinel.port) for sentinel in self.sentinels]
+
+    @property
+    def url(self) -> str:
+        """All Sentinels: they lead to the master."""
+        return url_of("redis+sentinel", self.sentinels, f"/{self.name}/0")
 
     def fail_over(self) -> None:
         """Kill the master and wait until all Sentinels name the replica; ``master`` and ``replica`` change places."""
@@ -345,14 +357,9 @@ class Cluster:
     nodes: list[RedisServer]
 
     @property
-    def addresses(self) -> list[tuple[str, int]]:
-        """Host and port of every node."""
-        return [(HOST, node.port) for node in self.nodes]
-
-    @property
     def url(self) -> str:
-        """The first node: clients find the others."""
-        return self.nodes[0].url
+        """All nodes."""
+        return url_of("redis+cluster", self.nodes)
 
 
 @contextmanager

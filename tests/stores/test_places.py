@@ -69,14 +69,9 @@ def test_with_a_prefix_jobs_of_two_accounts_are_apart(place, redis_server):
     assert found(place("job", f"{url}?prefix=a"), ["id"]) == {"id": b"1"}
 
 
-def test_behind_sentinels(place, redis_sentinel):
-    hosts = ",".join(f"{host}:{port}" for host, port in redis_sentinel.addresses)
-    used(place, "job", f"redis+sentinel://{hosts}/{redis_sentinel.name}/0")
-
-
-def test_in_a_cluster(place, redis_cluster):
-    hosts = ",".join(f"{host}:{port}" for host, port in redis_cluster.addresses)
-    used(place, "job", f"redis+cluster://{hosts}")
+@pytest.mark.parametrize("servers", ["redis_sentinel", "redis_cluster"])
+def test_behind_sentinels_and_in_a_cluster(place, request, servers):
+    used(place, "job", request.getfixturevalue(servers).url)
 
 
 def test_in_a_file(place, tmp_path):

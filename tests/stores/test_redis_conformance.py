@@ -8,10 +8,6 @@ from paceline.stores.redis import RedisStore
 from paceline.testing import StoreConformance
 
 
-def hosts(addresses):
-    return ",".join(f"{host}:{port}" for host, port in addresses)
-
-
 class TestRedisStore(StoreConformance):
     @pytest.fixture
     def url(self, redis_server):
@@ -38,13 +34,13 @@ class TestRedisStore(StoreConformance):
 class TestRedisStoreWithSentinels(TestRedisStore):
     @pytest.fixture
     def url(self, redis_sentinel):
-        return f"redis+sentinel://{hosts(redis_sentinel.addresses)}/{redis_sentinel.name}/0"
+        return redis_sentinel.url
 
 
 class TestRedisStoreInACluster(TestRedisStore):
     @pytest.fixture
     def url(self, redis_cluster):
-        return f"redis+cluster://{hosts(redis_cluster.addresses)}"
+        return redis_cluster.url
 
     @pytest.mark.long("starts several processes, as test_two_processes_share of TestRedisStore does")
     def test_two_processes_share(self, request):

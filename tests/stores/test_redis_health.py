@@ -7,7 +7,6 @@ from contextlib import closing
 import pytest
 from click.testing import CliRunner
 from redis_servers import HOST, RedisServer
-from redis_servers import until as wait_until
 
 import paceline
 from paceline.cli.app import app
@@ -60,7 +59,7 @@ def test_the_log_and_the_doctor_name_eviction(master, caplog, tmp_path, monkeypa
 
 def test_a_replica_that_takes_writes_is_named(master, caplog, tmp_path, monkeypatch):
     with RedisServer(f"replicaof {HOST} {master.port}", "replica-read-only no") as replica:
-        wait_until(lambda: replica.ask("ROLE")[3] == "connected", "a replica that is up to date")
+        until(lambda: replica.ask("ROLE")[3] == "connected", "a replica that is up to date")
         with limiter_at(replica.url) as limiter:
             ask(limiter)
         (line,) = said(caplog)
@@ -122,11 +121,7 @@ def test_a_full_server_has_lost_nothing():
 
 
 def test_a_cluster_and_sentinels_are_looked_at_where_the_pool_is(redis_cluster, redis_sentinel):
-    doors = [
-        "redis+cluster://" + ",".join(f"{host}:{port}" for host, port in redis_cluster.addresses),
-        "redis+sentinel://" + ",".join(f"{h}:{p}" for h, p in redis_sentinel.addresses) + f"/{redis_sentinel.name}/0",
-    ]
-    for door in doors:
+    for door in (redis_cluster.url, redis_sentinel.url):
         with closing(RedisStore(door, timeout_s=5.0)) as store:
             assert [store.remarks(pool) for pool in "abcdef"] == [[]] * 6
             for node in (*redis_cluster.nodes, redis_sentinel.master):

@@ -1,16 +1,18 @@
 """The Redis store in a cluster and behind Sentinels."""
 
 import time
+from contextlib import contextmanager
 
 import pytest
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
-from redis_servers import sentinel, until
+from redis_servers import frozen, sentinel, url_of
 
 from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Message
 from paceline.stores.base import StoreError
 from paceline.stores.redis import RedisStore
+from waits import until
 
 QUOTAS = parse_quotas("3600 tokens/hour")
 MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
@@ -20,12 +22,17 @@ def message(number=1):
     return Message("a", number, QUOTAS, [-1], wants=[[10.0]])
 
 
-def hosts(servers):
-    return ",".join(f"127.0.0.1:{server.port}" for server in servers)
+@contextmanager
+def at_once(seconds):
+    """An exchange here fails, and in time."""
+    before = time.monotonic()
+    with pytest.raises(StoreError) as caught:
+        yield caught
+    assert time.monotonic() - before < seconds
 
 
 def test_cluster_has_each_pool_on_one_node(redis_cluster):
-    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=each", timeout_s=5.0)
+    store = RedisStore(f"{redis_cluster.url}?prefix=each", timeout_s=5.0)
     for number in (1, 2):
         for pool in range(20):
             assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
@@ -36,7 +43,7 @@ def test_cluster_has_each_pool_on_one_node(redis_cluster):
 
 
 def test_client_of_a_cluster(redis_cluster):
-    with RedisCluster.from_url(redis_cluster.url, socket_timeout=60) as client:
+    with RedisCluster.from_url(redis_cluster.nodes[0].url, socket_timeout=60) as client:
         store = RedisStore(client, timeout_s=5.0, prefix="client")
     for number in (1, 2):
         for pool in range(10):
@@ -46,7 +53,7 @@ def test_client_of_a_cluster(redis_cluster):
 
 
 def test_one_node_is_enough_to_find_the_others(redis_cluster):
-    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes[2:])}", timeout_s=5.0)
+    store = RedisStore(url_of("redis+cluster", redis_cluster.nodes[2:]), timeout_s=5.0)
     for pool in range(10):
         assert store.exchange(f"found {pool}", message()).grants
     store.close()
@@ -54,14 +61,14 @@ def test_one_node_is_enough_to_find_the_others(redis_cluster):
 
 def test_nodes_that_are_gone_are_passed_over(redis_cluster):
     gone = "127.0.0.1:1,no-such-host.invalid:1"
-    store = RedisStore(f"redis+cluster://{gone},{hosts(redis_cluster.nodes[:1])}", timeout_s=5.0)
+    store = RedisStore(f"redis+cluster://{gone},127.0.0.1:{redis_cluster.nodes[0].port}", timeout_s=5.0)
     for pool in range(10):
         assert store.exchange(f"passed over {pool}", message()).grants
     store.close()
 
 
 def test_key_that_moves_to_another_node(redis_cluster):
-    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=moves", timeout_s=5.0)
+    store = RedisStore(f"{redis_cluster.url}?prefix=moves", timeout_s=5.0)
     store.exchange("here", message())
     here, there = sorted(redis_cluster.nodes, key=lambda node: -len(node.ask("KEYS", "paceline:3:{moves/*}")))[:2]
     slot, home = here.ask("CLUSTER", "KEYSLOT", store.key("here")), here.ask("CLUSTER", "MYID")
@@ -81,7 +88,7 @@ def test_key_that_moves_to_another_node(redis_cluster):
 
 
 def test_node_of_a_cluster_is_no_server_of_its_own(redis_cluster):
-    store = RedisStore(f"redis://{hosts(redis_cluster.nodes[:1])}", timeout_s=5.0)
+    store = RedisStore(url_of("redis", redis_cluster.nodes[:1]), timeout_s=5.0)
     said = [error for pool in range(20) if (error := failure(store, f"pool {pool}"))]
     assert 0 < len(said) < 20
     assert all("write redis+cluster://" in error for error in said)
@@ -97,41 +104,29 @@ def failure(store, pool):
 
 
 def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster):
-    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=frozen", timeout_s=0.3)
+    store = RedisStore(f"{redis_cluster.url}?prefix=frozen", timeout_s=0.3)
     pools = [f"pool {n}" for n in range(20)]
     for pool in pools:
         store.exchange(pool, message(1))
     lost = redis_cluster.nodes[1]
     of_lost = {key[:-1].rpartition("/")[2] for key in lost.ask("KEYS", "paceline:3:{frozen/*}")}
-    lost.freeze()
-    try:
+    with frozen(lost):
         for pool in sorted(of_lost)[:2]:
-            before = time.monotonic()
-            with pytest.raises(StoreError):
+            with at_once(0.3 + MARGIN_S):
                 store.exchange(pool, message(2))
-            assert time.monotonic() - before < 0.3 + MARGIN_S
         for pool in set(pools) - of_lost:
             assert store.exchange(pool, message(2)).standings[0].charged == 20
-    finally:
-        lost.thaw()
     for pool in of_lost:
         until(lambda pool=pool: works(store, pool), "the thawed node")
     store.close()
 
 
 def test_frozen_cluster_is_an_error_in_time(redis_cluster):
-    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}", timeout_s=1.0)
-    for node in redis_cluster.nodes:
-        node.freeze()
-    before = time.monotonic()
-    try:
-        with pytest.raises(StoreError, match="overloaded or stopped"):
-            store.exchange("pool", message())
-        assert time.monotonic() - before < 2.9  # one timeout, not one for each node
-    finally:
-        for node in redis_cluster.nodes:
-            node.thaw()
-        store.close()
+    store = RedisStore(redis_cluster.url, timeout_s=1.0)
+    with frozen(*redis_cluster.nodes), at_once(2.9) as caught:  # one timeout, not one for each node
+        store.exchange("pool", message())
+    assert "overloaded or stopped" in str(caught.value)
+    store.close()
 
 
 def works(store, pool):
@@ -144,7 +139,7 @@ def works(store, pool):
 @pytest.mark.long("a real failover")
 def test_sentinels_lead_to_the_new_master():
     with sentinel() as group:
-        store = RedisStore(f"redis+sentinel://{hosts(group.sentinels)}/{group.name}/0", timeout_s=1.0)
+        store = RedisStore(group.url, timeout_s=1.0)
         assert store.exchange("pool", message(1)).standings[0].charged == 10
         with group.master.client() as client:  # WAIT counts the writes of its own connection, and all before them
             client.set("written", 1)
@@ -159,39 +154,23 @@ def test_sentinels_lead_to_the_new_master():
 def test_client_of_sentinels(redis_sentinel):
     client = Sentinel(redis_sentinel.addresses, socket_timeout=60).master_for(redis_sentinel.name, db=1)
     store = RedisStore(client, timeout_s=1.0, prefix="client")
-    assert store.url == f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/{redis_sentinel.name}/1"
+    assert store.url == redis_sentinel.url.removesuffix("0") + "1"
     assert store.exchange("pool", message()).standings[0].charged == 10
     store.close()
-    for server in redis_sentinel.sentinels:
-        server.freeze()
-    before = time.monotonic()
-    try:
-        with pytest.raises(StoreError):
-            store.exchange("pool", message(2))
-        assert time.monotonic() - before < 1.0 + MARGIN_S
-    finally:
-        for server in redis_sentinel.sentinels:
-            server.thaw()
+    with frozen(*redis_sentinel.sentinels), at_once(1.0 + MARGIN_S):
+        store.exchange("pool", message(2))
     store.close()
 
 
 def test_sentinels_do_not_know_the_master(redis_sentinel):
-    store = RedisStore(f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/nobody", timeout_s=1.0)
+    store = RedisStore(url_of("redis+sentinel", redis_sentinel.sentinels, "/nobody"), timeout_s=1.0)
     with pytest.raises(StoreError, match=r"'nobody'.*check the name of the master"):
         store.exchange("pool", message())
     store.close()
 
 
 def test_sentinels_that_are_silent(redis_sentinel):
-    store = RedisStore(f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/{redis_sentinel.name}", timeout_s=0.3)
-    for server in redis_sentinel.sentinels:
-        server.freeze()
-    before = time.monotonic()
-    try:
-        with pytest.raises(StoreError):
-            store.exchange("pool", message())
-        assert time.monotonic() - before < 0.3 + MARGIN_S
-    finally:
-        for server in redis_sentinel.sentinels:
-            server.thaw()
-        store.close()
+    store = RedisStore(redis_sentinel.url, timeout_s=0.3)
+    with frozen(*redis_sentinel.sentinels), at_once(0.3 + MARGIN_S):
+        store.exchange("pool", message())
+    store.close()

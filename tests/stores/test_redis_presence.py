@@ -87,7 +87,7 @@ def test_a_user_without_the_rights_has_no_subscription_and_no_error_and_is_told_
 
 
 def test_it_is_seen_by_the_node_of_a_cluster_that_has_the_pool(redis_cluster):
-    store = RedisStore(redis_cluster.url.replace("redis:", "redis+cluster:"))
+    store = RedisStore(redis_cluster.url)
     for number, pool in enumerate(["a", "b", "c", "d", "e"]):
         store.exchange(pool, Message(f"p{number}", 1, QUOTAS, [-1]))
     for number, pool in enumerate(["a", "b", "c", "d", "e"]):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from redis_servers import RedisServer, until
+from redis_servers import RedisServer
 
 import paceline
 from paceline.batch import job, notes
@@ -27,6 +27,7 @@ from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.stores import open_store
 from paceline.stores.notes import KEEP_S, SQLiteNotes, notes_beside
+from waits import until
 
 FAST = "60k requests/min, 60M tokens/min"
 PROMPT, KEY = "what is the secret of the house?", "sk-the-key"
@@ -420,13 +421,11 @@ class TestWhere:
             assert "jobs" in self.shown(server.url)
 
     def test_behind_sentinels(self, redis_sentinel):
-        hosts = ",".join(f"{host}:{port}" for host, port in redis_sentinel.addresses)
-        assert "jobs" in self.shown(f"redis+sentinel://{hosts}/{redis_sentinel.name}/0")
+        assert "jobs" in self.shown(redis_sentinel.url)
 
     def test_in_a_cluster(self, redis_cluster):
-        hosts = ",".join(f"{host}:{port}" for host, port in redis_cluster.addresses)
         for prefix in ("a", "b", "c", "d"):  # on several nodes
-            assert "jobs" in self.shown(f"redis+cluster://{hosts}?prefix={prefix}")
+            assert "jobs" in self.shown(f"{redis_cluster.url}?prefix={prefix}")
 
     def test_old_notes_are_forgotten(self, redis_server):
         put(redis_server.url, a_note(), a_note(shard=2))

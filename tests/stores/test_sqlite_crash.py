@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from crew import BOUND_S, end, forks, receive
-from redis_servers import until
 from test_sqlite_store import charged, take
 from worker import AMPLE, take_until_killed
 
 from paceline.stores import StoreError, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from systems import unless_wine
+from waits import until
 
 WORKERS, KILLS = 4, 16
 KILLED = -getattr(signal, "SIGKILL", signal.SIGTERM)  # as multiprocessing tells of a process that Windows has ended

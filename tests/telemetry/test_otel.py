@@ -13,7 +13,7 @@ import paceline
 from paceline.config import Config
 from paceline.gateway.server import ProcessSettings
 from paceline.telemetry import otel
-from paceline.testing import run_virtual
+from virtual_time import virtual
 
 
 @pytest.fixture
@@ -36,28 +36,24 @@ def points(reader):
     }
 
 
-def test_waits_usage_and_refusals(received):
+@virtual
+async def test_waits_usage_and_refusals(clock, received):
     meters, tracers, reader, exporter = received
-
-    async def main(clock):
-        listener = otel.Listener(meters, tracers)
-        limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min burst 3"}, clock=clock, events=listener)
-        otel.watch(limiter, meters)
-        tracer = tracers.get_tracer("program")
-        with tracer.start_as_current_span("work"):
-            for answer in [{"input_tokens": 80, "output_tokens": 7}] * 5:  # the provider charges 10 of output
-                async with limiter.acquire("openai/gpt-5", input_tokens=100, output_tokens=10) as permit:
-                    permit.settle(answer)
-            async with limiter.acquire("openai/gpt-5") as permit:
-                permit.refused(retry_after_s=30.0)
-        with paceline.lane("second"):
-            waits = asyncio.ensure_future(limiter.acquire("openai/gpt-5")._wait_async())
-        await asyncio.sleep(0.1)
-        found = points(reader)
-        waits.cancel()
-        return found
-
-    found = run_virtual(main)
+    listener = otel.Listener(meters, tracers)
+    limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min burst 3"}, clock=clock, events=listener)
+    otel.watch(limiter, meters)
+    tracer = tracers.get_tracer("program")
+    with tracer.start_as_current_span("work"):
+        for answer in [{"input_tokens": 80, "output_tokens": 7}] * 5:  # the provider charges 10 of output
+            async with limiter.acquire("openai/gpt-5", input_tokens=100, output_tokens=10) as permit:
+                permit.settle(answer)
+        async with limiter.acquire("openai/gpt-5") as permit:
+            permit.refused(retry_after_s=30.0)
+    with paceline.lane("second"):
+        waits = asyncio.ensure_future(limiter.acquire("openai/gpt-5")._wait_async())
+    await asyncio.sleep(0.1)
+    found = points(reader)
+    waits.cancel()
     spans = exporter.get_finished_spans()
     work = next(span for span in spans if span.name == "work")
     waits = [span for span in spans if span.name == "paceline.wait"]
@@ -85,14 +81,12 @@ def test_waits_usage_and_refusals(received):
     assert 29 < found["paceline.cool_down"][0].value <= 30
 
 
-def test_without_an_sdk_nothing_happens():
-    async def main(clock):
-        limiter = paceline.Limiter({"jobs": "60 requests/min burst 3"}, clock=clock, events=otel.Listener())
-        otel.watch(limiter)
-        for _ in range(5):
-            (await limiter.acquire("jobs")).settle()
-
-    run_virtual(main)
+@virtual
+async def test_without_an_sdk_nothing_happens(clock):
+    limiter = paceline.Limiter({"jobs": "60 requests/min burst 3"}, clock=clock, events=otel.Listener())
+    otel.watch(limiter)
+    for _ in range(5):
+        (await limiter.acquire("jobs")).settle()
 
 
 def test_several_limiters_are_watched(received):

@@ -18,6 +18,7 @@ from paceline.core.results import SettingsError
 from paceline.telemetry import history, prometheus
 from paceline.telemetry.history import Recorder
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 
 
 def ask(app, path, *, accept=b"*/*", method="GET", query=b"", headers=(), root=""):
@@ -38,17 +39,7 @@ def limiter():
 
 
 class TestRoutes:
-    @pytest.mark.parametrize(
-        "path", ["/status", "/status/", "/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"]
-    )
-    def test_the_status(self, limiter, path):
-        code, headers, body = ask(paceline.status_app(limiter), path)
-        assert (code, headers[b"cache-control"]) == (200, b"no-store")
-        assert json.loads(body) == limiter.status()
-
-    @pytest.mark.parametrize("path", ["/status/openai/gpt-5", "/api/v1/rate-limits/status/openai/gpt-5/"])
-    def test_a_pool(self, limiter, path):
-        assert json.loads(ask(paceline.status_app(limiter), path)[2])["waiting"] == 0
+    """Those of the status alone are in pacing/test_status.py."""
 
     def test_when_headers_last_stated_a_quota(self):
         limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min, 10k tokens/min"}, clock=(clock := ManualClock()))
@@ -90,10 +81,6 @@ class TestRoutes:
     def test_nothing_else(self, limiter, path):
         assert ask(paceline.status_app(limiter), path)[0] == 404
 
-    def test_it_is_only_read(self, limiter):
-        assert ask(paceline.status_app(limiter), "/status", method="POST")[0] == 405
-        assert ask(paceline.status_app(limiter), "/status", method="HEAD")[2] == b""
-
     def test_the_page_loads_nothing_from_elsewhere(self):
         text = ask(paceline.status_app(SimpleNamespace(status=dict)), "/", accept=b"text/html")[2].decode()
         script = ask(paceline.status_app(SimpleNamespace(status=dict)), "/assets/page.js")[2].decode()
@@ -116,19 +103,16 @@ class TestKey:
 
 
 class TestHistory:
-    def test_of_a_limiter(self):
-        async def main(clock):
-            limiter = paceline.Limiter({"jobs": "60 requests/min burst 10"}, clock=clock)
-            recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
-            limiter.pacer.pools.scheduler("jobs")
-            recorder.sample()
-            for _ in range(5):
-                (await limiter.acquire("jobs")).settle()
-            await asyncio.sleep(1)
-            recorder.sample()
-            return recorder
-
-        recorder = run_virtual(main)
+    @virtual
+    async def test_of_a_limiter(self, clock):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 10"}, clock=clock)
+        recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
+        limiter.pacer.pools.scheduler("jobs")
+        recorder.sample()
+        for _ in range(5):
+            (await limiter.acquire("jobs")).settle()
+        await asyncio.sleep(1)
+        recorder.sample()
         pool = recorder.document()["pools"]["jobs"]
         assert pool["granted"] == [0, 5]
         assert pool["waiting"] == pool["refused"] == [0, 0]
@@ -349,22 +333,20 @@ class TestMetrics:
         limiter.close()
         assert found["paceline_store_up"].samples == []
 
-    def test_lanes_are_bounded(self, limiter):
-        async def main(clock):
-            limiter = paceline.Limiter({"jobs": "60 requests/min"}, clock=clock)
-            tasks = []
-            for number in range(300):
-                with paceline.lane(f"lane_{number}"):
-                    tasks.append(asyncio.ensure_future(limiter.acquire("jobs")._wait_async()))
-            await asyncio.sleep(0)
-            from paceline.telemetry.prometheus import exposition
+    @virtual
+    async def test_lanes_are_bounded(self, clock, limiter):
+        limiter = paceline.Limiter({"jobs": "60 requests/min"}, clock=clock)
+        tasks = []
+        for number in range(300):
+            with paceline.lane(f"lane_{number}"):
+                tasks.append(asyncio.ensure_future(limiter.acquire("jobs")._wait_async()))
+        await asyncio.sleep(0)
+        from paceline.telemetry.prometheus import exposition
 
-            found = exposition(limiter.status())
-            for task in tasks:
-                task.cancel()
-            return found
-
-        lines = [line for line in run_virtual(main).decode().splitlines() if line.startswith("paceline_lane_waiting{")]
+        found = exposition(limiter.status())
+        for task in tasks:
+            task.cancel()
+        lines = [line for line in found.decode().splitlines() if line.startswith("paceline_lane_waiting{")]
         assert len(lines) == 101
         waiting = sum(float(line.rpartition(" ")[2]) for line in lines)
         assert waiting == float(next(line for line in lines if 'lane="other"' in line).rpartition(" ")[2]) + 100
