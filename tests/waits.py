@@ -31,3 +31,11 @@ def join(thread: threading.Thread):
     thread.join(BOUND_S)
     where = "".join(format_stack(sys._current_frames().get(thread.ident))) if thread.is_alive() else ""
     assert not where, f"the thread {thread.name} goes on:\n{where}"
+
+
+def run_all(threads):
+    """Start them all, and wait for their ends."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        join(thread)

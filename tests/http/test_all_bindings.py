@@ -14,7 +14,7 @@ import urllib3
 from aiohttp.abc import AbstractResolver
 
 import paceline
-from waits import join
+from waits import run_all
 
 NARROW = ["100k requests/min", "4M tokens/min", "4 concurrency"]
 """Of requests that are not paced together, most are refused."""
@@ -88,10 +88,7 @@ def crowd(url, stray=None):
 
         threads = [threading.Thread(target=call, args=(send, body)) for send in senders(opened) for body in BODIES]
         threads.append(threading.Thread(target=asyncio.run, args=(main(),)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            join(thread)
+        run_all(threads)
     return statuses
 
 

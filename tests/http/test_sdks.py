@@ -12,7 +12,6 @@ import pytest
 
 import paceline
 from paceline.http import pace_transport
-from paceline.testing import ManualClock
 from waits import BOUND_S, join, soon
 
 OPENAI_LIMITS = ["6000 requests/min", "4M tokens/min"]
@@ -142,10 +141,9 @@ async def test_a_stream_left_early_keeps_its_charge_and_closes_its_permit(world,
     assert status["counts"] == {"granted": 1, "settled": 1}
 
 
-async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live(paceline_emulator):
+async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live(clock, paceline_emulator):
     """Cancelled between two chunks, an SDK leaves its stream open until the garbage collector comes."""
     world = paceline_emulator(limits={"gpt-5": ",".join(OPENAI_LIMITS)}, latency_per_token_s=0.002)
-    clock = ManualClock()
     limiter = paceline.Limiter({"openai/*": [*OPENAI_LIMITS, "1 concurrency"]}, ttl_s=30, clock=clock)
     kept = []
     async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:

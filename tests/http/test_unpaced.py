@@ -349,6 +349,7 @@ def test_a_unit_that_is_charged_by_hand_is_not_named():
         assert warned({}, (f"{OPENAI}/chat/completions", CHAT), limiter=limiter) == []
 
 
+AGAIN = pytest.mark.long("starts a process again")
 PROGRAM = """
 import logging, os, sys, httpx2, paceline
 from paceline.http import pace_transport
@@ -362,11 +363,11 @@ post = lambda path: client.post(f"https://api.openai.com/v1/{path}", json={})
 @pytest.mark.parametrize(
     ("script", "last"),
     [
-        ("", ""),
-        ("post('videos')", ""),  # that one has been said
+        pytest.param("", "", marks=AGAIN),
+        pytest.param("post('videos')", "", marks=AGAIN),  # that one has been said
         ("for _ in range(3): post('videos')", "requests that went past the limiter: 3 times POST api.openai.com/v1/videos"),
         ("post('videos'); post('videos'); os._exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos"),
-        ("post('videos'); post('videos'); sys.exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos"),
+        pytest.param("post('videos'); post('videos'); sys.exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos", marks=AGAIN),
     ],
     ids=["nothing", "one", "three", "a child", "a child that ends like a program"],
 )  # fmt: skip
@@ -400,12 +401,12 @@ def by_requests():
 @pytest.mark.parametrize(
     ("script", "past"),
     [
-        ("", ""),
+        pytest.param("", "", marks=AGAIN),
         ("send('files'); send('batches')", ""),  # nothing is generated there
-        ("with limiter.acquire('openai/m'): send('responses')", ""),
+        pytest.param("with limiter.acquire('openai/m'): send('responses')", "", marks=AGAIN),
         ("import httpx2; limiter.attach(httpx2.Client()); send('responses')", "1 to api.openai.com"),  # another client
         ("[send('responses') for _ in range(3)]; by_requests()", "3 to api.openai.com, 1 to api.anthropic.com"),
-        ("with paceline.instrument(limiter): send('responses')", ""),
+        pytest.param("with paceline.instrument(limiter): send('responses')", "", marks=AGAIN),
         ("send('responses'); sys.exit(0) if os.fork() == 0 else os.wait()", "1 to api.openai.com"),
     ],
     ids=["nothing", "management", "by hand", "another client", "past", "instrumented", "a child"],

@@ -442,9 +442,8 @@ def test_a_name_that_nobody_knows():
         Call().limiter.attempts("other", requets=1)
 
 
-def test_a_block_that_reports_the_refusal_itself_is_repeated():
+def test_a_block_that_reports_the_refusal_itself_is_repeated(clock):
     """As of a gRPC call, whose exception is not an SDK's."""
-    clock = ManualClock()
 
     async def main(times):
         limiter = paceline.Limiter({POOL: "600 requests/min"}, clock=clock, headroom_s=0.1, retry=RETRY)

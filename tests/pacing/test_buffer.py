@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from virtual_time import virtual
-from waits import join
+from waits import run_all
 
 
 def items(buffer):
@@ -66,7 +66,6 @@ async def test_a_pipeline_is_neither_starved_nor_flooded(clock):
     assert items(buffer) == 0
 
 
-@virtual
 async def test_it_fills_up_to_high_and_again_below_low_in_the_order_of_arrival():
     buffer, order, ends = paceline.Buffer(low=2, high=4), [], [asyncio.Event() for _ in range(9)]
     tasks = [asyncio.create_task(taken(buffer, order, name, end)) for name, end in enumerate(ends)]
@@ -88,7 +87,6 @@ async def test_it_fills_up_to_high_and_again_below_low_in_the_order_of_arrival()
     assert buffer.status()["items"] == buffer.status()["waiting"] == 0
 
 
-@virtual
 async def test_equal_watermarks_replace_each_item_at_once():
     buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
     first = asyncio.create_task(taken(buffer, order, "first", end))
@@ -102,7 +100,6 @@ async def test_equal_watermarks_replace_each_item_at_once():
 
 
 @pytest.mark.parametrize("when", ["waiting", "just after", "inside"])
-@virtual
 async def test_a_cancelled_item_leaves(when):
     buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
     first = asyncio.create_task(taken(buffer, order, "first", end))
@@ -168,10 +165,7 @@ def test_threads_and_loops_share_it():
         await asyncio.gather(*[task() for _ in range(10)])
 
     threads = [threading.Thread(target=work, daemon=True) for work in (plain, plain, lambda: asyncio.run(loop()))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert len(most) == 200
     assert max(most) <= 5
     assert items(buffer) == 0

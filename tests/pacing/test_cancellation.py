@@ -152,8 +152,7 @@ async def test_all_of_a_crowd_at_once(clock):
 
 
 @pytest.mark.parametrize("granted", [False, True], ids=["before the grant", "after the grant"])
-def test_a_thread_that_is_interrupted(monkeypatch, granted):
-    clock = ManualClock()
+def test_a_thread_that_is_interrupted(clock, monkeypatch, granted):
     limiter = limiter_of(clock)
     limiter.acquire("jobs", tokens=100).wait().settle()
 
@@ -222,8 +221,7 @@ class TestALoopThatIsClosed:
         assert granted[0].waited_s == 1
         assert all(not task.done() for task in tasks)
 
-    def test_its_waiters_refuse_no_try_and_are_not_shown(self):
-        clock = ManualClock()
+    def test_its_waiters_refuse_no_try_and_are_not_shown(self, clock):
         limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
         limiter.acquire("jobs", tokens=100).wait().settle()
         left = [self.thousand_ghosts(clock, limiter)]
@@ -266,9 +264,8 @@ class TestALoopThatIsClosed:
         join(thread)
         return made
 
-    def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, monkeypatch):
+    def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, clock, monkeypatch):
         # The collector may run anywhere, also while this thread holds the pool's lock; it closes the coroutine.
-        clock = ManualClock()
         limiter = limiter_of(clock)
         limiter.acquire("jobs").wait().settle()
         left = [self.left_behind(clock, limiter)]

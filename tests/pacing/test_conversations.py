@@ -56,8 +56,7 @@ def test_stated_turns_teach_what_follow_ups_add_and_nothing_of_other_conversatio
     assert reserved(limiter, "run-18") == 1_100
 
 
-def test_a_turn_whose_prompt_is_cached_goes_first():
-    clock = ManualClock()
+def test_a_turn_whose_prompt_is_cached_goes_first(clock):
     limiter = limiter_of(clock)
     turn(limiter, "run-17", 10_000)
     while permit := limiter.try_acquire(POOL, input_tokens=1_000):
@@ -76,8 +75,7 @@ def test_a_turn_whose_prompt_is_cached_goes_first():
     assert 290 < row["lost_in_s"] < 300
 
 
-def test_after_a_refusal_the_whole_prompt_is_reserved():
-    clock = ManualClock()
+def test_after_a_refusal_the_whole_prompt_is_reserved(clock):
     limiter = limiter_of(clock)
     for _ in range(10):
         turn(limiter, "run-17", 1_000, read=1_000)
@@ -125,8 +123,7 @@ def test_invalid_arguments(options, said):
         limiter_of(ManualClock()).acquire(POOL, input_tokens=1, **options)
 
 
-def test_a_group_stays_with_the_member_that_has_the_prompt():
-    clock = ManualClock()
+def test_a_group_stays_with_the_member_that_has_the_prompt(clock):
     group = paceline.Group({name: (limiter_of(clock), POOL) for name in ("eu", "us")})
     members = []
     for _ in range(6):
@@ -142,8 +139,7 @@ def test_a_group_stays_with_the_member_that_has_the_prompt():
     assert set(others) == {"eu", "us"}
 
 
-def test_an_hour_of_late_follow_ups_is_worth_a_line(caplog):
-    clock = ManualClock()
+def test_an_hour_of_late_follow_ups_is_worth_a_line(clock, caplog):
     limiter = limiter_of(clock)
     with caplog.at_level(logging.WARNING, "paceline"):
         for _ in range(11):

@@ -16,7 +16,7 @@ from paceline.pacing.events import Event
 from paceline.testing import ManualClock
 from paceline.testing.clock import START_S
 from virtual_time import virtual
-from waits import join, until
+from waits import join, run_all, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
 
@@ -154,10 +154,7 @@ class TestWhereItIsTold:
                 permit.cancel()
 
             threads = [threading.Thread(target=close, daemon=True) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                join(thread)
+            run_all(threads)
         assert len(heard) == 100
         assert heard.kinds.count("acquired") == 50
 

@@ -79,14 +79,12 @@ async def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back(c
         assert regions.rate(start_s + 120, start_s + 180, member) >= 0.98 * 500
 
 
-def test_weights_decide_where_all_are_free():
-    clock = ManualClock()
+def test_weights_decide_where_all_are_free(clock):
     group, _ = group_of(clock, {"a": "10k requests/min", "b": "10k requests/min"}, weights={"a": 3})
     assert Counter(group.acquire().wait()[0] for _ in range(40)) == {"a": 30, "b": 10}
 
 
-def test_in_order_the_second_is_used_when_the_first_is_full():
-    clock = ManualClock()
+def test_in_order_the_second_is_used_when_the_first_is_full(clock):
     group, _ = group_of(clock, {"own": "60 requests/min burst 10", "more": "6000 requests/min"}, in_order=True)
     taken = Counter(group.acquire().wait()[0] for _ in range(30))
     assert taken["own"] in (9, 10)  # less the headroom
@@ -94,8 +92,7 @@ def test_in_order_the_second_is_used_when_the_first_is_full():
     assert [group.acquire().wait()[0] for _ in range(4)] == ["own"] * 4
 
 
-def test_a_conversation_stays_where_it_is():
-    clock = ManualClock()
+def test_a_conversation_stays_where_it_is(clock):
     names = ["a", "b", "c"]
     group, _ = group_of(clock, dict.fromkeys(names, "6000 requests/min"))
     keys = [f"conversation {n}" for n in range(60)]
@@ -107,16 +104,14 @@ def test_a_conversation_stays_where_it_is():
     assert moved == {key for key in keys if first[key] == "c"}
 
 
-def test_a_conversation_moves_when_its_member_is_much_later():
-    clock = ManualClock()
+def test_a_conversation_moves_when_its_member_is_much_later(clock):
     group, limiters = group_of(clock, {"a": "60 requests/min burst 10", "b": "60 requests/min burst 10"})
     home, _ = group.acquire(sticky="x").wait()
     limiters[home].pacer.pools.scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
     assert group.acquire(sticky="x").wait()[0] != home
 
 
-def test_a_member_without_money_is_left_out():
-    clock = ManualClock()
+def test_a_member_without_money_is_left_out(clock):
     group, limiters = group_of(clock, {"a": QUOTA, "b": QUOTA})
     permit = limiters["a"].acquire("jobs").wait()
     permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
@@ -124,16 +119,14 @@ def test_a_member_without_money_is_left_out():
     assert {group.acquire().wait()[0] for _ in range(10)} == {"b"}
 
 
-def test_a_request_that_fits_nowhere():
-    clock = ManualClock()
+def test_a_request_that_fits_nowhere(clock):
     group, _ = group_of(clock, {"a": "100 tokens/min", "b": "200 tokens/min"})
     assert group.acquire(tokens=150).wait()[0] == "b"
     with pytest.raises(paceline.NeverFitsError):
         group.acquire(tokens=250).wait()
 
 
-def test_a_timeout_is_for_all_members():
-    clock = ManualClock()
+def test_a_timeout_is_for_all_members(clock):
     group, limiters = group_of(clock, {"a": QUOTA, "b": QUOTA})
     for limiter in limiters.values():
         limiter.pacer.pools.scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)

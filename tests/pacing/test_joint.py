@@ -24,7 +24,7 @@ from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
-from waits import join
+from waits import run_all
 
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
 
@@ -195,8 +195,7 @@ class TestTogether:
         with pytest.raises(AcquireTimeoutError, match="1 concurrency of openai/in flight would allow it"):
             run_virtual(main)
 
-    def test_slots_of_its_own(self):
-        clock = ManualClock()
+    def test_slots_of_its_own(self, clock):
         limiter = limiter_of(clock, {"openai/a, openai/b": "2 concurrency"})
         held = [limiter.try_acquire(f"openai/{model}") for model in "ab"]
         later = limiter.try_acquire("openai/a")
@@ -416,9 +415,6 @@ def test_threads():
 
     threads = [threading.Thread(target=work, args=(model,)) for model in "abc"]
     began_s = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert (counts, spent(limiter), pool_of(limiter)["in_flight"]) == ({"a": 10, "b": 10, "c": 10}, [30], 0)
     assert time.monotonic() - began_s >= 0.19

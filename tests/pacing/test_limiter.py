@@ -60,8 +60,7 @@ class TestAcquire:
         limiter.acquire("jobs")
         assert status(limiter)["counts"] == {}
 
-    def test_a_thread_waits_until_the_clock_says_so(self):
-        clock = ManualClock()
+    def test_a_thread_waits_until_the_clock_says_so(self, clock):
         limiter, granted = jobs(clock), []
         limiter.acquire("jobs").wait()
 
@@ -203,8 +202,7 @@ class TestErrors:
 
 
 class TestTryAcquire:
-    def test_a_permit_or_when_to_ask_again(self):
-        clock = ManualClock()
+    def test_a_permit_or_when_to_ask_again(self, clock):
         limiter = jobs(clock)
         assert isinstance(limiter.try_acquire("jobs"), Permit)
         assert limiter.try_acquire("jobs") == Later(1.0, "60 requests/min burst 2")

@@ -19,7 +19,7 @@ from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.shared.messages import Message
 from paceline.stores import StoreError
 from paceline.stores.sqlite import SQLiteStore
-from waits import BOUND_S, join, until
+from waits import BOUND_S, run_all, until
 
 FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred requests a second
 
@@ -353,8 +353,5 @@ def test_threads_that_start_the_courier_at_once_start_one(world):
         limiter.acquire("jobs", tokens=0).wait().settle()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert len(store_threads()) == 1

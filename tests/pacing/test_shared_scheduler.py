@@ -15,7 +15,7 @@ from paceline.core.results import NeverFits
 from paceline.pacing import scheduler as scheduler_module
 from paceline.pacing.permit import Later, Permit
 from paceline.stores.memory import MemoryStore
-from waits import BOUND_S, join, soon, until
+from waits import BOUND_S, run_all, soon, until
 
 LOOPS, TASKS, THREADS, EACH = 2, 20, 3, 4
 RATE, BURST = 500, 50
@@ -168,10 +168,7 @@ def test_loops_threads_and_two_limiters_share_one_promise():
     threads = [
         threading.Thread(target=guarded, args=(work, limiter), daemon=True) for work in works for limiter in limiters
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert errors == []
     assert not any(thread.is_alive() for thread in threads)
     total = 2 * (LOOPS + THREADS) * TASKS * EACH

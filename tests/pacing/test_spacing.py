@@ -15,7 +15,7 @@ from grids import WORLD
 from paceline.core.quota import NS
 from paceline.emulator.rules import BucketRule
 from virtual_time import virtual
-from waits import join
+from waits import run_all
 
 STEP_S = 0.05
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
@@ -147,10 +147,7 @@ def test_in_threads():
                     at_ns.append(permit.reservation.granted_ns)
 
     threads = [threading.Thread(target=work, args=[name]) for name in OPENAI]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert len(at_ns) == 30
     assert min(b - a for a, b in pairwise(sorted(at_ns))) >= 0.002 * NS
 

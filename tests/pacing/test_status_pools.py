@@ -26,8 +26,7 @@ def pool_of(limiter, name="jobs"):
 
 
 class TestReset:
-    def test_a_bucket_is_full_when_all_has_come_back(self):
-        clock = ManualClock()
+    def test_a_bucket_is_full_when_all_has_come_back(self, clock):
         limiter = limiter_of("60 requests/min", "600 tokens/min", clock=clock)
         assert [quota["reset_s"] for quota in pool_of(limiter)["quotas"]] == [0, 0]
         limiter.try_acquire("jobs", tokens=90).settle(tokens=100)
@@ -45,8 +44,7 @@ class TestReset:
         assert pool_of(limiter)["quotas"][0]["reset_s"] == 0
 
     @pytest.mark.parametrize("rule", ["sliding", "window"])
-    def test_what_is_spread_is_full_when_its_last_charge_has_left(self, rule):
-        clock = ManualClock()
+    def test_what_is_spread_is_full_when_its_last_charge_has_left(self, clock, rule):
         limiter = limiter_of(f"60 requests/min {rule}", clock=clock)
         limiter.try_acquire("jobs").settle()
         clock.advance(20)
@@ -157,8 +155,7 @@ class TestResets:
         limiter = limiter_of(quota)
         assert pool_of(limiter)["quotas"][0]["resets_at"] == at
 
-    def test_it_moves_on(self):
-        clock = ManualClock()
+    def test_it_moves_on(self, clock):
         limiter = limiter_of("100 requests/day window utc", clock=clock)
         limiter.try_acquire("jobs").settle()
         clock.advance(86_400)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import paceline
-from waits import join, until
+from waits import join, run_all, until
 
 LOOPS, TASKS, THREADS, EACH = 3, 30, 4, 4
 RATE, BURST = 500, 50
@@ -39,10 +39,7 @@ def test_loops_and_threads_share_one_promise():
 
     works = [lambda: asyncio.run(loop())] * LOOPS + [plain] * THREADS
     threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert errors == []
     assert not any(thread.is_alive() for thread in threads)
     total = LOOPS * TASKS * EACH + THREADS * (TASKS // 3) * EACH

@@ -16,7 +16,7 @@ from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.planner.logs import work_of
 from paceline.testing import Emulator
-from waits import join
+from waits import run_all
 
 PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
 
@@ -113,10 +113,7 @@ class TestHeld:
             limiter.attach(client, provider="openai")
             asked = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 200}
             threads = [threading.Thread(target=client.chat.completions.create, kwargs=asked) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                join(thread)
+            run_all(threads)
             assert emulator.tally()["refused"] == {}
         found = lines(log)
         assert [line["status"] for line in found] == [200] * 4

@@ -1,7 +1,4 @@
-"""A server that counts requests by a rule of its own and states the instant of its reset, before an attached client.
-
-``python -m tests.simulation.stated`` prints the time, as a share of the ideal, and the refusals in each world.
-"""
+"""A server that counts requests by a rule of its own and states the instant of its reset, before an attached client."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import random
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import formatdate
-from itertools import product
 
 import httpx2
 
@@ -188,22 +184,3 @@ def run(
         return run_virtual(main)
     finally:
         random.setstate(state)
-
-
-def table() -> None:
-    """Print all worlds."""
-    for told, form in product(TOLD, FORMS):
-        cells = []
-        for offset_s in OFFSETS_S:
-            outcome = run(Server(form=form, offset_s=offset_s), TOLD[told])
-            cells.append(f"{outcome.took_s:6.1f} s {outcome.share:.2f} {outcome.refused:3}")
-        print(f"{told:9} {form:8}", *cells, sep=" | ", flush=True)
-    for rule, form in product(("first", "oldest", "newest", "bucket"), ("epoch", "seconds")):
-        outcomes = [run(Server(rule=rule, form=form), TOLD[told]) for told in TOLD]
-        print(
-            f"{rule:9} {form:8}", *(f"{one.took_s:6.1f} s {one.refused:3}" for one in outcomes), sep=" | ", flush=True
-        )
-
-
-if __name__ == "__main__":
-    table()

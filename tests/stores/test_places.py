@@ -11,7 +11,7 @@ from paceline.core.results import QuotaError, StoreError
 from paceline.data import places
 from paceline.data.places import Claim, FilePlace, open_place
 from paceline.stores.entries import EntryFile
-from waits import join, until
+from waits import run_all, until
 
 ANSWERS = {f"id {n}/0a": bytes([n]) * 1_000 for n in range(60)}
 
@@ -32,10 +32,7 @@ def used(place, name, url):
     """Write from several threads, and read with another one; claim from two."""
     first, second = place(name, url), place(name, url)
     threads = [threading.Thread(target=first.write, args=entry) for entry in ANSWERS.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     first.write("id 0/0a", ANSWERS["id 0/0a"])  # again
     assert found(second, [*ANSWERS, "another"]) == ANSWERS
     assert found(place(f"{name}-2", url), ANSWERS) == {}
@@ -58,8 +55,8 @@ def used(place, name, url):
 def test_in_redis(place, redis_server):
     used(place, "job", redis_server.url)
     with redis_server.client() as client:
-        assert {client.ttl(key) for key in client.scan_iter("*journal*")} <= {59, 60}
-        assert {client.ttl(key) for key in client.scan_iter("*claims*")} <= {5, 6}
+        for keys, keep_s in (("*journal*", 60), ("*claims*", 6)):  # a busy machine takes seconds to come here
+            assert all(0 < client.ttl(key) <= keep_s for key in client.scan_iter(keys))
 
 
 def test_with_a_prefix_jobs_of_two_accounts_are_apart(place, redis_server):
@@ -139,10 +136,7 @@ def test_two_that_make_the_file_at_once(tmp_path):
     for number in range(100):
         start = threading.Barrier(2)
         two = [threading.Thread(target=make, args=(str(tmp_path / f"{number}.db"), start)) for _ in range(2)]
-        for one in two:
-            one.start()
-        for one in two:
-            one.join()
+        run_all(two)
     assert not faults
 
 

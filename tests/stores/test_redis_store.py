@@ -17,7 +17,7 @@ from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
 from paceline.stores.redis import LATE_S, RedisStore
-from waits import join
+from waits import run_all
 
 QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
 MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
@@ -184,10 +184,7 @@ def test_many_threads_may_use_one_store(store):
             store.exchange("pool", message(number, who, amount=1.0))
 
     threads = [threading.Thread(target=work, args=(f"thread {n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
+    run_all(threads)
     assert charged(store.exchange("pool", message(1, "last", amount=0.0)))[0] == 200
 
 

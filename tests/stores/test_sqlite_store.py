@@ -22,7 +22,7 @@ from paceline.shared.messages import Message, StoreReply
 from paceline.stores import Prefixed, StoreError, open_store, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
-from waits import join
+from waits import run_all
 
 DAILY = Quota("requests", 100_000, 86_400.0)
 
@@ -138,8 +138,7 @@ class TestTheFile:
         assert take(store, number=2).standings[0].charged == 1
         assert take(other, who="b", number=2).standings[0].charged == 2
 
-    def test_pools_that_nobody_uses_are_thrown_away(self, opened):
-        clock = ManualClock()
+    def test_pools_that_nobody_uses_are_thrown_away(self, clock, opened):
         store = opened(clock=clock)
         take(store, "old")
         clock.advance(60 * 86_400)
@@ -193,10 +192,7 @@ class TestBooks:
                 take(store, who=who, number=number)
 
         threads = [threading.Thread(target=work, args=(who,)) for who in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            join(thread)
+        run_all(threads)
         assert charged(store) == 200
 
 
