@@ -4,14 +4,13 @@ import asyncio
 import json
 import socket
 import threading
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 
 import aiohttp
 import httpx
 import httpx2
-import requests
-import urllib3
 from aiohttp.abc import AbstractResolver
+from http_ways import KEY, WAYS
 
 import paceline
 from waits import run_all
@@ -20,7 +19,6 @@ NARROW = ["100k requests/min", "4M tokens/min", "4 concurrency"]
 """Of requests that are not paced together, most are refused."""
 
 EACH = 6
-KEY = {"authorization": "Bearer k"}
 CHAT = {
     "model": "gpt-5",
     "messages": [{"role": "user", "content": "Say something. " * 20}],
@@ -39,20 +37,11 @@ class Loopback(AbstractResolver):
         pass
 
 
-def senders(opened):
-    """For each sync library: a function that sends a body and returns a status."""
-    clients = [opened.enter_context(library.Client()) for library in (httpx, httpx2)]
-    session = opened.enter_context(requests.Session())
-    manager = opened.enter_context(urllib3.PoolManager())
-    return [
-        *(lambda url, body, client=client: client.post(url, json=body, headers=KEY).status_code for client in clients),
-        lambda url, body: session.post(url, json=body, headers=KEY, timeout=30).status_code,
-        lambda url, body: manager.request("POST", url, json=body, headers=KEY).status,
-    ]
+SYNC = [WAYS[name] for name in ("httpx", "httpx2", "requests", "urllib3")]
 
 
 async def async_senders(opened):
-    """The same of the async libraries."""
+    """For each async library: a coroutine that sends a body and returns a status."""
     clients = [await opened.enter_async_context(library.AsyncClient()) for library in (httpx, httpx2)]
     session = await opened.enter_async_context(aiohttp.ClientSession())
 
@@ -81,14 +70,11 @@ def crowd(url, stray=None):
             results = await asyncio.gather(*calls, *([stray()] if stray else []))
             statuses.extend(results[: len(calls)])
 
-    with ExitStack() as opened:
+    def call(send, body):
+        statuses.append(send(url, body)[0])
 
-        def call(send, body):
-            statuses.append(send(url, body))
-
-        threads = [threading.Thread(target=call, args=(send, body)) for send in senders(opened) for body in BODIES]
-        threads.append(threading.Thread(target=asyncio.run, args=(main(),)))
-        run_all(threads)
+    threads = [threading.Thread(target=call, args=(send, body)) for send in SYNC for body in BODIES]
+    run_all([*threads, threading.Thread(target=asyncio.run, args=(main(),))])
     return statuses
 
 
