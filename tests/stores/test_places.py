@@ -3,11 +3,12 @@
 import os
 import sqlite3
 import threading
+import time
 from contextlib import ExitStack, closing
 
 import pytest
 
-from paceline.core.results import QuotaError, StoreError
+from paceline.core.results import SettingsError, StoreError
 from paceline.data import places
 from paceline.data.places import Claim, FilePlace, open_place
 from paceline.stores.entries import EntryFile
@@ -53,10 +54,13 @@ def used(place, name, url):
 
 
 def test_in_redis(place, redis_server):
+    started_s = time.monotonic()
     used(place, "job", redis_server.url)
     with redis_server.client() as client:
-        for keys, keep_s in (("*journal*", 60), ("*claims*", 6)):  # a busy machine takes seconds to come here
-            assert all(0 < client.ttl(key) <= keep_s for key in client.scan_iter(keys))
+        for keys, keep_s in (("*journal*", 60), ("*claims*", 6)):
+            left_s = {client.ttl(key) for key in client.scan_iter(keys)}
+            least_s = keep_s - 1 - (time.monotonic() - started_s)  # seconds, on a busy machine
+            assert all(least_s <= left <= keep_s for left in left_s)
 
 
 def test_with_a_prefix_jobs_of_two_accounts_are_apart(place, redis_server):
@@ -118,7 +122,7 @@ def test_a_place_that_cannot_be_used_is_an_error(place, redis_server, tmp_path):
 
 @pytest.mark.parametrize("name", ["", "a/b", "../job", "x" * 201, " job"])
 def test_names(place, name):
-    with pytest.raises(QuotaError, match=r"give a name of 1 to 200 letters"):
+    with pytest.raises(SettingsError, match=r"give a name of 1 to 200 letters"):
         place(name, "sqlite:quotas.db")
 
 
