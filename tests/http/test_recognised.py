@@ -137,19 +137,19 @@ def test_with_limits_for_the_host_they_are_paced_at_once(log):
 )
 def test_with_limits_for_the_host_a_body_of_any_form_is_paced(path, content):
     limits = {"own.example/*": "2 requests/min burst 1"}
-    with answering({"results": [1]}, limits, acquire_timeout_s=0.1) as client:
+    with answering({"results": [1]}, limits, acquire_timeout_s=5) as client:
         assert [client.post(f"http://own.example{path}", **content).status_code for _ in range(3)] == [200, 429, 429]
         assert client.post("http://own.example/v1/files", **content).status_code == 200
 
 
 def test_limits_for_other_models_at_the_host_hold_nothing_back():
-    with answering({"results": [1]}, {"own.example/m": "1 requests/min burst 1"}, acquire_timeout_s=0.1) as client:
+    with answering({"results": [1]}, {"own.example/m": "1 requests/min burst 1"}, acquire_timeout_s=5) as client:
         answers = [client.post("http://own.example/predict", json={"instances": []}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200] * 3
 
 
 def test_a_recording_for_an_unknown_host_is_paced():
-    with answering({"text": "Hi."}, {"*": "2 requests/min burst 1"}, acquire_timeout_s=0.1) as client:
+    with answering({"text": "Hi."}, {"*": "2 requests/min burst 1"}, acquire_timeout_s=5) as client:
         form = {"data": {"model": "m"}, "files": {"file": ("a.wav", b"RIFF")}}
         answers = [client.post("http://own.example/v1/audio/transcriptions", **form) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]

@@ -89,13 +89,13 @@ def pool_exists(limiter):
 
 
 async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit_error():
-    limiter = make_limiter(retry=paceline.RetryPolicy(max_elapsed_s=0.5))
-    script = Script(*[rate_limited("0.3", "Rate limit reached for gpt-5")] * 2)
+    limiter = make_limiter(retry=paceline.RetryPolicy(max_elapsed_s=1.5))
+    script = Script(*[rate_limited("0.8", "Rate limit reached for gpt-5")] * 2)
     async with openai.AsyncOpenAI(
         api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
     ) as sdk:
         with pytest.raises(
-            openai.RateLimitError, match=r"more than 0\.5 s after the first: Rate limit reached for gpt-5"
+            openai.RateLimitError, match=r"more than 1\.5 s after the first: Rate limit reached for gpt-5"
         ) as error:
             await sdk.chat.completions.create(**BODY)
     assert script.answers == []  # the SDK's own two retries did not happen
