@@ -662,6 +662,22 @@ class TestProgress:
             [] if before is None else [before + wait, before.replace("1", "2", 1) + wait.replace("2", "1", 1)]
         )
 
+    @virtual
+    async def test_a_pause_is_named(self, clock, monkeypatch, capsys):
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        limiter, refused = paceline.Limiter({"jobs": "600 requests/min"}, clock=clock), []
+
+        async def call(number):
+            async with limiter.acquire("jobs") as permit:
+                if number == 0 and not refused:
+                    refused.append(number)
+                    permit.refused(retry_after_s=30)
+            async with limiter.acquire("jobs"):
+                return number
+
+        await Map(call, range(3), None, None, None, True)
+        assert "calls wait for the cool-down of jobs, the next one" in capsys.readouterr().err
+
     @pytest.mark.parametrize("module", ["tqdm", "none"])
     async def test_refusals_are_one_line(self, monkeypatch, capsys, module):
         """A cell of a notebook had one for each refusal."""

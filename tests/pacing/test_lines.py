@@ -7,13 +7,15 @@ import gc
 import logging
 import re
 import threading
+from pathlib import Path
 
 import httpx2
 import pytest
 
 import paceline
+from paceline.core import results
 from paceline.core.quota import NS
-from paceline.core.results import NO_ANSWER, Reading
+from paceline.core.results import NO_ANSWER, NOT_QUOTAS, Reading
 from paceline.emulator.rules import BucketRule
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
@@ -130,6 +132,13 @@ class TestWaits:
         pool.capacity.pause(limiter.pacer.clock.now_ns() + 20 * 10**9, NO_ANSWER)
         wait(limiter, (POOL, {"tokens": 1}))
         assert texts(records) == ["Rate limit: waiting 20.0 s for an answer of openai/gpt-4o"]
+
+    def test_what_is_no_quota_has_its_words_and_stands_on_the_page(self):
+        names = {value for name, value in vars(results).items() if name.isupper() and isinstance(value, str)}
+        assert names == set(NOT_QUOTAS), "each of these constants needs its row in NOT_QUOTAS of core/results.py"
+        page = Path(__file__).parents[2].joinpath("docs", "by_hand.md").read_text("utf-8")
+        told = page.partition("`quota` is the quota that binds")[2].partition("\n\n")[0]
+        assert set(re.findall(r"`([^`]+)`", told)) == set(NOT_QUOTAS), "docs/by_hand.md names what binds"
 
     def test_of_a_burst(self, logged):
         records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 3"})

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from types import FrameType
-from typing import Any, Literal, NamedTuple, TypeVar
+from types import FrameType, MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
@@ -22,6 +22,30 @@ Kind = TypeVar("Kind", bound=type)
 QUEUE, STORE, COOL_DOWN, STORE_LOST, NO_ANSWER = "queue", "store", "cool-down", "store lost", "no answer"
 """What binds when no quota does: the waiters ahead, an answer of the store, a pause, a lost store, or the answer to the
 probe of a pool whose requests in flight are not answered."""
+
+
+class Words(NamedTuple):
+    """What people read of something that binds and is no quota.
+
+    Attributes:
+        awaited: What a request waits for, in its line of the log.
+        late: Why it has no permit within its timeout; ``{:.1f}`` stands for the seconds until it would have one.
+    """
+
+    awaited: str
+    late: str
+
+
+NOT_QUOTAS: Final = MappingProxyType(
+    {
+        QUEUE: Words("the queue", "other requests were ahead"),
+        STORE: Words("the store", "the store had not answered"),
+        STORE_LOST: Words("the store", "the store is lost"),
+        NO_ANSWER: Words("an answer", "the requests in flight had no answer"),
+        COOL_DOWN: Words("the cool-down", "the pool pauses for about {:.1f} s"),
+    }
+)
+"""All that binds and is no quota: each needs its row, because any other text is read as the notation of a quota."""
 
 
 class SourceKind(StrEnum):
@@ -135,15 +159,9 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
     """
 
     def __init__(self, pool: str, waited_s: float, retry_after_s: float, quota: str) -> None:
-        reasons = {
-            QUEUE: "other requests were ahead",
-            STORE: "the store had not answered",
-            STORE_LOST: "the store is lost",
-            NO_ANSWER: "the requests in flight had no answer",
-            COOL_DOWN: f"the pool pauses for about {retry_after_s:.1f} s",
-        }
         when = f"in about {retry_after_s:.1f} s" if retry_after_s < inf else "when a request in flight ends"
-        reason = reasons.get(quota, f"{quota} would allow it {when}")
+        words = NOT_QUOTAS.get(quota)
+        reason = f"{quota} would allow it {when}" if words is None else words.late.format(retry_after_s)
         super().__init__(f"{pool}: no permit within the timeout (waited {waited_s:.1f} s; {reason})")
         self.pool, self.waited_s, self.retry_after_s, self.quota = pool, waited_s, retry_after_s, quota
 
@@ -278,8 +296,7 @@ class WaitUntil(NamedTuple):
 
     Attributes:
         at_ns: The instant.
-        quota: What binds: a quota in its notation, or ``queue``, ``store``, ``cool-down``, ``store lost`` or ``no
-            answer``.
+        quota: What binds: a quota in its notation, or a name in :data:`NOT_QUOTAS`.
     """
 
     at_ns: int

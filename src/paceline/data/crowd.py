@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from paceline.pacing.lines import NOT_QUOTAS
+from paceline.core.results import NOT_QUOTAS
 from paceline.pacing.permit import Acquisition
 
 AHEAD = 64
@@ -124,7 +124,7 @@ class Crowd:
         waiting = list(self._waiting)
         for one in waiting:
             if (why := one.why()) is not None:
-                what = NOT_QUOTAS.get(why.quota, why.quota)
+                what = NOT_QUOTAS[why.quota].awaited if why.quota in NOT_QUOTAS else why.quota
                 after = "" if why.expected_wait_s is None else f", the next one {why.expected_wait_s:,.0f} s"
                 return f"{len(waiting):,} calls wait for {what} of {one.pool}{after}"
         return f"{self.asking:,} items wait for another process that works at them" if self.asking else None

@@ -20,7 +20,7 @@ from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import COOL_DOWN, NO_ANSWER, QUEUE, STORE, STORE_LOST, Refusal, RefusalKind, WaitUntil
+from paceline.core.results import NOT_QUOTAS, STORE, Refusal, RefusalKind, WaitUntil
 from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.status import Waiting, metrics, wait_until_s
@@ -61,7 +61,6 @@ SUM_S: Final = 60.0
 EXACT_MAX: Final = 300
 """With so many requests ahead, the line of a wait has a lower bound of it."""
 
-NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store", NO_ANSWER: "an answer"}
 _Kind = tuple[str, str | None, str | None]  # of refusals: the event, the reason, the unit
 _NONE: Final = (0, None)
 OTHER: Final = "rate_limit.refused"
@@ -126,7 +125,7 @@ class Lines:
         if not log.isEnabledFor(level):
             return True
         used, limit = self._read(lambda now_ns: self._use(now_ns, quota))
-        what = NOT_QUOTAS.get(quota) or _kind(quota)
+        what = NOT_QUOTAS[quota].awaited if quota in NOT_QUOTAS else _kind(quota)
         seconds = "" if expected_s is None else f" {expected_s:.1f} s"
         amounts = (
             ""

@@ -31,8 +31,8 @@ class Waiting:
 
     Attributes:
         ahead: The number of requests that go before it.
-        quota: What binds now: a quota in its notation, ``cool-down``, ``queue`` (only the requests ahead) or ``store``
-            (its answer is awaited).
+        quota: What binds now: a quota in its notation, ``cool-down``, ``no answer`` (the requests in flight get none),
+            ``queue`` (only the requests ahead), ``store`` (its answer is awaited) or ``store lost``.
         expected_wait_s: The wait from now on if all estimates are exact, in seconds; ``None`` when that is unknown,
             because a slot becomes free when another request ends.
     """
