@@ -22,6 +22,9 @@ from starlette.routing import Mount
 
 import paceline
 from paceline.cli.app import app as cli
+from paceline.cli.top import headline
+from paceline.core.quota import NS
+from paceline.core.results import NO_ANSWER
 from paceline.testing import ManualClock
 from waits import join
 
@@ -205,6 +208,22 @@ class TestCommandReadsAPage:
         waiting.cancel()
         assert jobs.split("\t")[4:] == ["1", "1", "limited by 60 requests/min burst 2"]
         assert gpt.split("\t")[-1] == "cool-down 7 s"
+
+    async def test_a_silent_pool_is_not_paused_by_the_provider(self, limiter):
+        """It pauses itself for 2 s after each request, as the fields of its status say, too."""
+        scheduler = limiter.pacer.pools.scheduler("openai/gpt-5")
+        scheduler.pool.capacity.pause(scheduler.now_ns() + 2 * NS, NO_ANSWER)
+        waiting = asyncio.ensure_future(limiter.acquire("openai/gpt-5"))
+        await asyncio.sleep(0)
+        pool = limiter.status()["pools"]["openai/gpt-5"]
+        assert (pool["binds"], pool["cool_down_s"]) == ("no answer", 2)
+        with served(paceline.status_app(limiter)) as url:
+            gpt = (await asyncio.to_thread(paceline_status, url)).output.splitlines()[2]
+        waiting.cancel()
+        assert gpt.split("\t")[-1] == "no answer"
+        assert headline([("openai/gpt-5", pool)]) == (
+            "openai/gpt-5 gets no answers, and sends one request at a time: 1 wait"
+        )
 
     @pytest.mark.parametrize(
         ("url", "said"),

@@ -15,6 +15,7 @@ from paceline.cli import plan_words
 from paceline.cli.guides import Helped
 from paceline.cli.options import KEY, print_table
 from paceline.core.quota import brief
+from paceline.core.results import NO_ANSWER
 
 if TYPE_CHECKING:  # what is not here is imported where it is used: --line is called again and again
     import httpx2
@@ -250,14 +251,15 @@ def _state(pool: Mapping[str, Any]) -> str:
     store = pool.get("store") or {}
     if pool.get("stopped"):
         return f"stopped: {pool['stopped']}"
-    parts = [f"cool-down {pool['cool_down_s']:g} s"] if pool.get("cool_down_s") else []
+    silent = pool.get("binds") == NO_ANSWER  # its pauses are its own, one for each probe, and no wish of the provider's
+    parts = [NO_ANSWER] if silent else [f"cool-down {pool['cool_down_s']:g} s"] if pool.get("cool_down_s") else []
     if store.get("state") == "lost":
         parts.append(f"store lost: {store.get('mode')}")
     elif store:
         parts.append(f"processes: {store.get('peers')}")
-        if silent := (pool.get("processes") or {}).get("silent"):
-            parts.append(f"silent: {silent}")
-    if pool.get("binds") and not pool.get("cool_down_s"):
+        if lost := (pool.get("processes") or {}).get("silent"):
+            parts.append(f"silent: {lost}")
+    if pool.get("binds") and not pool.get("cool_down_s") and not silent:
         parts.append(f"limited by {brief(pool['binds'])}")
     return ", ".join(parts) or "-"
 

@@ -13,6 +13,7 @@ import httpx2
 from paceline.cli.guides import Helped
 from paceline.cli.options import KEY
 from paceline.cli.status import page_url, plain
+from paceline.core.results import NO_ANSWER
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -197,6 +198,8 @@ def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
     waiting = f"{pool['waiting']:,} wait" if pool["waiting"] else "nothing waits"
     if pool["stopped"]:
         return plain(f"{name} is stopped: {pool['stopped']}")
+    if pool["binds"] == NO_ANSWER:
+        return plain(f"{name} gets no answers, and sends one request at a time: {waiting}")
     if pool["cool_down_s"]:
         return plain(f"{name} is paused by the provider for {_duration(pool['cool_down_s'])}: {waiting}")
     last = f", the last one goes in about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
@@ -236,6 +239,8 @@ def _rows(name: str, pool: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def _state(pool: Mapping[str, Any]) -> str:
     if pool["stopped"]:
         return "stopped"
+    if pool["binds"] == NO_ANSWER:
+        return NO_ANSWER
     if pool["cool_down_s"]:
         return f"paused {_duration(pool['cool_down_s'])}"
     if pool["waiting"]:
@@ -248,9 +253,8 @@ def _held(pool: Mapping[str, Any]) -> str:
 
 
 def _rank(pool: Mapping[str, Any]) -> int:
-    return (
-        4 if pool["stopped"] else 3 if pool["cool_down_s"] else 2 if pool["waiting"] else int(bool(pool["in_flight"]))
-    )
+    paused = pool["cool_down_s"] or pool["binds"] == NO_ANSWER
+    return 4 if pool["stopped"] else 3 if paused else 2 if pool["waiting"] else int(bool(pool["in_flight"]))
 
 
 def _duration(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ import paceline
 from paceline.cli.standing import Reader, View
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import NO_ANSWER
 from paceline.shared.messages import Message
 from paceline.stores import open_store
 from paceline.telemetry.server import StatusServer
@@ -145,6 +146,16 @@ def test_it_follows_what_happens(show):
     limiter.pacer.pools.scheduler("openai/gpt-5-mini").pause(limiter.pacer.clock.now_ns() + 60 * 10**9)
     until(page, "document.getElementById('headline').textContent.includes('paused for')")
     until(page, "document.querySelector('article .badge').textContent == 'paused'")
+
+
+def test_a_silent_pool_is_not_paused_by_the_provider(show):
+    limiter = limited()
+    page, _ = show(limiter)
+    page.wait_for_selector("article.limited")
+    scheduler = limiter.pacer.pools.scheduler("openai/gpt-5-mini")
+    scheduler.pool.capacity.pause(scheduler.now_ns() + 60 * 10**9, NO_ANSWER)
+    wait(limiter, "openai/gpt-5-mini", 1, "lane")
+    until(page, "document.querySelector('article .badge').textContent == 'no answers'")
 
 
 def test_text_is_never_html(show):
