@@ -98,7 +98,10 @@ def declared(settings: type[Any]) -> dict[str, Setting]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSettings:
-    """Settings with the same form in code and in files. A new one is a line here.
+    """Settings with the same form in code and in files.
+
+    A new one is a line here, and then ``python -m tests.public`` writes docs/config.md. Arguments, files, variables, help
+    and schema follow by themselves: ``tests/config/test_declared.py`` tests that for all of them.
 
     Raises:
         SettingsError: A value is out of its range.
