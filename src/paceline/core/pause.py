@@ -5,11 +5,12 @@ each further one that goes one follows the beginning of the answer, and one its 
 herd.
 
 A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants,
-answers to the probe (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one. Where processes
-share the quotas, there are two, and both
-hold: a refusal pauses all processes, in the ledger of the store, and a silence or the breaker one, in its
-    ``SharedCapacity``. A stop has a
-pause of its own, in which requests are refused. The Redis script has the same table.
+answers to the probe (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one.
+
+Where processes share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the
+store, and a silence or the breaker pauses one, in its ``SharedCapacity``. The Redis script has the same table.
+
+A stop has a pause of its own, in which requests are refused.
 """
 
 from __future__ import annotations

@@ -48,11 +48,12 @@ class Pool:
     An attempt passes these calls:
 
     1. :meth:`submit` or :meth:`try_grant`. A waiter in the queue is granted by :meth:`pump`, with a store also by
-    :meth:`resolve`;
-       :meth:`withdraw` removes it.
+       :meth:`resolve`; :meth:`withdraw` removes it.
     2. As its answer comes: :meth:`observe` (its headers), :meth:`answered` (it has begun), :meth:`adjust` (its first
-    usage). 3. One of :meth:`settle`, :meth:`cancel` and :meth:`refuse` closes it. The pause after a refusal depends on
-    :meth:`row`. 4. :meth:`pump`, after each of 2 and 3: what has changed may let others go.
+       usage).
+    3. One of :meth:`settle`, :meth:`cancel` and :meth:`refuse` closes it. The pause after a refusal depends on
+       :meth:`row`.
+    4. :meth:`pump`, after each of 2 and 3: what has changed may let others go.
 
     Args:
         waiting_max: How many may wait.

@@ -245,8 +245,7 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
 
     Where a measured rate decides when the next attempt goes, it does not wait.
     Of two stated waits the shorter one is kept until a probe after it is refused. A wait that was obeyed in vain was
-    too
-    short: then the pool's own estimate counts, too.
+    too short: then the pool's own estimate counts, too.
 
     Args:
         refusal: The refusal.

@@ -17,10 +17,10 @@ whose finish is still ahead of the virtual time. So the next request is found ab
 with one.
 
 A lane with a parent has no share of its own: the busy lanes of one parent divide the weight of that by theirs.
+
 WEAK: a lane that was idle starts at the present virtual time, so a parent whose lanes take turns to be idle gets more
-    than its share; and
-the places of its other lanes, where a cached prompt makes these earlier, are not computed again when the number of busy
-ones changes.
+than its share; and the places of its other lanes, where a cached prompt makes these earlier, are not computed again when
+the number of busy ones changes.
 """
 
 from __future__ import annotations

@@ -21,10 +21,9 @@ Shares
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
     (of a window, it keeps the share unused), unless the store knows that it has ended; so it does for a process that has
-    just found the store again. A process that
-    spends nothing while the store is lost has no share, and nothing is charged when it vanishes. One that comes back and
-    was never alone gets what was charged for it back. After an outage of the store nothing is granted before the
-    processes that vanished in it have reported, for ``REJOIN_NS`` at most.
+    just found the store again. A process that spends nothing while the store is lost has no share, and nothing is
+    charged when it vanishes. One that comes back and was never alone gets what was charged for it back. After an outage
+    of the store nothing is granted before the processes that vanished in it have reported, for ``REJOIN_NS`` at most.
 """
 
 from __future__ import annotations

@@ -138,8 +138,8 @@ class Corrections:
         """Take the limit of the answer to an attempt that was sent at ``sent_ns``; whether a quota is new or has changed.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, a new
-        quota is
-        added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without a limit.
+        quota is added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without
+        a limit.
         """
         limit = answer.limit
         if limit is None:
@@ -198,10 +198,8 @@ class Corrections:
         """Charge a quota that an answer has just stated: what is in flight, and what else is ``used`` by the answer.
 
         What is in flight is charged as it was sent. The answer to an attempt that was sent at ``sent_ns`` may have
-        counted some of
-        it: the attempts of about the same time come to the server in any order. A store charges what it grants from now
-            on, and
-        this process tells it what it lacks.
+        counted some of it: the attempts of about the same time come to the server in any order. A store charges what it
+        grants from now on, and this process tells it what it lacks.
         """
         entry, ledger, tracker = self.entries[index], self.ledger, self.trackers[index]
         m, sent = entry.meter, sorted(ledger.open_reservations, key=lambda one: one.granted_ns)

@@ -53,7 +53,8 @@ class Readings:
         1. The next restart of a quota that restarts, the refill, and the limit, with which a new quota is added.
         2. What a window has left.
         3. By the tracker, the level, the burst, and whether the quota is a bucket. One that is none restarts, or is
-        spread. 4. The level without a comparison, where the limit or the refill has changed.
+           spread.
+        4. The level without a comparison, where the limit or the refill has changed.
         """
         changed = False
         self._shown, self._shown_for = {}, reservation

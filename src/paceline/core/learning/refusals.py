@@ -61,17 +61,15 @@ class Refusals:
         One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or
         growth shows only that no unstated limit was the reason. Else:
 
-        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that finds
-        that refusals come by
-           chance, what they have taught about the stated limit is forgotten.
+        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that
+           finds that refusals come by chance, what they have taught about the stated limit is forgotten.
         2. A stated limit is taken, or added as a quota.
         3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on, and the
-        attempt is taken off the
-           quota. After a refusal that states nothing, to a request that was alone, it is so with what is left, too.
+           attempt is taken off the quota. After a refusal that states nothing, to a request that was alone, it is so
+           with what is left, too.
         4. What has a rule of its own: slots become fewer, a guess falls back, windows and stated restarts are doubted.
         5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would
-        lower the rate
-           again and again, the rate is measured from then on.
+           lower the rate again and again, the rate is measured from then on.
         """
         named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
