@@ -677,6 +677,17 @@ def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp
     other.close()
 
 
+@pytest.mark.parametrize("ages", [(None, 5.0, 0.5), (9.0, 0.5, None)], ids=["unused here", "used here once"])
+def test_what_is_left_is_what_the_store_has_said_last(ages):
+    def status(age_s):
+        pool = Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"]
+        pool["quotas"][0]["remaining"] = age_s
+        told = {"state": "new"} if age_s is None else {"state": "joined", "replied_ago_s": age_s}
+        return {"pools": {"jobs": pool | {"store": told}}}
+
+    assert merged([*map(status, ages)])["pools"]["jobs"]["quotas"][0]["remaining"] == 0.5
+
+
 def test_the_status_of_two_processes_as_one():
     def status(waits, granted, mean, binds):
         limiter = Limiter({"jobs": "5 requests/min"})

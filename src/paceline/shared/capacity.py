@@ -113,10 +113,12 @@ class StoreSide:
         holdings = self.holdings
         self.ledger = holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
 
-    def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
-        """The state of the store, and the number of processes."""
+    def status(self, now_ns: int) -> dict[str, Any]:
+        """The state of the store, the number of processes, and how old the store's last reply is."""
         membership, state = self.membership, self.membership.state
         store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
+        if state.known:
+            store["replied_ago_s"] = round(max(now_ns - self.holdings.snapshot.as_of_ns, 0) / NS, 3)
         if state.alone:
             store |= {"mode": membership.mode, "reason": membership.reason}
         elif state is State.STOPPED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,8 +19,8 @@ QUEUE_SHOWN: Final = 50
 def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One status out of the statuses of several processes; the first is this one's.
 
-    What the store knows (the quotas, what is left of them) is taken from the first process that has the pool; requests,
-    counts and waits are added up. Of a plan's window the newest reading counts.
+    What the store knows (the quotas, what is left of them) is taken from the process that the store has told it last;
+    requests, counts and waits are added up. Of a plan's window the newest reading counts.
     """
     pools: dict[str, list[Any]] = {}
     for status in statuses:
@@ -87,7 +88,8 @@ def _both(one: float | None, other: float | None) -> float:
 
 
 def _pool(found: list[Any]) -> dict[str, Any]:
-    first = dict(found[0])
+    newest: Mapping[str, Any] = min(found, key=lambda pool: pool.get("store", {}).get("replied_ago_s", math.inf))
+    first = dict(newest)
     if len(found) == 1:
         return first
     for name in _ADDED:
