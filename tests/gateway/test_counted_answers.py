@@ -1,5 +1,6 @@
 """What came of each attempt, as the gateway counts it: also of requests that cost nothing, and of answers that break off."""
 
+import json
 import socket
 import threading
 from contextlib import closing
@@ -10,14 +11,16 @@ from gateway_helpers import chat
 
 from waits import until
 
-BROKEN = (
-    b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b" % (
+    len(CHUNK),
+    CHUNK,
 )
 
 
-@pytest.fixture
-def breaks():
-    """A server that ends each answer by a reset."""
+@pytest.fixture(params=[b"", b"\r\n0\r\n\r\n"], ids=["connection", "stream"])
+def breaks(request):
+    """A server that ends each answer by a reset, or its stream alone."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
@@ -28,7 +31,7 @@ def breaks():
                     return
                 with connection:
                     connection.recv(65_536)
-                    connection.sendall(BROKEN.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n40\r\n", 1))
+                    connection.sendall(HEAD + request.param)
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -38,12 +41,15 @@ def rows(running):
     return {(row["pool"], row["status"], row["cause"]): row["count"] for row in running.limiter.status()["answers"]}
 
 
-def test_an_answer_that_breaks_off_is_counted(serve, breaks, client):
-    running = serve(breaks)
+def test_an_answer_that_breaks_off_is_told_and_counted(serve, breaks, client, tmp_path, caplog):
+    running = serve(breaks, access_log=tmp_path / "access")
     with pytest.raises(httpx2.HTTPError):
         client.post(f"{running.url}/v1/chat/completions", json=chat(stream=True))
     until(lambda: ("openai/gpt-5", 200, "broken") in rows(running))
     assert rows(running)["openai/gpt-5", 200, "answered"] == 1
+    assert "openai: an answer broke off:" in caplog.text
+    until((tmp_path / "access").read_text)
+    assert json.loads((tmp_path / "access").read_text())["whole"] is False
 
 
 def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, client):

@@ -142,7 +142,7 @@ class TestPassing:
         assert writes in (None, len(written))
 
     def test_answers_come_as_they_are_sent(self, serve):
-        odd = Odd([b"data: 1\n\n", b"data: 2\n\n"], SSE, held=1)
+        odd = Odd([b"data: 1\n\n", b"data: [DONE]\n\n"], SSE, held=1)
 
         async def main(url):
             async with (
@@ -152,7 +152,7 @@ class TestPassing:
                 first = await response.content.readany()
                 assert first == b"data: 1\n\n"
                 odd.go.set()
-                assert await response.content.read() == b"data: 2\n\n"
+                assert await response.content.read() == b"data: [DONE]\n\n"
 
         with stub(odd) as url:
             asyncio.run(main(serve(url).url))

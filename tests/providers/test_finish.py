@@ -381,7 +381,26 @@ def test_the_finish_of_a_stream(name, size):
     for at in range(0, len(body), size):
         reader.feed(body[at : at + size])
     reader.close()
-    assert reader.state == state
+    assert (reader.state, reader.whole) == (state, state is not None)
+
+
+@pytest.mark.parametrize(("provider", "body", "whole"), [
+    ("anthropic", sse({"type": "message_start", "message": claude(None)}), False),
+    ("gemini", sse(gemini("", {"text": "4"})), False),
+    ("bedrock", frame("contentBlockDelta", {"delta": {"text": "4"}}), False),
+    ("bedrock", packed({"outputText": CUT}), False),
+    ("openai", sse(chunk(content="4"))[:-9], False),
+    ("openai", sse(chunk(content="4")) + b"data: [DONE]", True),
+    ("openai", sse(chunk(content="4"), USAGE), True),
+    ("openai", sse(chunk(content="4"), {"error": {"message": "The server had an error", "type": "server_error"}}), True),
+    ("openai", lines({"message": {"content": "data: 4"}}, {"done": True}), True),
+    ("openai", b"", True),
+])  # fmt: skip
+def test_a_stream_says_where_it_ends(provider, body, whole):
+    reader = provider_named(provider).usage_reader(Call(provider, "chat", "m", 0, stream=True))
+    reader.feed(body)
+    reader.close()
+    assert reader.whole == whole
 
 
 @pytest.mark.parametrize("name", [name for name, (body, _, _) in CASES.items() if isinstance(body, dict) and body])

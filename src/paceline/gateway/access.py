@@ -88,5 +88,7 @@ class AccessEntry:
                 used = record.usage
                 line |= {"input_tokens": used.input_tokens, "cached_tokens": used.cached_tokens}
                 line |= {"output_tokens": used.output_tokens}
+            if not record.whole:
+                line["whole"] = False
         with suppress(OSError):  # a full disk ends no request
             os.write(self._fd, json.dumps(line).encode() + b"\n")

@@ -39,7 +39,7 @@ from paceline.gateway.reading import (
     task_for,
 )
 from paceline.gateway.refusals import LastRefusal
-from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, plain, readable
+from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
 from paceline.gateway.teams import ClientLanes
@@ -777,7 +777,8 @@ class Dispatch:
 
     def _broke_off(self, reply: ClientReply, error: Exception) -> None:
         """Count and log an answer whose body has broken off."""
-        log.warning("an answer broke off: %s", type(error).__name__)
+        why = str(error) if isinstance(error, UnfinishedStreamError) else type(error).__name__
+        log.warning("%s: an answer broke off: %s: its client sees the connection end", reply.server, why)
         if reply.record is not None and (cause := cause_of_error(error)) is not None:
             pacer = self._limiter.pacer
             pacer.answers.count(reply.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)

@@ -76,6 +76,10 @@ class NoteRoom:
 _NO_ROOM: Final = NoteRoom()
 
 
+class UnfinishedStreamError(ConnectionAbortedError):
+    """A server has ended a stream before its answer was over: as if the connection had broken."""
+
+
 class ClientReply:
     """An answer for the client: a server's, or one of the gateway's own.
 
@@ -264,6 +268,8 @@ class ClientReply:
                 self._tap.feed(part)
             else:
                 self._tap.finish()
+                if self.record is not None and not self.record.whole:
+                    raise UnfinishedStreamError("its stream ends without a word that it is over")
         return part
 
     async def parts(self) -> AsyncIterator[bytes]:

@@ -120,6 +120,7 @@ class Exchanged:
         usage: What the answer reported; ``None`` until its body has passed.
         granted_ns: When the permit of the last attempt was granted, on the limiter's clock.
         charged: What was charged for the answer, per unit; ``None`` until its body has passed, and without one.
+        whole: Whether the answer has come to its end: not so of a stream that has broken off, or whose reader has left.
     """
 
     pool: str
@@ -130,6 +131,7 @@ class Exchanged:
     usage: Usage | None = None
     granted_ns: int = 0
     charged: Cost | None = None
+    whole: bool = True
 
 
 async def exchange(
@@ -574,6 +576,10 @@ class Exchange:
             self._read_plan(plan_headers_in(plan), None)
         if (state := getattr(reader, "state", None)) is not None:
             self.metered.scheduler.finished(state)
+        if (
+            self.metered.call.max_output_tokens != 0
+        ):  # else it generates no text, and its form need not say where it ends
+            self.record.whole = getattr(reader, "whole", True)
         settle(usage, refusal)
 
     def _adjust(self, permit: Permit, usage: Usage) -> None:

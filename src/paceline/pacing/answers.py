@@ -20,7 +20,7 @@ ANSWERED, TIMEOUT, UNREADABLE = "answered", "timeout", "unreadable"
 
 REMEDIES: Final = {
     "unreachable": "the server cannot be reached: look whether its address is right, whether it runs, and what a proxy or a firewall lets pass",
-    "broken": "connections break before an answer: look at the server's log, and at what is between this machine and it",
+    "broken": "connections break before the end of an answer: look at the server's log, and at what is between this machine and it",
     TIMEOUT: "the server does not answer in time: look at its status page, or wait for longer",
     "key": "the key is refused, or may not do this: look whether it is the right one, and has not expired",
     "money": "no money is left: top up, or raise the limit of the account",

@@ -16,7 +16,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.finish import FINISHED, SIGNS, State, state_in, state_of
-from paceline.providers.parse import as_text, decode
+from paceline.providers.parse import as_text, decode, error_in
 from paceline.providers.plan_headers import EVENT
 
 Found = tuple[Usage | None, Refusal | None, bool]
@@ -35,11 +35,19 @@ class _Reader:
         self.refusal: Refusal | None = None
         self.state: State | None = None
         """How far the model has come; ``None`` until that is known."""
+        self.whole = True
+        """Whether nothing is missing of what has passed; false for a stream that is over without a word of its end."""
+        self._begun = self._failed = False  # whether it is a stream of events, and one of them is an error
 
     def _end(self, state: State | None) -> None:
         """Take the state in an event: of several, the first that says that the answer is not finished."""
         if self.state is None or (self.state in FINISHED and state is not None):
             self.state = state
+
+    def _is_whole(self) -> bool:
+        """Whether a stream that is over has said so: by its last event, a reason, an error or the usage of all of it."""
+        said = self.done or self._failed or self.state is not None or self.refusal is not None
+        return said or not self._begun or (self.usage is not None and not self.usage.partial)
 
     def _take(self, found: Found) -> None:
         usage, refusal, done = found
@@ -158,7 +166,7 @@ class SseReader(_Reader):
     def close(self) -> None:
         """The stream is over; the rest may be an event without its last blank line."""
         self._flush()
-        self.done = True
+        self.whole, self.done = self._is_whole(), True
 
     def _flush(self) -> None:
         if not self.done:
@@ -173,6 +181,7 @@ class SseReader(_Reader):
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _read(self, events: bytes) -> None:
+        self._begun = self._begun or events.startswith((b"data:", b"event:"))
         if not self._relevant(events):
             return
         for event in events.split(b"\n\n"):
@@ -194,6 +203,7 @@ class SseReader(_Reader):
                     self.plan = data
                 self._take(self._on_event(data, self.usage))
                 self._end(state_in(data))
+                self._failed = self._failed or error_in(data) is not None
         if b"[DONE]" in lines:
             self.done = True
             told = self.usage is not None and self.usage.output_tokens
@@ -247,10 +257,11 @@ class EventStreamReader(_Reader):
 
     def close(self) -> None:
         self._buffer = bytearray()
-        self.done = True
+        self.whole, self.done = self._is_whole(), True
 
     def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
         """Read one frame; return whether it ends the answer."""
+        self._begun, self._failed = True, self._failed or ":exception-type" in headers
         kind = headers.get(":exception-type") or headers.get(":event-type", "")
         event = decode(payload) if ":exception-type" in headers or kind in (*self._kinds, *_ENDING) else None
         if kind == "chunk" and isinstance(event, dict):
