@@ -1187,7 +1187,7 @@ class TestProcesses:
         until(lambda: status(one)["pools"][POOL]["quotas"][0]["remaining"] <= 6_000 - 121, seconds=5)
 
     def test_a_killed_worker_is_started_again(self, process, upstream):
-        one = process("--workers", 2, upstream=upstream.url)
+        one = process("--workers", 2, "--log-format", "json", upstream=upstream.url)
         until(lambda: len(one.workers()) == 2)
         workers = one.workers()
         until(lambda: answers(talk(one.url, post())) == [200])
@@ -1196,13 +1196,28 @@ class TestProcesses:
             assert answers(talk(one.url, post()))[-1:] in ([200], [])
         until(lambda: len(set(one.workers()) - {workers[0]}) == 2)
         until(lambda: all(answers(talk(one.url, post())) == [200] for _ in range(5)))
+        talk(one.url, post(b"/openai/v1/unheard"))  # which is sent without a permit, as the log says
+        until(lambda: "/v1/unheard" in one.log())
+        assert all(json.loads(line)["level"] for line in one.log().splitlines())
 
-    @pytest.mark.long("a process takes six seconds to start")
-    def test_a_worker_that_starts_slowly_is_not_started_again(self, process, upstream, tmp_path, monkeypatch):
-        """On a busy machine all start so slowly; those that were started again lost the connections that they had accepted."""
+    @pytest.fixture
+    def slow_start(self, tmp_path, monkeypatch):
         slowly = "import sys, time\nif any('spawn_main' in word for word in sys.orig_argv): time.sleep(6)\n"
         (tmp_path / "sitecustomize.py").write_text(slowly)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+
+    @pytest.mark.long("a process takes six seconds to start")
+    def test_ctrl_c_ends_workers_that_start(self, process, upstream, slow_start):
+        one = process("--workers", 2, upstream=upstream.url)
+        until(lambda: len(one.workers()) == 2)
+        for number in (one.process.pid, *one.workers()):
+            os.kill(number, signal.SIGINT)  # as a terminal does
+        one.wait(server.HUNG_S / 2)
+        assert "Traceback" not in one.log()
+
+    @pytest.mark.long("a process takes six seconds to start")
+    def test_a_worker_that_starts_slowly_is_not_started_again(self, process, upstream, slow_start):
+        """On a busy machine all start so slowly; those that were started again lost the connections that they had accepted."""
         one = process("--workers", 2, upstream=upstream.url)
         until(lambda: len(one.workers()) == 2)
         workers = one.workers()

@@ -104,7 +104,8 @@ def command(
     from paceline.gateway.keys import keys_file
     from paceline.gateway.server import ProcessSettings, serve
 
-    _log(as_json=log_format == "json", level=log_level)
+    logs = partial(_log, as_json=log_format == "json", level=log_level)
+    logs()
     with ExitStack() as stack:
         try:
             inherited = inherit(os.environ)
@@ -134,6 +135,7 @@ def command(
                 stop_s=stop_s,
                 takes_over=inherited is not None and not inherited.first,
                 otel=otel,
+                logs=logs,
             )
             upstreams = settings.check()
             if access_log is not None:
@@ -209,7 +211,7 @@ def _try_to_write(file: Path) -> None:
 
 
 def _log(*, as_json: bool, level: str) -> None:
-    """Log to standard error."""
+    """Log to standard error, once in each process."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(handlers=[handler], level=level.upper())

@@ -162,7 +162,8 @@ class Gateway:
         self.life.change(LifeEvent.STARTED)
         self._begun()
         await send({"type": "lifespan.startup.complete"})
-        await receive()
+        with suppress(asyncio.CancelledError):  # a second signal: nothing is awaited, and all is told to the store
+            await receive()
         for helper in helpers:
             helper.cancel()
         await client.close()

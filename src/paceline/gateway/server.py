@@ -120,6 +120,7 @@ class ProcessSettings:
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
         key_in_path: Whether the key of a client may be the first part of a path.
+        logs: Begins the log of a process.
     """
 
     config: Config
@@ -140,6 +141,7 @@ class ProcessSettings:
     tells_quotas: bool = True
     names_account: bool = False
     key_in_path: bool = False
+    logs: Callable[[], None] = _nothing
 
     def gateway(
         self,
@@ -188,6 +190,7 @@ class ProcessSettings:
 
     def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> App:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
+        self.logs()
         gateway = self.gateway(begun=begun)
         heed(gateway.life, self.drain_s, succeed)
         gc.freeze()  # what is imported stays
@@ -588,12 +591,18 @@ class _Workers(Multiprocess):
             with held_back():
                 process.start()
             self.processes.append(process)
+        self._hear_of_ends()
         if came_early():
             self._succeed()
 
     def _tell_apart(self) -> None:
         if self._otel:
             name_instance(os.environ)
+
+    def _hear_of_ends(self) -> None:
+        """Close the workers' ends of their pipes here: else this process waits for the answer of one that has ended."""
+        for process in self.processes:
+            process.child_conn.close()
 
     def handle_usr2(self) -> None:
         self._succeed()
@@ -610,6 +619,7 @@ class _Workers(Multiprocess):
         self._tell_apart()
         with held_back():
             super().keep_subprocess_alive()
+        self._hear_of_ends()
         if self._begun is not None and all(process.is_ready(HUNG_S) for process in self.processes):
             self._begun()
             self._begun = None

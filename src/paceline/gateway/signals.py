@@ -21,6 +21,9 @@ SUCCEED: Final = ("SIGUSR2", "SIGHUP")
 
 _NUMBERS: Final = [getattr(signal, name) for name in SUCCEED if hasattr(signal, name)]
 
+_HELD: Final = [*_NUMBERS, signal.SIGINT]
+"""What a process that starts gets later: Ctrl-C is for all processes of a terminal, and the first one ends the others."""
+
 _early: Final[list[int]] = []
 
 
@@ -39,7 +42,11 @@ def came_early() -> bool:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """A process that is started in the block gets the signals of :data:`SUCCEED` when it heeds them, and this one after the block."""
+    """A process that is started in the block gets the signals in :data:`_HELD` when it heeds them, and this one after the block."""
+    if sys.platform != "win32":
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()  # the first process would start it, and its start lets SIGINT through
     _mask("SIG_BLOCK")
     try:
         yield
@@ -49,7 +56,7 @@ def held_back() -> Iterator[None]:
 
 def _mask(how: str) -> None:
     if sys.platform != "win32":
-        signal.pthread_sigmask(getattr(signal, how), _NUMBERS)
+        signal.pthread_sigmask(getattr(signal, how), _HELD)
 
 
 def end_by_signals(server: Server) -> None:
