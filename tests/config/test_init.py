@@ -97,7 +97,7 @@ class TestConversion:
         assert limits["groq/llama-3.3-70b-versatile"] == ["30 requests/min", "12k tokens/min"]
         assert limits["vllm/qwen3"] == ["32 concurrency"]
         assert [str(quota) for quota in config.joint_limits["*"]] == ["200 concurrency"]
-        assert (config.max_attempts, [str(quota) for quota in config.budget]) == (4, ["100 usd/2592000s window"])
+        assert (config.max_attempts, [str(quota) for quota in config.budget]) == (4, ["100 usd/30 days window"])
         assert config.models["gpt-4o"] == ("gpt_4o/gpt-4o", "anthropic/claude-sonnet-4-5")
         assert config.models["gpt-4"] == config.models["gpt-4o"][:1]
         assert config.store is None  # its password is in no file

@@ -105,6 +105,14 @@ def test_no_quota_that_nobody_can_mean(bad):
         replace(Quota("requests", 5), **bad)
 
 
+@pytest.mark.parametrize(("text", "printed"), [
+    ("5 usd/30d window", "5 usd/30 days window"), ("5 usd/168h", "5 usd/7 days"), ("5 usd/12h", "5 usd/12 hours"),
+    ("5 usd/600s", "5 usd/10 min"), ("5 usd/90s", "5 usd/90s"), ("5 usd/24 hours", "5 usd/day"), ("5 usd/second", "5 usd/s"),
+])  # fmt: skip
+def test_a_period_is_printed_as_one_writes_it(text, printed):
+    assert str(Quota.parse(text)) == printed
+
+
 positive = st.one_of(
     st.integers(1, 10**12).map(float),
     st.floats(1e-6, 1e12, allow_nan=False),

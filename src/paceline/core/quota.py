@@ -217,8 +217,7 @@ class Quota:
             return f"{_short(self.amount)} {self.unit}{slots if self.rule is Rule.SLOTS else f' {self.rule.value}'}"
         if self.anchor == MONTH:
             return f"{_short(self.amount)} {self.unit}/{MONTH}"
-        names = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
-        period = names.get(self.period_s) or f"{_plain(self.period_s)}s"
+        period = _period(self.period_s)
         burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"
         rule = "" if self.rule is Rule.BUCKET else f" {self.rule.value}"
         return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
@@ -310,6 +309,15 @@ def _without_commas(text: str) -> str:
 
 def _number(digits: str, scale: str) -> float:
     return float(digits.replace("_", "")) * _SCALES[scale.lower()]
+
+
+def _period(period_s: float) -> str:
+    """A period as a user writes it: ``min``, ``30 days``, ``10s``."""
+    for one, several, unit_s in (("day", "days", DAY_S), ("hour", "hours", 3_600.0), ("min", "min", 60.0)):
+        count, rest = divmod(period_s, unit_s)
+        if not rest:
+            return one if count == 1 else f"{_plain(count)} {several}"
+    return "s" if period_s == 1 else f"{_plain(period_s)}s"
 
 
 def _short(amount: float) -> str:
