@@ -12,9 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from test_gateway import Odd
 
 from paceline.cli.app import app as cli
+from paceline.config import Config
 from paceline.core.queue import LANES_MAX
 from paceline.core.results import SettingsError
 from paceline.gateway.keys import KeyFile
+from paceline.gateway.server import ProcessSettings
 from waits import until
 
 CHAT = "/openai/v1/chat/completions"
@@ -87,6 +89,21 @@ class TestBounds:
                 assert [one.lane.name for one in queue.peek(3)] == ["greedy", "modest", "greedy"]
                 running.limiter.limit_lane("team/search", "100k requests/min")
                 running.server.should_exit = True
+
+    @pytest.mark.parametrize(("lane", "said"), [
+        ("team/serach", "no key is in the team serach: mend the name, or `paceline keys add NAME --team serach`; did you mean 'team/search'?"),
+        ("team/search", ""),
+        ("alcie", "no key has this name: mend the name, or `paceline keys add alcie`; did you mean 'alice'?"),
+        ("alice/a person", ""),
+    ])  # fmt: skip
+    def test_a_budget_for_nobody_is_told_at_the_start(self, keys, caplog, lane, said):
+        keys.add("alice", team="search")
+        config = Config.load(
+            environ={}, given={"lanes": {lane: {"limits": ["1 usd/day"]}}, "upstreams": {"openai": {}}}
+        )
+        settings = ProcessSettings(config=config, keys=keys.file, host="127.0.0.1")
+        settings.warn(settings.check({}))
+        assert [one.message.partition("because ")[2] for one in caplog.records] == [said] * bool(said)
 
     def test_a_slip_in_the_name_of_a_team_is_told(self, serve, keys, client, emulator, caplog):
         secrets = [keys.add(name, team=team) for name, team in (("alice", "search"), ("bob", "serach"))]

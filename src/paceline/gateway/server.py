@@ -38,7 +38,7 @@ from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
-from paceline.gateway.teams import counted_as
+from paceline.gateway.teams import counted_as, unheeded
 from paceline.gateway.upstreams import Upstreams
 from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
@@ -228,6 +228,8 @@ class ProcessSettings:
         if upstreams.native is not None and upstreams.native.routes is not None:
             for said in dict.fromkeys(upstreams.native.routes.misspelt(self.config.limits)):
                 log.warning("%s If the name is right, write its limits to [limits]", said)
+        for said in unheeded(self.config.lanes, KeyFile(self.keys).all()):
+            log.warning("%s", said)
 
 
 def end_watch() -> Callable[[str], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -73,6 +74,18 @@ class ClientLanes:
             own = self._limiter.pacer.lane(lane=name)
             lane = self._of_user[name] = replace(own, priority=parent.priority, limits=(), parent=parent)
         return lane
+
+
+def unheeded(lanes: Mapping[str, LaneSpec], keys: Sequence[ClientKey]) -> Iterator[str]:
+    """What to say of each lane of the settings that holds for no key; clients without keys may name lanes, but are in no team."""
+    known = {name for key in keys for name in (key.name, TEAM + key.team)}
+    for name, lane in lanes.items():
+        team = name.removeprefix(TEAM) if name.startswith(TEAM) else ""
+        if name in known or not (team or (keys and lane.limits and name.partition("/")[0] not in known)):
+            continue
+        who, options = (f"is in the team {team}", f"NAME --team {team}") if team else ("has this name", name)
+        hint = did_you_mean(name, known)
+        yield f'[lanes."{name}"] has no effect, because no key {who}: mend the name, or `paceline keys add {options}`{hint}'
 
 
 def counted_as(lane: LaneSpec) -> str:
