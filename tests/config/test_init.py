@@ -48,11 +48,11 @@ general_settings: {master_key: sk-1234, database_url: "postgresql://user:hidden@
 environment_variables: {LANGFUSE_SECRET_KEY: sk-lf-hidden}
 """
 LOST = (
-    "model_list[1] (gpt-4o): api_version: requests go to",
-    "model_list[4] (smart): timeout: a client has its own",
-    "model_list[5] (claude): api_key: a key is written in the file: put it into the variable ANTHROPIC_API_KEY",
-    "model_list[8] (nova): requests are signed",
-    "model_list[10] (embed): model_info: models are not described, but for their prices",
+    "line 3 (gpt-4o): api_version: requests go to",
+    "line 9 (smart): timeout: a client has its own",
+    "line 11 (claude): api_key: a key is written in the file: put it into the variable ANTHROPIC_API_KEY",
+    "line 19 (nova): requests are signed",
+    "line 23 (embed): model_info: models are not described, but for their prices",
     "router_settings: routing_strategy: ",
     "router_settings: allowed_fails: the breaker counts",
     "router_settings: cooldown_time: the breaker counts",
@@ -231,8 +231,8 @@ class TestConversion:
 
     @pytest.mark.parametrize(("text", "said"), [
         ("a: 1", "x.yaml: it has no model_list"),
-        ("model_list: [{model_name: m}]", r"x.yaml: model_list[1]: it has no litellm_params.model"),
-        ("model_list: [{model_name: m, litellm_params: {model: openai/}}]", r"x.yaml: model_list[1] (m): litellm_params.model has no model"),
+        ("model_list: [{model_name: m}]", r"x.yaml: line 1: it has no litellm_params.model"),
+        ("model_list: [{model_name: m, litellm_params: {model: openai/}}]", r"x.yaml: line 1 (m): litellm_params.model has no model"),
         ("model_list: [", "x.yaml"),
         ("model_list: [{model_name: m, litellm_params: {model: openai/a, rpm: 0.0001}}]", "x.yaml: limits: openai/a: rpm: 0.0001: it must be a number from"),
     ])  # fmt: skip

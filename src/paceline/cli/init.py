@@ -84,10 +84,10 @@ def _converted(source: Path) -> str:
     from paceline.config.starter import of_settings
 
     problems = Problems()
-    values = read_file(source, problems).values
+    read = read_file(source, problems)
     problems.check()
     try:
-        made = convert(values, os.environ)
+        made = convert(read.values, os.environ, read.lines)
     except SettingsError as error:
         raise SettingsError(f"{source}: {error}") from None
     Config.load(given=made.settings, environ={}, where=str(source))

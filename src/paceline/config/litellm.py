@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -160,12 +161,17 @@ class _Deployment:
         return f"{self.server}/{self.model}"
 
 
-def convert(values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Converted:
+def convert(
+    values: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+    lines: Mapping[tuple[str, ...], int] = MappingProxyType({}),
+) -> Converted:
     """Convert a litellm proxy's ``config.yaml``.
 
     Args:
         values: What is in it.
         environ: Has the values, but for keys, that the file takes from variables.
+        lines: The lines of its entries, as far as they are known.
 
     Raises:
         SettingsError: It has no ``model_list``, or a deployment without a model.
@@ -175,7 +181,8 @@ def convert(values: Mapping[str, Any], environ: Mapping[str, str] | None = None)
         raise SettingsError("it has no model_list: it must be the config.yaml of a litellm proxy")
     conversion = _Conversion(values, environ or {})
     for number, entry in enumerate(entries, 1):
-        conversion.add(entry, f"model_list[{number}]")
+        line = lines.get(("model_list", str(number)))
+        conversion.add(entry, f"line {line}" if line else f"model_list[{number}]")
     for kind in ("router_settings", "litellm_settings", "general_settings"):
         conversion.read(_table(values, kind), kind)
     conversion.read(values, "")

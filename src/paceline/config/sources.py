@@ -170,8 +170,10 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) ->
 
 
 def _keys(node: Any, above: Place = ()) -> Iterator[tuple[Place, int]]:
-    """The path and the line of every key; of a duplicate key without the keys below it."""
+    """The path and the line of every key, and of every entry of a list; of a duplicate key without the keys below it."""
     seen: set[str] = set()
+    for number, entry in enumerate(node.value if node.id == "sequence" else (), 1):
+        yield (*above, str(number)), entry.start_mark.line + 1
     for key, value in node.value if node.id == "mapping" and len(above) < DEPTH_MAX else ():
         if key.id == "scalar" and key.value != "<<":
             path = (*above, key.value)
