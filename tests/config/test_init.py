@@ -195,7 +195,7 @@ class TestConversion:
             },
         })  # fmt: skip
         assert made.settings["models"]["m"] == ["groq/m", "openai/gpt-6-luna"]
-        assert "model_group_alias: n: hidden: " in "\n".join(made.lost)
+        assert (made.settings["unlisted"], made.lost) == (["n"], [])
 
     def test_an_address_for_all_is_that_of_each_deployment(self):
         deployments = [{"model_name": "m", "litellm_params": {"model": "openai/foo", "api_key": "os.environ/MY_KEY"}}]

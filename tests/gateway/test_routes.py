@@ -260,6 +260,12 @@ def test_the_most_specific_name_wins():
         assert places == ["a/gpt-6-luna", "b/x", "b/x-luna", "a/1-6-lun", "c/-7", "a/6", "a/x"]
 
 
+def test_an_unlisted_name_must_be_one():
+    given = {"upstreams": {"openai": {}}, "models": {"m": "openai/gpt-5"}, "unlisted": ["n"]}
+    with pytest.raises(SettingsError, match=r"unlisted: 'n' is no name in \[models\]"):
+        Upstreams(Config.load(environ={}, given=given), {})
+
+
 def test_a_model_that_may_be_misspelt_is_named_at_the_start(tmp_path, caplog):
     models = {
         "m": ["openai/gtp-6-luna", "openai/gpt-6-luna", "openai/gtp-6-sol", "my/gpt-5-minni"],

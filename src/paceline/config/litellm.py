@@ -497,14 +497,11 @@ class _Conversion:
         found = {name: list(dict.fromkeys(targets)) for name, targets in found.items() if targets}
         aliases = _table(self._router, "model_group_alias")
         for alias, meant in aliases.items():
-            if isinstance(meant, Mapping) and meant.get("hidden"):
-                self._lose(
-                    "router_settings",
-                    f"model_group_alias: {alias}: hidden: GET /v1/models lists it; a key without it in its models sees it not",
-                )
             name = meant.get("model") if isinstance(meant, Mapping) else meant
             if targets := [one for one in found.get(str(name), ()) if "*" not in one]:
                 found[str(alias)] = targets
+                if isinstance(meant, Mapping) and meant.get("hidden"):
+                    self._top.setdefault("unlisted", []).append(str(alias))
             else:
                 self._lose("router_settings", f"model_group_alias: {alias}: no server has the model that it names")
         return self._with_fallbacks(found)

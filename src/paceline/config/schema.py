@@ -423,6 +423,7 @@ FORMS: Final[dict[str, Any]] = {
         Annotated[Any, PlainValidator(_targets, json_schema_input_type=str | list[str])],
         'smart = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]',
     ),
+    "unlisted": Annotated[tuple[Text, ...], expected('a list of names in [models], e.g. ["smart"]', bool)],
     "settings": Annotated[SynonymsTable, table("acquire_timeout = 300")],
     FACTS: Annotated[Any, PlainValidator(_facts, json_schema_input_type=dict[str, Any])],
 }

@@ -41,6 +41,8 @@ class FileSettings(PlainSettings):
     group: str | None = setting(None, "The group that answers all requests of a run.")
     models: Mapping[str, tuple[str, ...]] = setting({},
         "For the gateway, by the names of models at its one address: where each goes, then where to if that fails.")
+    unlisted: tuple[str, ...] = setting((),
+        "For the gateway: names in ``models`` that work, and are not in its list of models.")
     providers: Mapping[str, Mapping[str, Any]] = setting({},
         "Facts about providers, which are used in all of the process. See ``paceline.facts``.")
     # fmt: on
