@@ -137,6 +137,13 @@ class TestTests:
             progress.refuse(at(sent_s), at(sent_s), asks(left_s))
         assert progress.row(at(901), at(901), asks(0.0)).number == 2  # it was obeyed in vain
 
+    def test_each_stated_wait_that_is_shorter_brings_the_end_nearer(self):
+        progress, seen = Progress(), []
+        for at_s, wait_s in ((0, 900.0), (900, 40.0), (940, 20.0), (960, 10.0), (970, 10.0), (980, 10.0)):
+            seen.append(progress.row(at(at_s), at(at_s), asks(wait_s)).number)
+            progress.refuse(at(at_s), at(at_s), asks(wait_s))
+        assert seen == [1, 1, 1, 1, 2, 3]
+
 
 def test_its_refusals_tell_nothing_of_a_request():
     failures, progress = Failures(), Progress()

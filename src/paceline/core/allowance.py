@@ -71,12 +71,12 @@ class Allowance:
         began_ns: When its first refusal came; 0: nothing is shut.
     """
 
-    __slots__ = ("_ends_ns", "_false", "_is_true", "_longest_s", "_unnamed", "began_ns", "window")
+    __slots__ = ("_asked_s", "_ends_ns", "_false", "_is_true", "_longest_s", "_unnamed", "began_ns", "window")
 
     def __init__(self) -> None:
         self.began_ns = self._ends_ns = 0  # the end that the last refusal has stated; 0: none
         self.window: str | None = None
-        self._longest_s = 0.0  # the longest wait that they have stated
+        self._asked_s = self._longest_s = 0.0  # the last wait that they have stated, and the longest one
         self._unnamed = False  # it is about no named quota
         self._is_true = False  # one was not over before a quarter of it
         self._false = 0  # how many in a row were
@@ -94,7 +94,8 @@ class Allowance:
     @property
     def state(self) -> tuple[Any, ...]:
         """All that it knows."""
-        return self.began_ns, self._ends_ns, self.window, self._longest_s, self._unnamed, self._is_true, self._false
+        shown = self.window, self._unnamed, self._is_true, self._false
+        return self.began_ns, self._ends_ns, *shown, self._asked_s, self._longest_s
 
     def told(self, now_ns: int) -> list[Any]:
         """All that it knows, for other processes: JSON values, without instants."""
@@ -103,7 +104,7 @@ class Allowance:
 
     def adopt(self, at_ns: int, told: list[Any]) -> None:
         """Know what another process has told at ``at_ns``."""
-        began_ns, ends_ns, self.window, self._longest_s, self._unnamed, self._is_true, self._false = told
+        began_ns, ends_ns, self.window, self._unnamed, self._is_true, self._false, self._asked_s, self._longest_s = told
         self.began_ns = 0 if began_ns is None else at_ns + began_ns
         self._ends_ns = 0 if ends_ns is None else at_ns + ends_ns
 
@@ -132,12 +133,13 @@ class Allowance:
     def foretold(self, sent_ns: int, refusal: Refusal) -> bool:
         """Whether the refusal of a test that was sent at ``sent_ns`` is no sign that its wait was too short.
 
-        It was sent before the stated end, or states another one, which is tested as well.
+        It was sent before the stated end, or states another one, which is tested as well, or comes nearer.
         """
         if not self.is_test(sent_ns):
             return False
-        is_tested = self.covers(refusal) and _asked_s(refusal) > LONG_WAIT_S
-        return sent_ns < self._ends_ns or not self._ends_ns or is_tested
+        asked_s = _asked_s(refusal)
+        is_another = self.covers(refusal) and (asked_s > LONG_WAIT_S or 0 < asked_s < self._asked_s)
+        return sent_ns < self._ends_ns or not self._ends_ns or is_another
 
     def is_long(self, until_ns: int) -> bool:
         """Whether it opens gently at ``until_ns``: it is a window, or was shut for so long that many may wait."""
@@ -162,7 +164,8 @@ class Allowance:
         self._unnamed |= unnamed
         self.window = window
         if asked_s:
-            self._ends_ns, self._longest_s = now_ns + round(asked_s * NS), max(self._longest_s, asked_s)
+            self._ends_ns = now_ns + round(asked_s * NS)
+            self._asked_s, self._longest_s = asked_s, max(self._longest_s, asked_s)
 
     def admit(self, sent_ns: int) -> None:
         """Open it, if an attempt was served that was sent after its first refusal."""
