@@ -73,6 +73,25 @@ async def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_acc
 
 
 @virtual
+async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock):
+    limiter = limiter_of(clock)
+    limiter.pacer.pools.scheduler(ONE)
+    limiter.pacer.pools.read_plan("anthropic", [reading(0.5)])
+    with paceline.lane("interactive", priority=1):
+        permit = await limiter.acquire(ONE, tokens=0)
+    assert limiter.status()["pools"]["anthropic/plan"]["in_flight"] == 0
+    limiter.pacer.pools.read_plan("anthropic", [reading(0.95)])  # a share is kept for the person
+    [agent] = waits(limiter, OTHER)
+    refuse(permit, FIVE_HOURS, Again(60.0, pool_wide=True))
+    await asyncio.sleep(59)
+    assert rows(limiter) == [("anthropic", "5h", "shut", 1, None)]
+    limiter.pacer.pools.read_plan("anthropic", [reading(0.1)])
+    await asyncio.sleep(2)
+    assert limiter.status()["pools"]["anthropic/plan"]["in_flight"] == 1  # the test
+    assert agent.done()
+
+
+@virtual
 async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock):
     limiter = limiter_of(clock)
     stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from paceline.core.plan import PlanCapacity
 from paceline.core.pool import Pool
 from paceline.core.progress import Row
 from paceline.core.queue import Waiter
@@ -121,6 +122,8 @@ class ChainedScheduler(Scheduler):
         A request that leaves gives back its grants. So does one whose pool pauses on the way, and then it waits again.
         One that a further scheduler would not grant does not wait in the own pool.
         """
+        if (at_once := self._at_once(waiter)) is not None:
+            return at_once
         if (hopeless := self._hopeless(waiter)) is not None:
             return hopeless
         arrived_ns = waiter.arrived_ns
@@ -163,6 +166,16 @@ class ChainedScheduler(Scheduler):
                 return granted
             self.cancel(granted)  # a pause has begun, or it counts as lost by now: back to its place in its lane
             waiter.returned = True
+
+    def _at_once(self, waiter: Waiter) -> Reservation | None:
+        """The grant of a request that waits nowhere, where nothing of the account is shut: then it needs no turn there."""
+        account = self.account
+        if account is None or self.further or account.pool.queue.length or account.pool.stopped is not None:
+            return None
+        capacity = account.pool.capacity
+        assert isinstance(capacity, PlanCapacity)
+        granted = Scheduler.try_grant(self, waiter) if capacity.is_free(self.now_ns(), waiter.lane) else None
+        return granted if isinstance(granted, Reservation) else None
 
     async def _own(self, waiter: Waiter, wait: _Wait) -> tuple[Outcome, Passed | None]:
         """The outcome in the own pool, after the account's, and what is held there.

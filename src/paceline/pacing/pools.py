@@ -326,7 +326,7 @@ class Pools:
         reading = self.stated.heard(account, name, text, self._settings.clock.now_ns() - age_ns)
         self.read_elsewhere(account, reading)
         if (window := _window(reading)) is not None:
-            plan.windows[name] = window
+            plan.windows = plan.windows | {name: window}
 
     def _of_all(self, pool: str) -> str:
         """The name without an account that was found by its credential: what the user limits together holds for these, too."""

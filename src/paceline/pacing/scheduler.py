@@ -314,7 +314,7 @@ class Scheduler:
         def read(now_ns: int) -> None:
             capacity = self.pool.capacity
             assert isinstance(capacity, PlanCapacity)
-            capacity.plan.windows |= {one.name: one for one in windows}
+            capacity.plan.windows = capacity.plan.windows | {one.name: one for one in windows}  # others read it now
             for window, text in notes.items():
                 capacity.note_window(now_ns, window, text)
 

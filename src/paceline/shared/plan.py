@@ -15,7 +15,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.local import OPENS_NS
 from paceline.core.pause import CLOSED, PausePhase
 from paceline.core.plan import THERE_NS, Plan, PlanCapacity
-from paceline.core.queue import Queue, Waiter
+from paceline.core.queue import LaneSpec, Queue, Waiter
 from paceline.core.quota import NS, Cost
 from paceline.core.results import COOL_DOWN, Decision, Refusal, Reservation, WaitUntil
 from paceline.shared.capacity import StoreSide
@@ -64,6 +64,10 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             self._person_ns = self.plan.person_ns
             self._note(now_ns, PERSON, "")
         return decision
+
+    def is_free(self, now_ns: int, lane: LaneSpec) -> bool:  # noqa: ARG002
+        """See :meth:`PlanCapacity.is_free`: another process may know better."""
+        return False
 
     def _ask_ns(self, now_ns: int) -> int:
         """When to ask the store next: soon, while a probe of another process is under way."""
