@@ -61,9 +61,13 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _plan(found: list[Any]) -> dict[str, Any]:
-    """A window of a plan: the newest reading, and what all processes have used."""
+    """A window of a plan: the newest reading, and what all processes have used.
+
+    Each takes the others' part for its own until it has seen pauses: together they have used no more than is stated.
+    """
     newest = dict(min(found, key=lambda row: row["stated_ago_s"]))
     own = [row["own"] for row in found if row.get("own") is not None]
+    part = min(1.0, newest["used"] / sum(own)) if any(own) and newest.get("used") is not None else 1.0
     sessions: dict[tuple[str, ...], dict[str, Any]] = {}
     for one in (one for row in found for one in row.get("sessions", ())):
         before = sessions.get((one["program"], one["session"]))
@@ -72,15 +76,20 @@ def _plan(found: list[Any]) -> dict[str, Any]:
         sessions[one["program"], one["session"]] = both
     most = sorted(sessions.values(), key=lambda one: -_both(one["own"], one["subagents_own"]))
     together: dict[str, Any] = {
-        "own": round(sum(own), 4) if own else None,
+        "own": _part(sum(own), part) if own else None,
         "waiting": sum(row.get("waiting", 0) for row in found),
     }
     if newest.get("state") == "open" and any(row.get("state") == "held" for row in found):
         together["state"] = "held"
-    return newest | together | {"sessions": most}
+    return newest | together | {"sessions": [one | {name: _part(one[name], part) for name in _SHARES} for one in most]}
 
 
-_OF_SESSION: Final = ("own", "subagents", "subagents_own")
+_SHARES: Final = ("own", "subagents_own")
+_OF_SESSION: Final = ("subagents", *_SHARES)
+
+
+def _part(share: float | None, part: float) -> float | None:
+    return None if share is None else round(part * share, 4)
 
 
 def _both(one: float | None, other: float | None) -> float:
