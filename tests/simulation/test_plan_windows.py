@@ -66,7 +66,8 @@ def check(row, work, late_s, herd):
 @pytest.mark.parametrize("name", WORLDS)
 def test_some_days(name):
     row, work, refused, *bounds = WORLDS[name]
-    a_week, _, said = check(replace(row, cap=600.0, days=9.0 if row.days > 1 else 3.0), work, *bounds)
+    cap = 1_500.0 if row.burst else 600.0  # with less, bursts ask for more than the plan has, and ever more wait
+    a_week, _, said = check(replace(row, cap=cap, days=9.0 if row.days > 1 else 3.0), work, *bounds)
     assert a_week <= refused, said
 
 
