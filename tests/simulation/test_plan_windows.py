@@ -50,8 +50,8 @@ QUICK = [name for name in SHORT if not name.startswith(("142 agents", "a window 
 """The others take as long as all of these."""
 
 
-def check(row, work, late_s, herd):
-    known, ours = run(row, paced=False), run(row)
+def check(row, work, late_s, herd, looks=()):
+    known, ours = run(row, paced=False), run(row, looks=looks)
     (resumed_s, at_once), share = ours.resumed(), ours.provider.charged / known.provider.charged
     opened = sum(len(one.opened_s) for one in ours.provider.windows)
     said = f"{share:.3f} of the work, {ours.refused_a_week:.0f} refused a week, {resumed_s:.0f} s, {at_once} at once, {opened} openings"
@@ -77,3 +77,20 @@ def test_a_few_requests_in_each_window(name):
     row = replace(row, **{"days": 0.45, "cap": 120.0, "person": False} | SHORT[name])
     *_, a_window, said = check(row, work - 0.03, *bounds)
     assert a_window <= (35 if "half" in name else 22), said
+
+
+def test_a_clock_that_is_set_moves_no_end():
+    """Back by two hours: this machine's, or the provider's forward."""
+    left_s = []
+
+    def is_set(_, provider):
+        provider.row = replace(row, ahead_s=2 * HOUR)
+
+    def look(limiter, provider):
+        (shown,) = limiter.status()["plans"]
+        left_s.append((shown["ends_s"], provider.windows[0].ends_s - provider.now_s))
+
+    row = Row(days=0.45, cap=120.0, person=False)
+    *_, a_window, said = check(row, 0.95, 17, 14, [(19, look), (20, is_set), (29, look), (2 * HOUR, look)])
+    assert a_window <= 22, said
+    assert [shown_s for shown_s, _ in left_s] == [pytest.approx(true_s, abs=5) for _, true_s in left_s]
