@@ -46,10 +46,9 @@ class PauseEvent(Enum):
 
     BEGIN = "begin"  # a pause begins, or becomes longer
     GRANT = "grant"  # an attempt goes at or after the end of the pause
-    ANSWER = "answer"  # the probe was answered
     MORE = "more"  # an answer lets others go
     UNSENT = "unsent"  # the probe was not sent: another attempt becomes the probe
-    LIFT = "lift"  # the pause is over without a probe
+    LIFT = "lift"  # the pause is over: its probe was answered, or none is needed
 
 
 NEXT: Final = MappingProxyType(
@@ -62,14 +61,12 @@ NEXT: Final = MappingProxyType(
         (PausePhase.CLOSED, PauseEvent.MORE): PausePhase.OPENING,
         (PausePhase.PROBING, PauseEvent.BEGIN): PausePhase.CLOSED,  # the present probe tells nothing of the new pause
         (PausePhase.PROBING, PauseEvent.GRANT): PausePhase.PROBING,
-        (PausePhase.PROBING, PauseEvent.ANSWER): PausePhase.OPEN,
         (PausePhase.PROBING, PauseEvent.UNSENT): PausePhase.CLOSED,
         (PausePhase.PROBING, PauseEvent.LIFT): PausePhase.OPEN,
         (PausePhase.PROBING, PauseEvent.MORE): PausePhase.OPENING,
         (PausePhase.OPENING, PauseEvent.BEGIN): PausePhase.CLOSED,
         (PausePhase.OPENING, PauseEvent.GRANT): PausePhase.OPENING,
         (PausePhase.OPENING, PauseEvent.MORE): PausePhase.OPENING,
-        (PausePhase.OPENING, PauseEvent.UNSENT): PausePhase.OPENING,
         (PausePhase.OPENING, PauseEvent.LIFT): PausePhase.OPEN,
     }
 )
@@ -138,7 +135,7 @@ class Pause(Generic[T]):
                 self._room = max(self._room, more)  # what is unused, because a quota binds, does not add up
                 self._step(PauseEvent.MORE, None, min(self.until_ns, now_ns))
         elif self.probe is not None and attempt == self.probe:
-            self._step(PauseEvent.ANSWER, None, min(self.until_ns, now_ns))
+            self._step(PauseEvent.LIFT, None, min(self.until_ns, now_ns))
 
     def unsent(self, now_ns: int, attempt: T) -> None:
         """Let another attempt go in the place of ``attempt``, if that is the probe, or has gone since the pause."""
@@ -146,7 +143,7 @@ class Pause(Generic[T]):
             self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
         elif self._gone.get(attempt) is False and self.phase is PausePhase.OPENING:
             self._room += 1
-            self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
+            self._step(PauseEvent.MORE, None, min(self.until_ns, now_ns))
         self._gone.pop(attempt, None)
 
     def lift(self, now_ns: int, until_ns: int) -> None:

@@ -24,7 +24,7 @@ local index                              -- of the account, for each quota of th
 local NEXT = {
   open = {begin = 'closed', lift = 'open'},
   closed = {begin = 'closed', grant = 'probing', lift = 'open'},
-  probing = {begin = 'closed', grant = 'probing', answer = 'open', unsent = 'closed', lift = 'open'},
+  probing = {begin = 'closed', grant = 'probing', unsent = 'closed', lift = 'open'},
 }
 
 local function phase()
@@ -158,7 +158,7 @@ local function settle(news, who, gentle)
       widen(m)
     end
   end
-  if probe and state.probe == who then step(answered and 'answer' or 'unsent', min(state.not_before, now)) end
+  if probe and state.probe == who then step(answered and 'lift' or 'unsent', min(state.not_before, now)) end
 end
 
 local function learn(i, what, value)
