@@ -88,7 +88,7 @@ def test_those_that_were_held_back_do_not_go_at_once():
 )
 def test_a_value_out_of_its_range_is_refused(policy):
     [name] = policy
-    with pytest.raises(SettingsError, match=f"plans: {name} is {policy[name]!r}"):
+    with pytest.raises(SettingsError, match=f"{name} is {policy[name]!r}"):
         PlanPolicy(**policy)
 
 

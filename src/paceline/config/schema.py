@@ -15,7 +15,7 @@ from paceline import facts
 from paceline.config.settings import FileSettings, plain_text
 from paceline.config.sources import Place, Problems, SettingsSource, nested
 from paceline.core.hints import why_missing
-from paceline.core.plan import OVERAGES, SHUTS
+from paceline.core.plan import Overage, WhenShut
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import SettingsError, StoreError, warn
@@ -310,8 +310,8 @@ class PlansTable(TypedDict, total=False):
     keep: Annotated[float, within(0, 0.99, "a share")]
     spread: Text
     stop_at: Annotated[float, within(0.01, 1, "a share")]
-    overage: Annotated[Literal["go on", "wait"], expected("'go on' or 'wait'", words=OVERAGES)]
-    when_shut: Annotated[Literal["hold", "refuse"], expected("'hold' or 'refuse'", words=SHUTS)]
+    overage: Annotated[Overage, expected("'go on' or 'wait'", words=get_args(Overage))]
+    when_shut: Annotated[WhenShut, expected("'hold' or 'refuse'", words=get_args(WhenShut))]
 
 
 class LaneTable(TypedDict, total=False):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from paceline.core.allowance import Allowance
 from paceline.core.checked import check, suggesting
@@ -30,8 +30,8 @@ THERE_NS: Final = 8 * 3_600 * NS
 MELTS: Final = 5
 """The kept share melts in this part of a window, the last fifth: a person needs less of it by then."""
 
-OVERAGES: Final = ("go on", "wait")
-SHUTS: Final = ("hold", "refuse")
+Overage = Literal["go on", "wait"]
+WhenShut = Literal["hold", "refuse"]
 
 
 @public
@@ -57,8 +57,8 @@ class PlanPolicy:
     keep: float = 0.1
     spread: str | tuple[str, ...] = ()
     stop_at: float | None = None
-    overage: str = "go on"
-    when_shut: str = "hold"
+    overage: Overage = "go on"
+    when_shut: WhenShut = "hold"
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -67,10 +67,6 @@ class PlanPolicy:
             raise SettingsError(f"plans: keep is {self.keep!r}: it must be a share from 0 to below 1, e.g. 0.1")
         if self.stop_at is not None and not 0 < self.stop_at <= 1:
             raise SettingsError(f"plans: stop_at is {self.stop_at!r}: it must be a share above 0, at most 1, e.g. 0.8")
-        if self.overage not in OVERAGES:
-            raise SettingsError(f"plans: overage is {self.overage!r}: it must be 'go on' or 'wait'")
-        if self.when_shut not in SHUTS:
-            raise SettingsError(f"plans: when_shut is {self.when_shut!r}: it must be 'hold' or 'refuse'")
 
     @property
     def holds(self) -> bool:
