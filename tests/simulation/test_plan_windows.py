@@ -71,6 +71,21 @@ def test_some_days(name):
     assert a_week <= refused, said
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("plans", "work", "late"),
+    [({"keep": 0.1}, (0.95, 1.0), 0.02), ({"keep": 0.0, "stop_at": 0.8}, (0.76, 0.82), 1.0)],
+    ids=str,
+)
+def test_a_part_of_each_window_is_left(plans, work, late):
+    """To a person, who waits for more than ten minutes where none was there before; or to another device."""
+    row = Row(cap=1_500.0, days=2.0, plans=plans)
+    known, ours = run(row, paced=False), run(row)
+    least, most = work
+    assert least <= ours.provider.charged / known.provider.charged <= most
+    assert sum(wait_s > 600 for wait_s in ours.person_s) <= late * len(ours.person_s)
+
+
 @pytest.mark.parametrize("name", some([*SHORT], *QUICK))
 def test_a_few_requests_in_each_window(name):
     row, work, _, *bounds = WORLDS[name]
