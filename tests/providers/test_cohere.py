@@ -11,7 +11,7 @@ from cases import feed, sse
 from paceline.core.quota import REQUESTS, TOKENS
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("cohere")
@@ -95,4 +95,3 @@ def test_limits():
         "5 images/min",
     ]
     assert [str(quota) for quota in lookup("cohere", "rerank-v4.0-pro", "production").quotas] == ["1k requests/min"]
-    assert provider_for_host("api.cohere.ai").name == "cohere"

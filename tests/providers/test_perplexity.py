@@ -7,7 +7,7 @@ from cases import feed, sse
 
 from paceline.core.quota import REQUESTS
 from paceline.providers.base import Usage
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("perplexity")
@@ -47,6 +47,3 @@ def test_published():
     assert quotas("agent-api", 2) == ["8 requests/s", "500 requests/min"]
     [search] = lookup("perplexity", "search-api").quotas
     assert (search.rate, search.burst) == (50, 50)
-    found = provider_for_host("api.perplexity.ai")
-    assert found is not None
-    assert found.name == "perplexity"

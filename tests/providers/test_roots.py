@@ -69,6 +69,7 @@ def test_each_provider_has_a_place():
     for name, entry in PROVIDERS.items():
         assert entry.own or entry.hosts[0].count("*") == 0, name
         assert entry.own or urlsplit(usual_root(provider_named(name))).hostname == entry.hosts[0]
+        assert all(provider_for_host(host).name == name for host in entry.hosts if "*" not in host)
 
 
 HOSTS = {  # hosts of plans and regions

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from paceline.core.quota import TOKENS
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("xai")
@@ -27,7 +27,6 @@ def test_requests_by_the_second():
 def test_names():
     assert (PROVIDER.name, PROVIDER.key_env) == ("xai", "XAI_API_KEY")
     assert provider_named("Grok").name == "xai"
-    assert provider_for_host("api.x.ai").name == "xai"
 
 
 def test_a_protobuf_message_as_its_sdk_returns_it():
