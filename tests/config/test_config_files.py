@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.config import Config, find_file, load_arguments
+from paceline.config import Config, find_file, load_arguments, parse_base_url, parse_limit
 from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, SettingsError
+from paceline.providers.roots import without_version
 
 ACM = """
 defaults:
@@ -167,10 +168,11 @@ class TestPrecedence:
             "PACELINE_CONCURRENCY__GOOGLE": "2",
             "PACELINE_BREAKER__FAILURES": "2",
             "PACELINE_LEARN": "no",
+            "PACELINE_PROVIDER": "",
         }
         limits = {"openai/gpt-5.1": parse_quotas("3 requests/min")}
-        config = load(write(self.FILE), environ, workers=3)
-        assert (config.workers, config.tier, config.headroom_s) == (3, "2", 1)
+        config = load(write(self.FILE), environ, workers=3, tier=None)
+        assert (config.workers, config.tier, config.headroom_s, config.provider) == (3, "2", 1, None)
         assert config.retry == {"backoff_s": 2, "jitter": 0.5}
         assert config.limits == {"openai/gpt-5.1": parse_quotas("2 requests/min")}
         assert (config.lanes["wrap"].weight, config.concurrency, config.learn) == (2, {"gemini": 2}, False)
@@ -419,6 +421,90 @@ def test_units_that_some_provider_counts_and_those_of_pools_of_one_s_own(write):
     text = '[limits]\nstarts = "7 starts/min"\n"acme/m" = "5 bananas/min"\n"openai/gpt-image-2" = "5 images/min"\n'
     text += '"groq/whisper-large-v3" = "7200 audio_seconds/hour"\n"cohere/x" = "9 input_images/min"'
     assert len(load(write(text)).limits) == 5
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis:user:hunter2@host",
+        "redi://:hunter2@host",
+        "hunter2@host:6379",
+        "hunter2:",
+        "redis://:hunter2@host:port",
+        "redis://:hunter2@host/0?timeout=5",
+        "redis://:hunter2@host/first",
+        {"url": "redis://:hunter2@host"},
+    ],
+)
+def test_a_password_is_not_shown(url):
+    with pytest.raises(SettingsError) as error:
+        Config.load(environ={}, given={"store": url})
+    assert "command line: store: " in str(error.value)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_password_is_not_in_the_repr():
+    config = Config.load(environ={"PACELINE_STORE": "redis://:hunter2@host"})
+    assert config.store == "redis://:hunter2@host"
+    assert "hunter2" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("worker = 5", "worker: no such setting; did you mean 'workers'"),
+        ("speed = 5", "known: provider, tier"),
+        ("workers = 'many'", "workers: 'many': it must be a whole number from 1"),
+        ("workers = 0", "workers: 0"),
+        ("workers = 2.5", "workers: 2.5"),
+        ("workers = true", "workers: True"),
+        ("timeout_s = -1", "timeout_s: -1"),
+        ("headroom_s = nan", "headroom_s: nan"),
+        ("provider = 5", "provider: 5: it must be a text"),
+        ("base_url = 'api.openai.com'", "base_url: it must be an address like"),
+        ("rpm_override = 5", "no such setting"),
+        ("limits = 5", "limits: write a table"),
+        ("[limits]\ngpt-5 = 5", "limits: gpt-5: 5: write texts"),
+        ("[limits]\ngpt-5 = '500 request/min'", "unknown unit 'request'; did you mean 'requests'?"),
+        ("[limits]\ngpt-5 = '500 rpx'", "limits: gpt-5: '500 rpx' has no period"),
+        ("[limits]\ngpt-5 = '0 requests/min'", "limits: gpt-5: amount of requests is 0"),
+        ("workers =", "Invalid value"),
+        ("stor = 'memory:'", "stor: no such setting; did you mean 'store'"),
+        ("store = 5", "store: it must be a text like 'sqlite:PATH'"),
+        ("store = 'sqlit:state.db'", "store: no store is called 'sqlit': did you mean 'sqlite'"),
+        ("store = 'state.db'", "store: a store is given by its URL: did you mean 'sqlite:state.db"),
+        ("store = 'sqlite:'", "store: sqlite: has no path"),
+        (
+            "on_store_failure = 'fail_close'",
+            "on_store_failure: 'fail_close': it must be 'fail_safe', 'fail_closed' or 'fail_open'; did you mean 'fail_closed'?",
+        ),
+        ("lease_s = 61", "lease_s: 61: it must be seconds from 0 to 60"),
+    ],
+)
+def test_says_what_is_wrong_and_where(write, text, words):
+    said = message(write(text))
+    assert said.startswith("paceline.toml")
+    assert words in said
+
+
+def test_limits_on_the_command_line():
+    assert parse_limit("openai/gpt-5 = 500 requests/min, 1k tokens/min")[0] == "openai/gpt-5"
+    for text in ("500 requests/min", "=500 requests/min", "gpt-5=fast"):
+        with pytest.raises(SettingsError):
+            parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("http://127.0.0.1:80/v1", "http://127.0.0.1:80"),
+        ("https://a.b/openai/v1/", "https://a.b/openai"),
+        ("https://a.b", "https://a.b"),
+    ],
+)
+def test_base_url(text, root):
+    assert parse_base_url(text) == text.rstrip("/")
+    assert without_version(parse_base_url(text)) == root
 
 
 def test_overrides_are_not_for_files(write):
