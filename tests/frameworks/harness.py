@@ -125,6 +125,17 @@ def crowd_row(start, package, over, pool, calls, *, dialect=""):
     return row(package, over, limiter, world, model, pool)
 
 
+async def cancel_in_a_stream(limiter, pool, consume):
+    """Cancel ``consume(begun)``, which sets ``begun`` within its stream: its place is free at once."""
+    begun = asyncio.Event()
+    task = asyncio.create_task(consume(begun))
+    await begun.wait()
+    assert limiter.status()["pools"][pool]["in_flight"] == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert limiter.status()["pools"][pool]["in_flight"] == 0
+
+
 class Service:
     """A provider whose dialect the emulator does not have: counts, and refuses what exceeds 8 requests in flight.
 

@@ -6,7 +6,7 @@ import contextlib
 import cohere
 import groq
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, SLOTS, charged, counts, crowd_row, spent
+from harness import CROWD, LIMITS, MESSAGES, SLOTS, cancel_in_a_stream, charged, counts, crowd_row, spent
 from mistralai.client import Mistral
 from mistralai.client.errors import SDKError
 
@@ -111,19 +111,13 @@ async def test_sync_async_and_streams(world, limiter, sdk):
 async def test_a_cancelled_stream_gives_its_place_back(paceline_emulator, limiter, sdk):
     world = paceline_emulator(limits={sdk.model: LIMITS[f"{sdk.provider}/*"]}, latency_per_token_s=0.002)
     one = attached(limiter, sdk, world)
-    begun = asyncio.Event()
 
-    async def consume():
+    async def consume(begun):
         async with contextlib.aclosing(one.astream(max_tokens=5_000)) as stream:
             async for _ in stream:
                 begun.set()
 
-    task = asyncio.create_task(consume())
-    await begun.wait()
-    assert limiter.status()["pools"][pool(sdk)]["in_flight"] == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert limiter.status()["pools"][pool(sdk)]["in_flight"] == 0
+    await cancel_in_a_stream(limiter, pool(sdk), consume)
 
 
 async def test_our_own_refusal_is_their_error_of_a_rate_limit_in_one_attempt(world, sdk):

@@ -4,7 +4,7 @@ import asyncio
 
 import anthropic
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, SLOTS, charged, counts, crowd_row, spent
+from harness import CROWD, LIMITS, MESSAGES, SLOTS, cancel_in_a_stream, charged, counts, crowd_row, spent
 
 import paceline
 from paceline.integrations.anthropic import middleware
@@ -86,18 +86,12 @@ async def test_streams_settle_at_their_last_event_or_when_they_are_closed(world,
 async def test_a_cancelled_stream_gives_its_place_back(paceline_emulator, limiter, door):
     world = paceline_emulator(limits={"claude-haiku-4-5": LIMITS["anthropic/*"]}, latency_per_token_s=0.002)
     async with door(limiter, anthropic.AsyncAnthropic, world) as client:
-        begun = asyncio.Event()
 
-        async def consume():
+        async def consume(begun):
             async for _ in await client.messages.create(**ASK | {"max_tokens": 5_000}, stream=True):
                 begun.set()
 
-        task = asyncio.create_task(consume())
-        await begun.wait()
-        assert limiter.status()["pools"][POOL]["in_flight"] == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert limiter.status()["pools"][POOL]["in_flight"] == 0
+        await cancel_in_a_stream(limiter, POOL, consume)
     assert counts(limiter, POOL) == {"granted": 1, "settled": 1}
 
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from google import genai
 from google.genai import errors, types
-from harness import CROWD, LIMITS, PROMPT, SLOTS, charged, counts, crowd_row, spent
+from harness import CROWD, LIMITS, PROMPT, SLOTS, cancel_in_a_stream, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -108,19 +108,13 @@ async def test_a_cancelled_stream_gives_its_place_back(paceline_emulator, limite
         limits={"gemini-2.5-flash": LIMITS["gemini/*"]}, latency_per_token_s=0.002, default_output_tokens=5_000
     )
     client = attached(limiter, world)
-    begun = asyncio.Event()
 
-    async def consume():
+    async def consume(begun):
         ask = ASK | {"config": {"max_output_tokens": 5_000}}
         async for _ in await client.aio.models.generate_content_stream(**ask):
             begun.set()
 
-    task = asyncio.create_task(consume())
-    await begun.wait()
-    assert limiter.status()["pools"][POOL]["in_flight"] == 1
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+    await cancel_in_a_stream(limiter, POOL, consume)
     await client.aio.aclose()
 
 

@@ -5,7 +5,7 @@ import importlib
 
 import openai
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, NARROW, RATE, SLOTS, charged, counts, crowd_row, spent
+from harness import CROWD, LIMITS, MESSAGES, NARROW, RATE, SLOTS, cancel_in_a_stream, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -51,21 +51,15 @@ async def test_async_chat_and_streams(world, limiter):
 async def test_a_cancelled_stream_gives_its_place_back(paceline_emulator, limiter):
     world = paceline_emulator(limits={"gpt-5": LIMITS["openai/*"]}, latency_per_token_s=0.002)
     async with limiter.attach(async_client(world), provider="openai") as client:
-        begun = asyncio.Event()
 
-        async def consume():
+        async def consume(begun):
             stream = await client.chat.completions.create(
                 model="gpt-5", messages=MESSAGES, stream=True, max_tokens=5_000
             )
             async for _ in stream:
                 begun.set()
 
-        task = asyncio.create_task(consume())
-        await begun.wait()
-        assert limiter.status()["pools"][POOL]["in_flight"] == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert limiter.status()["pools"][POOL]["in_flight"] == 0
+        await cancel_in_a_stream(limiter, POOL, consume)
     assert counts(limiter, POOL) == {"granted": 1, "settled": 1}
 
 
