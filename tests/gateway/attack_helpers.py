@@ -79,6 +79,14 @@ def whole(got):
     return len(body) >= int(lines.get(b"content-length", 10**9))
 
 
+def leave(running, connection):
+    """Close a connection whose request waits in a gateway of this process, which keeps its place."""
+    kept = len(running.dispatch._places)
+    connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    until(lambda: len(running.dispatch._places) == kept + 1)
+
+
 class RawServer:
     """A server that keeps the bytes of all requests, and sends prepared bytes after the head of each request."""
 

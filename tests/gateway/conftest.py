@@ -1,12 +1,17 @@
 """A gateway in a thread of this process, in front of an emulated provider or of a small server of the test's own."""
 
+import json
+from contextlib import ExitStack
+
 import httpx2
 import pytest
-from gateway_helpers import start_gateway
+from attack_helpers import connect, post
+from gateway_helpers import chat, start_gateway
 
 from paceline.config import Config
 from paceline.emulator import Emulator
 from paceline.gateway import dispatch
+from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 
 
@@ -39,6 +44,12 @@ def serve(tmp_path, monkeypatch):
         one.stop()
 
 
+@pytest.fixture
+def keys(tmp_path):
+    """The keys of the clients of the gateways that `serve` starts: none yet."""
+    return KeyFile(tmp_path / "keys.json")
+
+
 @pytest.fixture(scope="module")
 def provider():
     with Emulator() as provider:
@@ -56,6 +67,22 @@ def emulator(provider):
 def client():
     with httpx2.Client(timeout=30, trust_env=False) as client:
         yield client
+
+
+@pytest.fixture
+def send_chat():
+    """Send a chat with a client's key on a connection of its own, which is open until the end of the test."""
+    with ExitStack() as stack:
+
+        def send(running, key, *lines, **fields):
+            connection = stack.enter_context(connect(running.url))
+            body = json.dumps(chat(**fields)).encode()
+            connection.sendall(
+                post(b"/openai/v1/chat/completions", b"authorization: Bearer " + key.encode(), *lines, body=body)
+            )
+            return connection
+
+        yield send
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Servers and requests that the tests of the gateway share."""
 
+import json
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +75,25 @@ def stub(app):
     finally:
         server.should_exit = True
         join(thread)
+
+
+async def read_body(receive):
+    """The whole body of a request to such a server."""
+    body = b""
+    while (event := await receive())["type"] == "http.request":
+        body += event["body"]
+        if not event["more_body"]:
+            break
+    return body
+
+
+async def tell(send, content, status=200, headers=()):
+    """Its answer: bytes, or a JSON value."""
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    lines = {"content-type": "application/json", "content-length": str(len(data)), **dict(headers)}
+    lines = [(name.encode(), str(value).encode()) for name, value in lines.items()]
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": data})
 
 
 def chat(**fields):

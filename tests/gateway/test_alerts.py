@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import chat, read_body, stub, tell
 
 ALERTS = Path(__file__).parents[2] / "examples/gateway/alerts.yml"
 WINDOW_S = 8  # in place of minutes
@@ -43,14 +43,9 @@ class Ill:
     well = False
 
     async def __call__(self, scope, receive, send):
-        body = b""
-        while (event := await receive())["type"] == "http.request":
-            body += event["body"]
-            if not event["more_body"]:
-                break
-        status, kind, text = OK if self.well else FAULTS.get(json.loads(body)["model"], OK)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind.encode())]})
-        await send({"type": "http.response.body", "body": text.encode()})
+        model = json.loads(await read_body(receive))["model"]
+        status, kind, text = OK if self.well else FAULTS.get(model, OK)
+        await tell(send, text.encode(), status, {"content-type": kind})
 
 
 @contextmanager

@@ -1,20 +1,16 @@
 """Requests with an ``Idempotency-Key`` that come again: their answers are kept, for each client key, within bounds."""
 
 import gzip
-import json
 import logging
-import socket
-from contextlib import ExitStack
 
 import pytest
-from attack_helpers import connect, post, read, read_until
-from gateway_helpers import chat, stub
+from attack_helpers import connect, leave, post, read, read_until
+from gateway_helpers import stub
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import answers as module
 from paceline.gateway import app, dispatch, waiting
 from paceline.gateway.answers import ANSWER_S, KeptAnswers
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.relay import ClientReply, NoteRoom
 from paceline.gateway.waiting import Identity
 from waits import until
@@ -136,10 +132,6 @@ class TestServed:
         return Odd([ANSWER])
 
     @pytest.fixture
-    def keys(self, tmp_path):
-        return KeyFile(tmp_path / "keys.json")
-
-    @pytest.fixture
     def key(self, keys):
         return keys.add("alice")
 
@@ -153,23 +145,11 @@ class TestServed:
             assert running.dispatch._answers._read.total == 0
 
     @pytest.fixture
-    def ask(self, running, key):
-        with ExitStack() as stack:
+    def ask(self, running, key, send_chat):
+        def ask(name=b"1", key=key, headers=(), **fields):
+            return send_chat(running, key, *headers, *([b"idempotency-key: " + name] if name else []), **fields)
 
-            def ask(name=b"1", key=key, headers=(), **fields):
-                connection = stack.enter_context(connect(running.url))
-                lines = [b"authorization: Bearer " + key.encode(), *headers]
-                lines += [b"idempotency-key: " + name] if name else []
-                connection.sendall(post(CHAT.encode(), *lines, body=json.dumps(chat(**fields)).encode()))
-                return connection
-
-            yield ask
-
-    def leave(self, running, connection):
-        kept = len(running.dispatch._places)
-        connection.shutdown(socket.SHUT_RDWR)
-        connection.close()
-        until(lambda: len(running.dispatch._places) == kept + 1)
+        return ask
 
     def test_the_answer_comes_again_and_is_paid_once(self, running, odd, ask, caplog):
         with caplog.at_level(logging.DEBUG, "paceline"):
@@ -233,7 +213,7 @@ class TestServed:
         odd.go.clear()
         first = ask()
         until(lambda: odd.seen)
-        self.leave(running, first)
+        leave(running, first)
         odd.go.set()
         until(lambda: len(running.dispatch._places) == 0)
         assert ANSWER in read(ask(), 1)
@@ -243,7 +223,7 @@ class TestServed:
         odd.go.clear()
         first = ask()
         until(lambda: odd.seen)
-        self.leave(running, first)
+        leave(running, first)
         back = ask()
         until(lambda: len(running.dispatch._places) == 0)
         odd.go.set()
@@ -256,7 +236,7 @@ class TestServed:
         odd.go.clear()
         first = ask(stream=True)
         read_until(first, PARTS[1])
-        self.leave(running, first)
+        leave(running, first)
         back = ask(stream=True)
         got = read_until(back, PARTS[1])
         odd.go.set()
@@ -282,7 +262,7 @@ class TestServed:
         odd.go.clear()
         first = ask()
         until(lambda: odd.seen)
-        self.leave(running, first)
+        leave(running, first)
         odd.go.set()
         until(lambda: len(running.dispatch._places) == 0)
         assert ANSWER in read(ask(), 1)

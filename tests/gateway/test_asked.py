@@ -8,7 +8,6 @@ from gateway_helpers import chat, stub
 
 from paceline.gateway import reading
 from paceline.gateway.asked import Unasked, asking
-from paceline.gateway.keys import KeyFile
 
 PRICES = {"openai/gpt-5": {"input": 10.0, "output": 100.0}}
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4_000}
@@ -45,9 +44,8 @@ class Server:
 
 
 @pytest.fixture
-def gateway(serve, tmp_path):
+def gateway(serve, keys):
     """Start a gateway before a server; returns a function that sends a chat with the key of alice, who has a budget, or of bob."""
-    keys = KeyFile(tmp_path / "keys.json")
     secrets = {"alice": keys.add("alice", limits=("1 usd/day",)), "bob": keys.add("bob")}
 
     def start(url, client):

@@ -102,11 +102,6 @@ def open_gateway(shared, servers):
 
 
 @pytest.fixture
-def keys(tmp_path):
-    return KeyFile(tmp_path / "keys.json")
-
-
-@pytest.fixture
 def process(tmp_path):
     """Start gateways in processes of their own."""
     if sys.platform == "win32":
@@ -553,8 +548,9 @@ class TestHeaders:
         ],
     )
     def test_names_of_others_are_refused_without_keys(self, open_gateway, upstream, host):
-        sent = b"GET /openai/v1/models HTTP/1.1\r\nhost: %s\r\n\r\n" % host
-        assert answers(talk(open_gateway.url, sent)) == [403]
+        for target in (b"GET /openai/v1/models", b"GET /status", b"POST " + CHAT):
+            sent = b"%s HTTP/1.1\r\nhost: %s\r\ncontent-length: 0\r\n\r\n" % (target, host)
+            assert answers(talk(open_gateway.url, sent)) == [403]
         assert upstream.raw == b""
 
     @pytest.mark.parametrize(
@@ -576,6 +572,13 @@ class TestHeaders:
         sent = target + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n" + lines + b"\r\n\r\n"
         assert answers(talk(open_gateway.url, sent)) == [403]
         assert upstream.raw == b""
+
+    def test_its_own_page_is_served_and_no_other_server_s_of_this_machine(self, open_gateway):
+        """Older browsers send no sec-fetch-site."""
+        own = open_gateway.url.encode()
+        for origin, status in ((own, 200), (b"http://localhost:1", 403), (b"http://127.0.0.1", 403)):
+            sent = b"GET /status HTTP/1.1\r\nhost: %b\r\norigin: %b\r\n\r\n" % (own.removeprefix(b"http://"), origin)
+            assert answers(talk(open_gateway.url, sent)) == [status]
 
 
 def reply(status=b"200 OK", *headers, body=b"", length=True):
@@ -744,8 +747,7 @@ class TestRights:
         assert not upstream.raw
         assert not other.raw
 
-    def test_further_ones_are_named(self, upstream, own_upstream, tmp_path):
-        keys = KeyFile(tmp_path / "keys.json")
+    def test_further_ones_are_named(self, upstream, own_upstream, keys):
         headers = b"authorization: Bearer " + keys.add("ci", endpoints=("GET /v1/models", "/v1/files*")).encode()
         with attacked((upstream, own_upstream), keys.file) as running:
             for method, path, status in (
@@ -755,8 +757,7 @@ class TestRights:
                 request = post(path, headers).replace(b"POST", method, 1)
                 assert answers(talk(running.url, request)) == [status], (method, path)
 
-    def test_limits_and_further_endpoints_exclude_each_other(self, tmp_path):
-        keys = KeyFile(tmp_path / "keys.json")
+    def test_limits_and_further_endpoints_exclude_each_other(self, keys):
         for one in ({"limits": ("10 usd/day",)}, {"models": ("gpt-5",)}):
             for endpoint in (
                 "/v1/files",
@@ -771,8 +772,7 @@ class TestRights:
         with pytest.raises(SettingsError, match="a path at the provider, or a method and a path"):
             keys.add("ci", endpoints=("batches",))
 
-    def test_a_list_of_models_is_for_every_key(self, upstream, own_upstream, tmp_path):
-        keys = KeyFile(tmp_path / "keys.json")
+    def test_a_list_of_models_is_for_every_key(self, upstream, own_upstream, keys):
         made = keys.add("ci", endpoints=("GET /v1/models",), limits=("10 usd/day",))
         headers = b"authorization: Bearer " + made.encode()
         with attacked((upstream, own_upstream), keys.file) as running:
@@ -784,14 +784,12 @@ class TestRights:
         got = talk(running.url, post(b"/openai/v1/batches", b"authorization: Bearer " + key))
         assert b"paceline keys change alice --endpoint /v1/files --endpoint 'POST /v1/batches'`" in got
 
-    def test_a_file_of_an_earlier_release_is_read(self, tmp_path):
-        file = tmp_path / "keys.json"
-        keys = KeyFile(file)
+    def test_a_file_of_an_earlier_release_is_read(self, keys):
         key = keys.add("old")
-        content = json.loads(file.read_text())
+        content = json.loads(keys.file.read_text())
         del content["keys"][0]["endpoints"]
-        file.write_text(json.dumps(content))
-        assert not KeyFile(file).find(key).may_use("GET", "/v1/files")
+        keys.file.write_text(json.dumps(content))
+        assert not KeyFile(keys.file).find(key).may_use("GET", "/v1/files")
 
 
 class TestKeysStay:

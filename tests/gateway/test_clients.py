@@ -5,7 +5,7 @@ import gzip
 import json
 
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import chat, read_body, stub, tell
 
 CHAT = "/openai/v1/chat/completions"
 NARROW = {"*": "60 requests/min burst 1"}
@@ -18,14 +18,9 @@ class Server:
         self.answers, self.seen = list(answers), []
 
     async def __call__(self, scope, receive, send):
-        body, more = b"", True
-        while more:
-            event = await receive()
-            body, more = body + event["body"], event["more_body"]
-        self.seen.append((dict(scope["headers"]), body))
+        self.seen.append((dict(scope["headers"]), await read_body(receive)))
         status, content = self.answers.pop(0) if self.answers else (200, b"{}")
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": content})
+        await tell(send, content, status)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import json
 import socket
-import threading
 from contextlib import closing
 
 import httpx2
 import pytest
+from attack_helpers import raw_server
 from gateway_helpers import chat
 
 from waits import until
@@ -18,34 +18,17 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 )
 
 
-@pytest.fixture(params=[b"", b"\r\n0\r\n\r\n"], ids=["connection", "stream"])
-def breaks(request):
-    """A server that ends each answer by a reset, or its stream alone."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.recv(65_536)
-                    connection.sendall(HEAD + request.param)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
 def rows(running):
     return {(row["pool"], row["status"], row["cause"]): row["count"] for row in running.limiter.status()["answers"]}
 
 
-def test_an_answer_that_breaks_off_is_told_and_counted(serve, breaks, client, tmp_path, caplog):
-    running = serve(breaks, access_log=tmp_path / "access")
-    with pytest.raises(httpx2.HTTPError):
-        client.post(f"{running.url}/v1/chat/completions", json=chat(stream=True))
-    until(lambda: ("openai/gpt-5", 200, "broken") in rows(running))
+@pytest.mark.parametrize("end", [b"", b"\r\n0\r\n\r\n"], ids=["connection", "stream"])
+def test_an_answer_that_breaks_off_is_told_and_counted(serve, client, tmp_path, caplog, end):
+    with raw_server(HEAD + end, then=socket.socket.close) as server:
+        running = serve(server.url, access_log=tmp_path / "access")
+        with pytest.raises(httpx2.HTTPError):
+            client.post(f"{running.url}/v1/chat/completions", json=chat(stream=True))
+        until(lambda: ("openai/gpt-5", 200, "broken") in rows(running))
     assert rows(running)["openai/gpt-5", 200, "answered"] == 1
     assert "openai: an answer broke off:" in caplog.text
     until((tmp_path / "access").read_text)
@@ -78,16 +61,8 @@ def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, 
 )  # fmt: skip
 def test_an_answer_that_costs_nothing_has_its_cause(serve, client, status, body, kind, cause):
     head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer():
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(head.encode() + body)
-
-        threading.Thread(target=answer, daemon=True).start()
-        running = serve(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    with raw_server(head.encode() + body, then=socket.socket.close) as server:
+        running = serve(server.url)
         answered = client.get(f"{running.url}/v1/models")
         told = (502, "paceline_upstream_key") if cause == "key" else (status, body)  # of the gateway's own key
         assert (answered.status_code, answered.json()["error"]["code"] if cause == "key" else answered.content) == told

@@ -14,7 +14,7 @@ import aiohttp
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import chat, stub
+from gateway_helpers import chat, read_body, stub
 
 from paceline.cli.app import app
 from paceline.cli.serve import _greeting
@@ -51,11 +51,7 @@ class Odd:
             self.go.set()
 
     async def __call__(self, scope, receive, send):
-        body = b""
-        while (event := await receive())["type"] == "http.request":
-            body += event["body"]
-            if not event["more_body"]:
-                break
+        body = await read_body(receive)
         self.seen.append((scope["method"], scope["raw_path"], scope["query_string"], dict(scope["headers"]), body))
         headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
@@ -343,10 +339,6 @@ class TestStop:
 
 
 class TestKeys:
-    @pytest.fixture
-    def keys(self, tmp_path):
-        return KeyFile(tmp_path / "keys.json")
-
     def test_off_loopback_they_are_needed(self, serve, emulator):
         with pytest.raises(SettingsError, match=r"clients need keys, and .* has none"):
             serve(emulator.base_url, host="0.0.0.0")
@@ -590,21 +582,6 @@ class TestKeys:
         assert max(asyncio.run(main())) <= 2 * 0.05 + 0.1  # two grants
         assert running.pool()["counts"]["granted"] == 65
 
-    def test_no_page_of_another_server_gets_in_without_them(self, serve, emulator, client):
-        running = serve(emulator.base_url)
-        for headers in (
-            {"host": "evil.example"},
-            {"origin": "https://evil.example"},
-            {"origin": "http://localhost:1"},  # another server of this machine; older browsers send no sec-fetch-site
-            {"origin": "http://127.0.0.1"},
-            {"origin": "null"},
-            {"sec-fetch-site": "cross-site"},
-        ):
-            for method, path in (("POST", CHAT), ("GET", "/status")):
-                assert client.request(method, running.url + path, headers=headers).status_code == 403
-        same = {"origin": running.url, "sec-fetch-site": "same-origin"}
-        assert client.get(running.url + "/status", headers=same).status_code == 200
-
 
 @pytest.mark.long("runs for seconds of real time")
 def test_two_processes_on_one_store_act_as_one(serve, emulator, tmp_path):
@@ -625,29 +602,6 @@ def test_two_processes_on_one_store_act_as_one(serve, emulator, tmp_path):
             return await asyncio.gather(*[one(both[i % 2].url) for i in range(60)])
 
     assert set(asyncio.run(main())) == {200}
-
-
-def test_paths_with_tricks_are_refused(serve):
-    with stub(odd := Odd()) as url:
-        running = serve(url)
-        host, port = running.url.removeprefix("http://").split(":")
-        for path in (
-            "/openai/../anthropic/x",
-            "/openai/%2e%2e/x",
-            "/openai/v1//x",
-            "/openai/v1/%5c..%5cx",
-            "/openai/%252e%252e/x",
-        ):
-
-            async def ask(path=path):
-                reader, writer = await asyncio.open_connection(host, int(port))
-                writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
-                answer = await reader.read()
-                writer.close()
-                return answer
-
-            assert asyncio.run(ask()).startswith(b"HTTP/1.1 400"), path
-    assert odd.seen == []
 
 
 def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp_path):

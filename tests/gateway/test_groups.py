@@ -14,7 +14,6 @@ from test_gateway import Odd
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import reading
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.reading import BodyReader
 from paceline.gateway.upstreams import Upstreams
 
@@ -177,10 +176,10 @@ def test_a_stream_passes(group, regions, client):
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_client_key_may_use_the_group(group, regions, client, tmp_path, monkeypatch, large):
+def test_a_client_key_may_use_the_group(group, regions, client, keys, monkeypatch, large):
     if large:
         set_apart(monkeypatch)
-    worlds, keys = regions(("eu", "us")), KeyFile(tmp_path / "keys.json")
+    worlds = regions(("eu", "us"))
     mine = keys.add("alice", models=["gpt/*"])
     other = keys.add("bob", models=["gpt-4*"])
     running = group({name: world.base_url for name, world in worlds.items()})

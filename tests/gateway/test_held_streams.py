@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import contextmanager
 
 import anthropic
 import httpx2
@@ -43,8 +44,28 @@ def named(*events):
     return sse(*events, name=True)
 
 
-def test_a_refusal_before_content_is_a_refused_attempt(serve, odd):
-    wrong, right = (200, SSE | SOON, named(START, OVERLOADED)), (200, SSE, named(START, OPEN, WORD, STOP))
+@contextmanager
+def streamed(running):
+    """An answer of Anthropic's API that streams."""
+    with (
+        httpx2.Client() as client,
+        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
+    ):
+        yield answer
+
+
+def read_with_pause(answer, until, go):
+    """Read to the first part with ``until``, let the server go on, and read the rest; returns both."""
+    first, lines = b"", answer.iter_raw()
+    while until not in first:
+        first += next(lines)
+    go.set()
+    return first, b"".join(lines)
+
+
+@pytest.mark.parametrize("before", [[START], [PING, START]], ids=["before the head", "below the head"])
+def test_a_refusal_before_content_is_a_refused_attempt(serve, odd, before):
+    wrong, right = (200, SSE | SOON, named(*before, OVERLOADED)), (200, SSE, named(START, OPEN, WORD, STOP))
     server = odd(lambda number, _: wrong if number < 2 else right)
     running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
     with (
@@ -60,19 +81,11 @@ def test_pings_pass_on_while_the_beginning_is_held_and_the_answer_follows(serve,
     parts = [*named(PING), b": a comment\n\n", *named(START), go, *named(OPEN, WORD, STOP)]
     server = odd(lambda *_: (200, SSE | {"x-request-id": "r"}, parts))
     running = serve(server.base_url, provider="anthropic")
-    with (
-        httpx2.Client() as client,
-        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
-    ):
+    with streamed(running) as answer:
         assert (answer.status_code, answer.headers["x-request-id"]) == (200, "r")
-        got = b""
-        lines = answer.iter_raw()
-        while b": a comment\n\n" not in got:
-            got += next(lines)
-        assert b"message_start" not in got
-        go.set()
-        got += b"".join(lines)
-    assert got == b"".join(part for part in parts if isinstance(part, bytes))
+        first, rest = read_with_pause(answer, b": a comment\n\n", go)
+    assert b"message_start" not in first
+    assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
 
 
 @pytest.mark.parametrize("before", [[], [b": a comment\n\n"]])
@@ -82,17 +95,10 @@ def test_the_beginning_passes_on_when_its_hold_is_over(serve, odd, monkeypatch, 
     parts = [*before, *named(START), go, *named(OPEN, WORD, OVERLOADED)]
     server = odd(lambda *_: (200, SSE, parts))
     running = serve(server.base_url, provider="anthropic")
-    with (
-        httpx2.Client() as client,
-        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
-    ):
-        got, lines = b"", answer.iter_raw()
-        while b"message_start" not in got:
-            got += next(lines)
-        assert b"Hello." not in got
-        go.set()
-        got += b"".join(lines)
-    assert got == b"".join(part for part in parts if isinstance(part, bytes))
+    with streamed(running) as answer:
+        first, rest = read_with_pause(answer, b"message_start", go)
+    assert b"Hello." not in first
+    assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
     assert len(server.asked) == 1
     assert running.pool("anthropic/m")["counts"]["refused_capacity"] == 1
 
@@ -103,29 +109,10 @@ def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(serve, odd):
     length = {"content-length": str(sum(len(part) for part in parts if isinstance(part, bytes)))}
     server = odd(lambda number, _: (200, SSE | SOON | length, parts) if number == 0 else (200, SSE, right))
     running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
-    with (
-        httpx2.Client() as client,
-        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
-    ):
+    with streamed(running) as answer:
         assert "content-length" not in answer.headers
-        lines = answer.iter_raw()
-        got = next(lines)
-        go.set()
-        got += b"".join(lines)
-    assert got == b": k\n\n" + right
-
-
-def test_a_refusal_after_a_ping_is_sent_again_below_the_same_head(serve, odd):
-    wrong = (200, SSE | SOON, named(PING, START, OVERLOADED))
-    right = (200, SSE, named(START, OPEN, WORD, STOP))
-    server = odd(lambda number, _: wrong if number < 2 else right)
-    running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
-    with (
-        anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
-        client.messages.stream(**ASKED) as stream,
-    ):
-        assert "".join(stream.text_stream) == "Hello."
-    assert len(server.asked) == 3
+        first, rest = read_with_pause(answer, b": k\n\n", go)
+    assert first + rest == b": k\n\n" + right
 
 
 def test_the_last_refusal_below_a_head_is_an_event(serve, odd):

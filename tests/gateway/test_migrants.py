@@ -7,7 +7,7 @@ from pathlib import Path
 import openai
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import stub
+from gateway_helpers import read_body, stub, tell
 
 from paceline.cli.app import app
 from paceline.config import Config
@@ -54,25 +54,19 @@ class Server:
         self.seen, self.down = [], set()
 
     async def __call__(self, scope, receive, send):
-        body, more = b"", True
-        while more:
-            event = await receive()
-            body, more = body + event.get("body", b""), event.get("more_body", False)
+        body = await read_body(receive)
         name = scope["path"].split("/")[1]
         form = next((word for word in ("whisper-1",) if word.encode() in body), None)
         self.seen.append(
             (f"{name}/{form or json.loads(body)['model']}", b" ".join(value for _, value in scope["headers"]))
         )
         status = 500 if name in self.down else 200
-        answer = {
+        made = {
             "id": "1", "object": "chat.completion", "created": 1, "model": "m", "text": "hi", "data": [{"embedding": [0.1], "index": 0}],
             "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
         }  # fmt: skip
-        await send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
-        )
-        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+        await tell(send, made, status)
 
 
 def converted(file, monkeypatch):

@@ -7,7 +7,6 @@ from test_gateway import CHAT
 
 from paceline.core.results import Refusal, RefusalKind
 from paceline.gateway import models
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.models import FEW, IDLE_S, MODELS_MAX, NamedModels
 from paceline.limiter.limiter import Limiter
 from paceline.testing import ManualClock
@@ -78,9 +77,8 @@ def test_a_pool_that_knows_of_requests_is_not_forgotten(clock):
     assert pools.of_model("openai", "m") is not scheduler
 
 
-def test_the_gateway_refuses_one_name_too_many(serve, emulator, client, tmp_path, monkeypatch):
+def test_the_gateway_refuses_one_name_too_many(serve, emulator, client, keys, monkeypatch):
     monkeypatch.setattr(models, "MODELS_MAX", 3)
-    keys = KeyFile(tmp_path / "keys.json")
     bad, good = ({"authorization": f"Bearer {keys.add(name)}"} for name in ("bad", "good"))
     url = serve(emulator.base_url).url + CHAT
     answers = [client.post(url, json=chat(model=f"m{number}"), headers=bad) for number in range(5)]

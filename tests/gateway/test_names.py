@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import chat, read_body, stub, tell
 
 from paceline.gateway import reading
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
 from paceline.providers.registry import provider_named
 
@@ -62,19 +61,11 @@ class Server:
         self.seen = []
 
     async def __call__(self, scope, receive, send):
-        body, more = b"", True
-        while more:
-            event = await receive()
-            body, more = body + event.get("body", b""), event.get("more_body", False)
+        body = await read_body(receive)
         model = b"whisper-1" in body and "whisper-1"
         self.seen.append((scope["path"], model or json.loads(body or b"{}").get("model")))
-        answer = {
-            "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}],
-            "text": "hi",
-            "candidates": [{}],
-        }
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
-        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+        choices = [{"message": {"content": "hi"}, "finish_reason": "stop"}]
+        await tell(send, {"choices": choices, "text": "hi", "candidates": [{}]})
 
 
 @pytest.fixture
@@ -90,11 +81,10 @@ def url(server):
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("groups", [{}, {"two": {"members": ["main", "spare"], "in_order": True}}])
-def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, tmp_path, monkeypatch, large, groups):
+def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, monkeypatch, large, groups):
     if large:
         monkeypatch.setattr(reading, "LARGE", 10)
         monkeypatch.setattr("paceline.gateway.dispatch.LARGE", 10)
-    keys = KeyFile(tmp_path / "keys.json")
     mine, other = keys.add("mine", models=("smart", "ears")), keys.add("other", models=("gpt-5", "whisper-1"))
     table = {"provider": "openai", "base_url": url, "key_env": "OPENAI_API_KEY", "models": NAMES}
     upstreams = {"main": table} | ({"spare": {**table, "models": {"smart": "gpt-4"}}} if groups else {})
@@ -114,8 +104,7 @@ def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, tm
     assert pools == {f"{account}/gpt-5", f"{account}/whisper-1"}
 
 
-def test_a_name_in_a_path_and_in_a_list(serve, server, url, client, tmp_path):
-    keys = KeyFile(tmp_path / "keys.json")
+def test_a_name_in_a_path_and_in_a_list(serve, server, url, client, keys):
     headers = {"x-goog-api-key": keys.add("mine", models=("smart",))}
     table = {"provider": "gemini", "base_url": url, "key_env": "GEMINI_API_KEY", "models": {"smart": "gemini-2.5-pro"}}
     running = serve(url, provider=None, upstreams={"g": table}, keys=keys.file)

@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import chat, stub
+from gateway_helpers import chat, read_body, stub, tell
 from test_gateway import CHAT
 
 from paceline.cli.app import app as cli
@@ -45,16 +45,11 @@ class Provider:
 
     async def __call__(self, scope, receive, send):
         headers = dict(scope["headers"])
-        while (await receive()).get("more_body"):
-            pass
+        await read_body(receive)
         who = headers.get(b"authorization", headers.get(b"x-api-key", b"")).decode().removeprefix("Bearer ")
         self.asked.append(who)
-        status, more, body = self.answer(scope["path"], who)
-        data = json.dumps(body).encode()
-        lines = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(data))]
-        lines += [(name.encode(), value.encode()) for name, value in more.items()]
-        await send({"type": "http.response.start", "status": status, "headers": lines})
-        await send({"type": "http.response.body", "body": data})
+        status, more, content = self.answer(scope["path"], who)
+        await tell(send, content, status, more)
 
     def answer(self, path, who):
         if who.startswith("sk-unknown"):

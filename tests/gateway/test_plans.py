@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from gateway_helpers import stub
+from gateway_helpers import read_body, stub, tell
 
 from paceline.gateway import dispatch
 from paceline.gateway.waiting import PING, hears, patience_s, resumes, returns
@@ -44,37 +44,18 @@ class Plan:
         self.ends_s, self.asked = 0.0, []
 
     async def __call__(self, scope, receive, send):
-        body = b""
-        while (event := await receive())["type"] == "http.request":
-            body += event["body"]
-            if not event["more_body"]:
-                break
         self.ends_s = self.ends_s or time.monotonic() + WAIT_S
-        left_s, read = self.ends_s - time.monotonic(), json.loads(body)
+        left_s, read = self.ends_s - time.monotonic(), json.loads(await read_body(receive))
         self.asked.append(read["model"])
         if left_s > 0:
-            status, data = (
-                429,
-                json.dumps({"type": "error", "error": {"type": "rate_limit_error", "message": "Mine."}}).encode(),
-            )
+            status, content = 429, {"type": "error", "error": {"type": "rate_limit_error", "message": "Mine."}}
             more = {"retry-after": f"{left_s:.3f}", f"{UNIFIED}-status": "rejected", f"{UNIFIED}-5h-status": "rejected"}
             more |= {f"{UNIFIED}-representative-claim": "five_hour", f"{UNIFIED}-5h-utilization": "1.0"}
         else:
-            status, more = 200, {}
-            data = (
-                STREAM
-                if read.get("stream")
-                else json.dumps(
-                    {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": USAGE}
-                ).encode()
-            )
-        more |= {
-            "content-type": "text/event-stream" if read.get("stream") else "application/json",
-            "content-length": str(len(data)),
-        }
-        headers = [(name.encode(), value.encode()) for name, value in more.items()]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": data})
+            message = {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": USAGE}
+            status, more, content = 200, {}, STREAM if read.get("stream") else message
+        kind = "text/event-stream" if read.get("stream") else "application/json"
+        await tell(send, content, status, more | {"content-type": kind})
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import stub
+from gateway_helpers import read_body, stub, tell
 
 import paceline
+from odd_server import SSE, sse
 from paceline.cli import exec_windows
 from paceline.cli.app import app as cli
 from paceline.cli.exec_windows import WindowWatch, fills_terminal
@@ -42,8 +43,7 @@ class Plan:
         self.used, self.status = 0.18, "allowed"
 
     async def __call__(self, scope, receive, send):
-        while (await receive()).get("more_body"):
-            pass
+        await read_body(receive)
         self.used += 0.02
         ends = int(time.time()) + 4_000
         names = {"utilization": f"{self.used:.2f}", "reset": ends, "status": self.status}
@@ -53,9 +53,7 @@ class Plan:
             more = {f"x-codex-primary-{name}": value for name, value in numbers.items()}
         usage = {"input_tokens": 1_000, "output_tokens": 100}
         body = {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": usage}
-        lines = [(b"content-type", b"application/json")] + [(k.encode(), f"{v}".encode()) for k, v in more.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": lines})
-        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+        await tell(send, body, headers=more)
 
 
 @pytest.fixture
@@ -133,11 +131,8 @@ def test_what_a_client_looks_up_itself_is_read_while_it_passes(serve, client, pr
     path, login, page, window = PAGES[provider]
 
     async def answer(scope, receive, send):
-        while (await receive()).get("more_body"):
-            pass
-        body = json.dumps(page if scope["path"] == path else {"type": "message", "content": [{"text": "hi"}]}).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
-        await send({"type": "http.response.body", "body": body})
+        await read_body(receive)
+        await tell(send, page if scope["path"] == path else {"type": "message", "content": [{"text": "hi"}]})
 
     with stub(answer) as url:
         running = serve(url, upstreams={provider: {"base_url": url}})
@@ -163,11 +158,8 @@ def test_an_event_of_a_stream_is_read(serve, client):
     ]  # fmt: skip
 
     async def answer(scope, receive, send):
-        while (await receive()).get("more_body"):
-            pass
-        body = b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in events)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-        await send({"type": "http.response.body", "body": body})
+        await read_body(receive)
+        await tell(send, b"".join(sse(*events, name=True)), headers=SSE)
 
     with stub(answer) as url:
         running = serve(url, upstreams={"chatgpt": {"base_url": url}})

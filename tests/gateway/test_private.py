@@ -3,6 +3,7 @@
 import logging
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 from gateway_helpers import chat, stub
@@ -23,6 +24,12 @@ def servers(found):
     """The address and the key of each server."""
     upstreams = Upstreams(found.servers, found.real)
     return {name: (upstreams[name].root, upstreams[name].key) for name in upstreams}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Those of the gateway of a program."""
+    return ProcessSettings(config=Config.load(environ={}), keys=tmp_path / "private", host="127.0.0.1")
 
 
 def test_a_provider_with_a_key_is_behind_the_gateway_and_its_key_stays_there():
@@ -179,12 +186,9 @@ def test_a_limiter_without_an_address_for_its_provider_is_no_error(tmp_path):
     assert list(settings.check(found.real)) == ["openai"]
 
 
-def test_a_program_names_the_account_of_its_own_key(client, tmp_path):
+def test_a_program_names_the_account_of_its_own_key(client, settings):
     with stub(odd := Odd()) as url:
         found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{url}/v1"})
-        settings = ProcessSettings(
-            config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1"
-        )
         with private_gateway(settings, found, lambda _: None) as environ:
             headers = {
                 "authorization": f"Bearer {environ['OPENAI_API_KEY']}",
@@ -197,12 +201,9 @@ def test_a_program_names_the_account_of_its_own_key(client, tmp_path):
     assert b"cookie" not in sent
 
 
-def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(client, tmp_path):
+def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(client, settings):
     with stub(odd := Odd()) as url:
         found = way({"ANTHROPIC_BASE_URL": url})
-        settings = ProcessSettings(
-            config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1"
-        )
         with private_gateway(settings, found, lambda _: None) as environ:
             for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
                 assert name not in environ  # a program sends it in place of its login
@@ -299,15 +300,14 @@ def test_a_program_that_has_a_login_for_a_server_on_this_machine_is_told_so():
 
 
 @pytest.mark.parametrize("program", LOGINS)
-def test_what_a_login_sends_passes_byte_for_byte_and_the_key_in_its_path_is_nowhere(client, tmp_path, program, caplog):
+def test_what_a_login_sends_passes_byte_for_byte_and_the_key_in_its_path_is_nowhere(
+    client, settings, tmp_path, program, caplog
+):
     caplog.set_level(logging.DEBUG)
     log = tmp_path / "access.log"
     with stub(odd := Odd()) as url:
         found = login({}, program, upstreams={LOGINS[program].provider: {"base_url": url}})
-        settings = ProcessSettings(
-            config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1", access_log=log
-        )
-        with private_gateway(settings, found, lambda _: None) as environ:
+        with private_gateway(replace(settings, access_log=log), found, lambda _: None) as environ:
             base = (
                 environ.get("ANTHROPIC_BASE_URL")
                 or tomllib.loads(found.options(environ)[3])["model_providers"]["paced"]["base_url"]
@@ -342,9 +342,8 @@ def test_what_a_login_sends_passes_byte_for_byte_and_the_key_in_its_path_is_nowh
         assert secret not in written
 
 
-def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, tmp_path):
+def test_a_program_sees_no_quotas_of_the_provider_which_it_need_not_keep(emulator, client, serve, settings):
     found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{emulator.base_url}/v1"})
-    settings = ProcessSettings(config=Config.load(environ={}, given={}), keys=tmp_path / "private", host="127.0.0.1")
 
     def names(address, key):
         answer = client.post(f"{address}/chat/completions", json=chat(), headers={"authorization": f"Bearer {key}"})

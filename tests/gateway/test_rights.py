@@ -7,7 +7,7 @@ import re
 
 import pytest
 from attack_helpers import ANSWER, answers, post, raw_server, talk
-from gateway_helpers import stub
+from gateway_helpers import read_body, stub, tell
 from test_attacks import attacked
 
 from grids import some
@@ -329,19 +329,17 @@ LISTS = {
 
 @pytest.mark.parametrize("where", LISTS)
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
-def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, tmp_path, where, encoding):
+def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, keys, where, encoding):
     value, want = LISTS[where]
     name, path = where.split(" ", 1)
-    asked, keys = [], KeyFile(tmp_path / "keys.json")
+    asked = []
 
     async def server(scope, receive, send):
         asked.append(scope["path"])
-        body = json.dumps(value).encode()
-        headers = [(b"content-type", b"application/json")]
         if dict(scope["headers"]).get(b"accept-encoding") == b"gzip":
-            body, headers = gzip.compress(body), [*headers, (b"content-encoding", b"gzip")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            await tell(send, gzip.compress(json.dumps(value).encode()), headers={"content-encoding": "gzip"})
+        else:
+            await tell(send, value)
 
     with stub(server) as url:
         table = {"provider": name, "base_url": url, "key_env": "OPENAI_API_KEY", "models": {}}
@@ -369,15 +367,13 @@ def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, tm
         assert f"/v1/models/{FOREIGN}" not in asked
 
 
-def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client, tmp_path):
-    keys, asked = KeyFile(tmp_path / "keys.json"), []
+def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client, keys):
+    asked = []
 
     async def server(scope, receive, send):
         asked.append(scope["path"])
-        while (await receive()).get("more_body"):
-            pass
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
-        await send({"type": "http.response.body", "body": b'{"input_tokens": 14}'})
+        await read_body(receive)
+        await tell(send, {"input_tokens": 14})
 
     with stub(server) as url:
         running = serve(url, keys=keys.file)

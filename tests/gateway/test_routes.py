@@ -6,12 +6,11 @@ import socket
 
 import httpx2
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import chat, read_body, stub, tell
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import errors, fallback, reading
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 from waits import until
@@ -31,26 +30,22 @@ class Servers:
         self.seen, self.status, self.breaks = [], {}, set()
 
     async def __call__(self, scope, receive, send):
-        body, more = b"", True
-        while more:
-            event = await receive()
-            body, more = body + event.get("body", b""), event.get("more_body", False)
+        body = await read_body(receive)
         which, path = scope["path"][1], scope["path"][2:]
         form = b"gpt-5" if b"\r\ngpt-5\r\n" in body else b""
         model = form.decode() or json.loads(body or b"{}").get("model")
         self.seen.append((which, path, model, dict(scope["headers"]).get(b"authorization", b"").decode()))
         status = self.status.get(which, 200)
-        kind = b"text/event-stream" if b'"stream"' in body and status == 200 else b"application/json"
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-        if kind.startswith(b"text"):
-            await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
-            if which in self.breaks:
-                await asyncio.sleep(0.05)
-                raise RuntimeError
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
-        else:
-            error = {"error": {"message": "no", "type": "t"}}
-            await send({"type": "http.response.body", "body": json.dumps(ANSWER if status == 200 else error).encode()})
+        if status != 200 or b'"stream"' not in body:
+            await tell(send, ANSWER if status == 200 else {"error": {"message": "no", "type": "t"}}, status)
+            return
+        kind = (b"content-type", b"text/event-stream")
+        await send({"type": "http.response.start", "status": 200, "headers": [kind]})
+        await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+        if which in self.breaks:
+            await asyncio.sleep(0.05)
+            raise RuntimeError
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
     @property
     def asked(self):
@@ -119,8 +114,7 @@ def test_a_form_and_a_large_body(routed, servers, client, monkeypatch, large):
     assert servers.asked == [("a", "gpt-5"), ("b", "gpt-5")] * 2
 
 
-def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, tmp_path):
-    keys = KeyFile(tmp_path / "keys.json")
+def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, keys):
     headers = {"authorization": f"Bearer {keys.add('mine', models=('smart',))}"}
     running = routed({"smart": ["a/gpt-5", "b/gpt-4"], "quick": "b/gpt-4"}, keys=keys.file)
     servers.status["a"] = 500
@@ -172,8 +166,7 @@ def test_what_the_limits_of_a_place_forbid_another_one_may_allow(routed, servers
     assert said == ["", "c/llama after a/gpt-5 (timeout), b/gpt-4 (never_fits)"]
 
 
-def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, servers, client, tmp_path):
-    keys = KeyFile(tmp_path / "keys.json")
+def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, servers, client, keys):
     headers = {"authorization": f"Bearer {keys.add('mine')}"}
     with socket.socket() as free:  # bound and not listening: nothing answers there
         free.bind(("127.0.0.1", 0))

@@ -1,16 +1,12 @@
 """The bounds that client keys share: one that does its worst leaves room for the others."""
 
-import json
-from contextlib import ExitStack
-
 import pytest
-from attack_helpers import answers, connect, post, read
-from gateway_helpers import chat, stub
-from test_gateway import CHAT, Odd
+from attack_helpers import answers, read
+from gateway_helpers import stub
+from test_gateway import Odd
 
 from paceline.gateway import incoming, server
 from paceline.gateway.answers import ALL_MAX, KeptAnswers
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity
 from waits import until
@@ -60,26 +56,14 @@ class TestServed:
     """alice's requests wait; bob's are sent to another model."""
 
     @pytest.fixture
-    def keys(self, tmp_path):
-        keys = KeyFile(tmp_path / "keys.json")
-        return {name: keys.add(name).encode() for name in ("alice", "bob")}
-
-    @pytest.fixture
     def start(self, serve):
         with stub(Odd()) as url:
             yield lambda **given: serve(url, limits={"slow": "1 requests/day"}, **given)
 
     @pytest.fixture
-    def ask(self, keys):
-        with ExitStack() as stack:
-
-            def ask(running, name, model="gpt-5", **fields):
-                connection = stack.enter_context(connect(running.url))
-                body = json.dumps(chat(model=model, **fields)).encode()
-                connection.sendall(post(CHAT.encode(), b"authorization: Bearer " + keys[name], body=body))
-                return connection
-
-            yield ask
+    def ask(self, keys, send_chat):
+        secrets = {name: keys.add(name) for name in ("alice", "bob")}
+        return lambda running, name, model="gpt-5", **fields: send_chat(running, secrets[name], model=model, **fields)
 
     @pytest.fixture
     def wait(self, ask):

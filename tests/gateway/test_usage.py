@@ -12,7 +12,6 @@ from test_gateway import Odd
 
 from paceline.core.results import SettingsError, StoreError
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.usage import report
 from paceline.limiter import tally as module
 from paceline.limiter.limiter import Limiter
@@ -26,11 +25,6 @@ from waits import join, soon, until
 
 CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
-
-
-@pytest.fixture
-def keys(tmp_path):
-    return KeyFile(tmp_path / "keys.json")
 
 
 def bearer(key):

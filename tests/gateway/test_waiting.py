@@ -3,20 +3,17 @@
 import asyncio
 import gzip
 import json
-import socket
-from contextlib import ExitStack
 from functools import partial
 from threading import Thread
 from types import SimpleNamespace
 
 import httpx2
 import pytest
-from attack_helpers import connect, post, read, read_until
+from attack_helpers import leave, read, read_until
 from gateway_helpers import chat, stub
 from test_gateway import CHAT, SSE, Odd
 
 from paceline.gateway import dispatch, waiting
-from paceline.gateway.keys import KeyFile
 from paceline.gateway.waiting import (
     COMMENT,
     FRESH_S,
@@ -156,46 +153,28 @@ class TestServed:
     """Over real connections; one request is in flight, and no other may be until it ends."""
 
     @pytest.fixture
-    def key(self, tmp_path):
-        return KeyFile(tmp_path / "keys.json").add("alice")
+    def key(self, keys):
+        return keys.add("alice")
 
     @pytest.fixture
-    def running(self, serve, key, ask):
+    def running(self, serve, key, send_chat):
         with stub(odd := Odd()) as url:
             running = serve(url, limits={"*": "1 concurrency"})
             running.odd = odd
             odd.go.clear()
-            ask(running, key)
+            send_chat(running, key)
             until(lambda: odd.seen)
             yield running
             odd.go.set()
 
-    @pytest.fixture
-    def ask(self):
-        with ExitStack() as stack:
-
-            def ask(running, key, *headers, **fields):
-                connection = stack.enter_context(connect(running.url))
-                auth = b"authorization: Bearer " + key.encode()
-                connection.sendall(post(CHAT.encode(), auth, *headers, body=json.dumps(chat(**fields)).encode()))
-                return connection
-
-            yield ask
-
-    def leave(self, running, connection):
-        kept = len(running.dispatch._places)
-        connection.shutdown(socket.SHUT_RDWR)
-        connection.close()
-        until(lambda: len(running.dispatch._places) == kept + 1)
-
-    def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, ask):
-        first = ask(running, key, user="first")
+    def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, send_chat):
+        first = send_chat(running, key, user="first")
         until(lambda: running.pool()["waiting"] == 1)
-        second = ask(running, key, user="second")
+        second = send_chat(running, key, user="second")
         until(lambda: running.pool()["waiting"] == 2)
-        self.leave(running, first)
+        leave(running, first)
         assert running.pool()["waiting"] == 2
-        back = ask(running, key, user="first")
+        back = send_chat(running, key, user="first")
         until(lambda: len(running.dispatch._places) == 0)
         assert running.pool()["waiting"] == 2
         running.odd.go.set()
@@ -204,47 +183,47 @@ class TestServed:
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "first", "second"]
         until(lambda: running.dispatch._bodies.held == 0)
 
-    def test_nothing_is_sent_while_nobody_is_connected(self, running, key, ask):
-        first = ask(running, key, user="first")
+    def test_nothing_is_sent_while_nobody_is_connected(self, running, key, send_chat):
+        first = send_chat(running, key, user="first")
         until(lambda: running.pool()["waiting"] == 1)
-        self.leave(running, first)
+        leave(running, first)
         running.odd.go.set()
         until(lambda: running.pool()["counts"].get("cancelled") == 1)
-        assert b"200 OK" in read(ask(running, key, user="second"), 1)
-        assert b"200 OK" in read(ask(running, key, user="first"), 1)
+        assert b"200 OK" in read(send_chat(running, key, user="second"), 1)
+        assert b"200 OK" in read(send_chat(running, key, user="first"), 1)
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "second", "first"]
 
-    def test_before_a_client_gives_up_it_is_told_to_come_back(self, running, key, ask, monkeypatch):
+    def test_before_a_client_gives_up_it_is_told_to_come_back(self, running, key, send_chat, monkeypatch):
         monkeypatch.setattr(dispatch, "SOON", 0.0001)
-        got = read(ask(running, key, b"x-stainless-runtime: node"), 1).lower()
+        got = read(send_chat(running, key, b"x-stainless-runtime: node"), 1).lower()
         assert got.startswith(b"http/1.1 429")
         for line in (b"retry-after: 5\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
             assert line in got
         assert len(running.dispatch._places) == 1
         monkeypatch.undo()
-        back = ask(running, key)
+        back = send_chat(running, key)
         until(lambda: len(running.dispatch._places) == 0)
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
 
-    def test_without_client_keys_a_place_is_kept_of_one_that_has_waited(self, serve, ask, monkeypatch):
+    def test_without_client_keys_a_place_is_kept_of_one_that_has_waited(self, serve, send_chat, monkeypatch):
         with stub(odd := Odd()) as url:
             running = serve(url, limits={"*": "1 concurrency"})
             odd.go.clear()
-            ask(running, "none")
+            send_chat(running, "none")
             until(lambda: odd.seen)
-            connection = ask(running, "none", user="first")
+            connection = send_chat(running, "none", user="first")
             until(lambda: running.pool()["waiting"] == 1)
             connection.close()
             until(lambda: running.pool()["waiting"] == 0)
             assert len(running.dispatch._places) == 0
             monkeypatch.setattr(waiting, "FRESH_S", 0.0)
             monkeypatch.setattr(dispatch, "SOON", 0.0001)
-            assert b"429" in read(ask(running, "none", b"x-stainless-runtime: node", user="first"), 1)
+            assert b"429" in read(send_chat(running, "none", b"x-stainless-runtime: node", user="first"), 1)
             monkeypatch.setattr(dispatch, "SOON", 0.9)
-            other = ask(running, "another", user="first")  # with another key of a provider it is another request
+            other = send_chat(running, "another", user="first")  # with another key of a provider it is another request
             until(lambda: running.pool()["waiting"] == 2)
-            back = ask(running, "none", b"x-stainless-runtime: node", user="first")
+            back = send_chat(running, "none", b"x-stainless-runtime: node", user="first")
             until(lambda: len(running.dispatch._places) == 0)
             assert running.pool()["waiting"] == 2
             odd.go.set()
@@ -252,20 +231,20 @@ class TestServed:
             assert b"200 OK" in read(other, 1)
             until(lambda: running.dispatch._bodies.held == 0)
 
-    def test_a_stream_is_kept_alive_by_default(self, running, key, ask, monkeypatch):
+    def test_a_stream_is_kept_alive_by_default(self, running, key, send_chat, monkeypatch):
         monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.01)
         running.odd.parts, running.odd.headers = [STREAM], SSE
-        connection = ask(running, key, stream=True)
+        connection = send_chat(running, key, stream=True)
         got = read_until(connection, b": waiting\n\n")
         running.odd.go.set()
         read_until(connection, STREAM)
         assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")
 
-    def test_an_invalid_option_leaves_the_place(self, running, key, ask):
-        first = ask(running, key)
+    def test_an_invalid_option_leaves_the_place(self, running, key, send_chat):
+        first = send_chat(running, key)
         until(lambda: running.pool()["waiting"] == 1)
-        self.leave(running, first)
-        assert b"400 Bad Request" in read(ask(running, key, b"x-paceline-keepalive: soon"), 1)
+        leave(running, first)
+        assert b"400 Bad Request" in read(send_chat(running, key, b"x-paceline-keepalive: soon"), 1)
         assert len(running.dispatch._places) == 1
 
     @pytest.mark.parametrize("shared", [False, True])
