@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from traceback import format_stack
 
 BOUND_S = 60.0
@@ -24,6 +25,18 @@ async def soon(condition, what="it"):
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} did not happen"
         await asyncio.sleep(0.001)
+
+
+def play(clock, function, *args, **options):
+    """The result of a function that waits on a `ManualClock`: it runs in a thread, and time passes whenever it waits."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(function, *args, **options)
+        deadline_s = time.monotonic() + BOUND_S
+        while not future.done() and time.monotonic() < deadline_s:
+            if (next_ns := clock.next_ns) is not None:
+                clock.advance_to(next_ns)
+            time.sleep(0.0005)
+        return future.result(timeout=0)
 
 
 def join(thread: threading.Thread):

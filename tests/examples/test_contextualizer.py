@@ -14,6 +14,7 @@ import pytest
 
 import paceline
 from paceline.testing import ManualClock
+from waits import play
 
 HOME = Path(__file__).resolve().parents[2] / "examples" / "contextualizer"
 sys.path.insert(0, str(HOME))
@@ -79,18 +80,6 @@ def made():
     yield make
     for provider in providers:
         provider.provider._client.close()
-
-
-def play(clock, function, *args, **options):
-    """Call a function that waits on ``clock``, and let time pass whenever it does."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(function, *args, **options)
-        until = time.monotonic() + 60
-        while not future.done() and time.monotonic() < until:
-            if (next_ns := clock.next_ns) is not None:
-                clock.advance_to(next_ns)
-            time.sleep(0.0005)
-        return future.result(timeout=0)
 
 
 # --- before the call: the estimate

@@ -8,11 +8,13 @@ import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import paceline
+import waits
 from paceline.testing import ManualClock
 
 HOME = Path(__file__).resolve().parents[2] / "examples" / "contextualizer"
@@ -44,19 +46,7 @@ def clock():
 
 @pytest.fixture
 def play(clock):
-    """Call a function in a thread, and let time pass whenever it waits; its result."""
-
-    def run(function, *args, **options):
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(function, *args, **options)
-            until = time.monotonic() + 60
-            while not future.done() and time.monotonic() < until:
-                if (next_ns := clock.next_ns) is not None:
-                    clock.advance_to(next_ns)
-                time.sleep(0.0005)
-            return future.result(timeout=0)
-
-    return run
+    return partial(waits.play, clock)
 
 
 class Fails:

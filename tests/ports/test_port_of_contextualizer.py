@@ -2,13 +2,12 @@
 
 import random
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from plain_provider import Model, Trailing
 
 from paceline.testing import ManualClock
+from waits import play
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "contextualizer"))
 
@@ -59,13 +58,7 @@ def test_none_refused_and_the_usable_limit_is_used(monkeypatch):
     model = Model({"tokens": Trailing(30_000)})
     throttle, estimator = TPMThrottle(30_000, factor, clock=clock), LiteLLMTokenEstimator()
     provider = RateLimitedProvider(Provider(clock, model), throttle, estimator, RetryHandler(3, 2.0, clock=clock))
-    with ThreadPoolExecutor(1) as pool:
-        job, until = pool.submit(work, provider, throttle, estimator), time.monotonic() + 60
-        while not job.done() and time.monotonic() < until:
-            if (next_ns := clock.next_ns) is not None:
-                clock.advance_to(next_ns)
-            time.sleep(0.0003)
-        job.result(0)
+    play(clock, work, provider, throttle, estimator)
     took_s = model.arrivals[-1] - model.arrivals[0]
     share = Trailing(30_000 * factor).ideal_s(model.totals["tokens"]) / took_s
     print(f"contextualizer: {CALLS} calls, {model.refused} refused, {share:.3f} of the usable limit's best time")
