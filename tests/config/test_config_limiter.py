@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from grids import some
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.quota import NS
@@ -217,8 +218,9 @@ class TestUsable:
         limiter = Limiter.load(**({"usable": 0.5} if place == "argument" else {}))
         assert limiter.status()["pools"]["openai/m"]["quotas"][0]["limit"] == 50
 
-    @pytest.mark.parametrize("usable", [1.0, 0.5])
-    @pytest.mark.parametrize("resets", [True, False])
+    @pytest.mark.parametrize(
+        ("usable", "resets"), some([(1.0, True), (1.0, False), (0.5, True), (0.5, False)], (1.0, False), (0.5, True))
+    )
     def test_its_part_of_the_tokens_goes_in_a_minute_whatever_the_headers_say(self, usable, resets):
         used = 0
 
