@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -6,9 +7,28 @@ import time
 
 from click.testing import CliRunner
 
+from paceline.batch.job import Job
+from paceline.batch.progress import ProgressView
 from paceline.cli.app import app
+from paceline.config import Config
 
 FAST = "60k requests/min,60M tokens/min"
+GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+OF_JOB = {one.name for one in dataclasses.fields(Job)}
+
+
+class Said(ProgressView):
+    """Remembers what a run says."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    @property
+    def text(self):
+        return "\n".join(self.lines)
 
 
 def chat(custom_id, model="gpt-5", text="one plus one?", max_tokens=20, **extra):
@@ -16,8 +36,8 @@ def chat(custom_id, model="gpt-5", text="one plus one?", max_tokens=20, **extra)
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
-def message(custom_id, model="claude-sonnet-4-5"):
-    params = {"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": "hello"}]}
+def message(custom_id, model="claude-sonnet-4-5", text="hello"):
+    params = {"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": text}]}
     return {"custom_id": custom_id, "params": params}
 
 
@@ -48,6 +68,24 @@ def call(*args, base_url, code=0, environ=None, limit=FAST):
     done = CliRunner().invoke(app, words(args, base_url, limit), env=environ)
     assert done.exit_code == code, done.output
     return done.stdout, done.stderr
+
+
+def run_job(source, base_url, view=None, *, environ=None, **given):
+    """Run an input in this process, without the command.
+
+    Args:
+        source: Its path.
+        base_url: The server.
+        view: Is told what the run says.
+        environ: Has the keys.
+        given: Options of the run, which are fields of `Job`, and settings.
+
+    Returns:
+        The exit code and the report.
+    """
+    options = {name: given.pop(name) for name in OF_JOB & given.keys()}
+    config = Config.load(environ={}, given={"base_url": base_url, "limits": {"*": FAST}, **given})
+    return Job(str(source), config=config, environ=environ or {}, **options).run(view or ProgressView())
 
 
 def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **options):

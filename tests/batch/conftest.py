@@ -3,6 +3,7 @@ import os
 import pytest
 from batch_helpers import FAST, start
 
+import paceline
 from paceline.batch.index import Index
 from paceline.emulator import Emulator
 
@@ -18,6 +19,18 @@ def emulator(server):
     """A fresh emulator with fast limits, at no latency."""
     server.reset(latency_s=0.0, faults={}, valid_key=None, money_after=None, limits={"*": FAST})
     return server
+
+
+@pytest.fixture
+def ask(emulator, monkeypatch):
+    """`paceline.run` at the emulator."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
+
+    def ask(rows, **options):
+        settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
+        return paceline.run(rows, **settings | options)
+
+    return ask
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
 """Where a run sends its requests, and whose limits hold there."""
 
 import pytest
-from batch_helpers import chat, message, write_lines
+from batch_helpers import Said, chat, message, run_job, write_lines
 
 from odd_server import JSON, OddServer
 from paceline.batch.address import address_of, provider_at
-from paceline.batch.job import Job
-from paceline.batch.progress import ProgressView
-from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings
@@ -21,22 +18,14 @@ KEYS = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
 OWN = "500 requests/min, 500k tokens/min"
 
 
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
 def answer(_, body):
     return 200, JSON, ANSWERS["messages" if body["model"].startswith("claude") else "choices"]
 
 
 def run(tmp_path, lines, environ, **given):
     source, said = write_lines(tmp_path / "in.jsonl", lines), Said()
-    config = Config.load(environ={}, given=given)
-    code, report = Job(str(source), None, config, environ=KEYS | environ).run(said)
+    given = {"base_url": None, "limits": {}} | given
+    code, report = run_job(source, view=said, environ=KEYS | environ, **given)
     return code, report, said.lines
 
 

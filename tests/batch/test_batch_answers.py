@@ -10,22 +10,22 @@ import zlib
 from base64 import b64encode
 from contextlib import asynccontextmanager, suppress
 from errno import ECONNRESET
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import quote
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, chat, message, read_answers, write_lines
+from batch_helpers import FAST, GOOD, chat, message, read_answers, run_job, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from odd_server import Loopback, OddServer
 from paceline import Limiter
 from paceline.batch import transport as transport_module
 from paceline.batch.address import ProviderAddress
 from paceline.batch.check import Checker
 from paceline.batch.index import Index
-from paceline.batch.job import Job
 from paceline.batch.packs import Packer
 from paceline.batch.progress import LineView, ProgressLine, ProgressView
 from paceline.batch.reach import Reach
@@ -41,57 +41,18 @@ from paceline.pacing.faults import Fault, fault_of
 
 KEY = "sk-proj-Zq3+x/9TtLw0Vb7RfKs2Mn8Yh5Gd1Pc6Jo4Ea=="
 OTHER = "sk-ant-api03-Wm5Kd8Ns1Bv4Xc7Zl0Qp3Rt6Yu9Io2Ha"
-GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
-
-
-class Server(ThreadingHTTPServer):
-    """A server that answers every request with ``answer(path, headers, body)``: status, headers, body."""
-
-    request_queue_size = 512
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked = []
-
-    @property
-    def base_url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # which holds a body back for 40 ms
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.asked.append(body)
-        status, headers, answer = self.server.answer(self.path, self.headers, body)
-        answer = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        self.send_response(status)
-        for name, value in {**headers, "content-length": len(answer)}.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
 def server():
-    with Server() as one:
-        thread = threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with OddServer(lambda *_: (200, {}, GOOD)) as one:
         yield one
-        one.shutdown()
 
 
 def run(tmp_path, server, lines, **given):
     source = write_lines(tmp_path / "in.jsonl", lines)
-    given = {"base_url": server.base_url, "limits": {"*": parse_quotas(FAST)}, **given}
     environ = {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": OTHER}
-    code, report = Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(LineView())
+    code, report = run_job(source, view=LineView(), environ=environ, **{"base_url": server.base_url} | given)
     return code, report, tmp_path / "in.results.jsonl"
 
 
@@ -193,17 +154,16 @@ def bomb(size):
 
 
 @asynccontextmanager
-async def answering(body, status=200, **headers):
-    """A sender, with its target, at a server that answers with ``body``."""
+async def saying(raw, asked=None):
+    """A sender, with its target, at a server that writes these bytes on each connection; ``asked`` gets the requests."""
 
     async def answer(reader, writer):
         with suppress(ConnectionError):
-            await reader.readuntil(b"\r\n\r\n")
-            lines = [f"{name}: {value}" for name, value in {"content-length": len(body), **headers}.items()]
-            writer.write("\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode())
-            for at in range(0, len(body), 65_536):
-                writer.write(body[at : at + 65_536])
-                await writer.drain()
+            head = await reader.readuntil(b"\r\n\r\n")
+            if asked is not None:
+                asked.append(head)
+            writer.write(raw)
+            await writer.drain()
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, session(60.0) as client:
@@ -211,6 +171,12 @@ async def answering(body, status=200, **headers):
         sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
         sender.post = client.post
         yield sender, RunTarget(url, "http://host", ("host", "/v1"))
+
+
+def answering(body, status=200, **headers):
+    """The same at a server that answers with ``body``."""
+    lines = [f"{name}: {value}" for name, value in {"content-length": len(body), **headers}.items()]
+    return saying("\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode() + body)
 
 
 async def fetch(sender, target):
@@ -318,7 +284,7 @@ WRONG = {
 @pytest.mark.parametrize(("answer", "reason"), WRONG.values(), ids=WRONG)
 def test_a_wrong_address_gets_a_handful_of_requests(tmp_path, server, capsys, answer, reason):
     server.answer = lambda *_: answer
-    lines = [chat(f"r{i}") for i in range(80)]
+    lines = [chat(f"r{i}") for i in range(30)]
     code, report, output = run(tmp_path, server, lines, base_url=f"{server.base_url}/tenant-0123456789abcdef")
     err = capsys.readouterr().err
     assert (code, report["attempts"], len(server.asked)) == (2, 10, 10)
@@ -327,17 +293,17 @@ def test_a_wrong_address_gets_a_handful_of_requests(tmp_path, server, capsys, an
         f"gpt-5 from {server.base_url}/***/v1/chat/completions were not from its API, the last one with {reason}" in err
     )
     assert "check --base-url" in err
-    assert "70 requests left: the same command again sends the rest" in err
+    assert "20 requests left: the same command again sends the rest" in err
     server.answer = lambda *_: (200, {}, GOOD)
     code, report, _ = run(tmp_path, server, lines)
-    assert (code, report["ok"]) == (0, 80)
+    assert (code, report["ok"]) == (0, 30)
 
 
 def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
-    server.answer = lambda path, headers, body: LOST if body["model"] == "gone" else (200, {}, GOOD)
-    lines = [chat(f"g{i}", model="gone") for i in range(100)] + [chat(f"r{i}") for i in range(100)]
+    server.answer = lambda _, body: LOST if body["model"] == "gone" else (200, {}, GOOD)
+    lines = [chat(f"g{i}", model="gone") for i in range(40)] + [chat(f"r{i}") for i in range(40)]
     code, report, _ = run(tmp_path, server, lines)
-    assert (code, report["ok"], report["failed"]) == (1, 100, 10)
+    assert (code, report["ok"], report["failed"]) == (1, 40, 10)
     err = capsys.readouterr().err
     assert "no more requests of gone to /v1/chat/completions are sent" in err
     assert "stopped: the first 10 answers for gone from" in err
@@ -347,8 +313,8 @@ def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
 def test_an_address_that_has_answered_is_not_given_up(tmp_path, server, first):
     answers = [first]
     server.answer = lambda *_: answers.pop() if answers else LOST
-    _, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(60)], workers=1)
-    assert report["attempts"] == 60
+    _, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(30)], workers=1)
+    assert report["attempts"] == 30
 
 
 def test_slow_answers_hold_the_others_no_longer_than_a_second(tmp_path, server):
@@ -378,26 +344,9 @@ FORMS = {
 }
 
 
-@asynccontextmanager
-async def saying(raw):
-    """A sender, with its target, at a server that writes these bytes for each connection."""
-
-    async def answer(reader, writer):
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(raw)
-        writer.close()
-
-    asked = []
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, session(60.0) as client:
-        sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
-        sender.post = client.post
-        url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        yield sender, RunTarget(url, "http://host", ("host", "/v1")), asked
-
-
 @pytest.mark.parametrize("form", FORMS)
 async def test_every_form_of_an_answer_is_read(form):
-    async with saying(FORMS[form]) as (sender, target, asked):
+    async with saying(FORMS[form], asked := []) as (sender, target):
         assert [await fetch(sender, target) for _ in range(2)] == [b'{"a": 1}'] * 2
     assert b"cookie" not in b"".join(asked).lower()
     assert b"accept-encoding" not in b"".join(asked).lower()
@@ -411,19 +360,8 @@ def test_what_is_not_http_is_an_error_without_the_address(tmp_path):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        source = write_lines(tmp_path / "in.jsonl", [chat("a")])
-        given = {
-            "base_url": f"http://127.0.0.1:{server.server_port}/a-secret",
-            "limits": {"*": parse_quotas(FAST)},
-            "max_attempts": 1,
-        }
-        code, _ = Job(str(source), None, Config.load(environ={}, given=given), environ={}).run(ProgressView())
-    finally:
-        server.shutdown()
-        server.server_close()
+    with Loopback(Other) as server:
+        code, _, _ = run(tmp_path, server, [chat("a")], base_url=f"{server.base_url}/a-secret", max_attempts=1)
     (answer,) = read_answers(tmp_path / "in.results.jsonl")
     assert (code, answer["error"]["code"]) == (1, "connection_error")
     assert "Bad status line" in answer["error"]["message"]

@@ -5,38 +5,25 @@ import signal
 from collections import Counter
 
 import pytest
-from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
+from batch_helpers import GOOD, Said, chat, finish, read_answers, run_job, wait_for_lines, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch.api import Result, _honest
-from paceline.batch.job import Job
-from paceline.batch.progress import ProgressView
 from paceline.batch.results import encode_answer
-from paceline.config import Config
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
-TEXT = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 PAGE = (200, HTML, b"<html><title>Back at ten</title>")
 FAST = {"*": "60k requests/min"}
+KEYS = {"OPENAI_API_KEY": "k"}
 SHORT = {"backoff_s": 0.01}
 SOON = JSON | {"retry-after-ms": "5"}
 
 
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
-def run(source, server, view=None, **options):
-    config = Config.load(
-        environ={}, given={"base_url": server.base_url, "limits": FAST, "headroom_s": 0.0, "retry": SHORT}
-    )
-    return Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}, **options).run(view or Said())
+def run(source, server, view=None, **given):
+    given = {"limits": FAST, "headroom_s": 0.0, "retry": SHORT} | given
+    return run_job(source, server.base_url, view, environ=KEYS, **given)
 
 
 def texts_of(source):
@@ -45,7 +32,7 @@ def texts_of(source):
 
 def test_each_refusal_is_sent_again(tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(4)])
-    with OddServer(lambda number, _: (200, SOON, TEXT if number % 3 == 2 else REFUSED)) as server:
+    with OddServer(lambda number, _: (200, SOON, GOOD if number % 3 == 2 else REFUSED)) as server:
         code, report = run(source, server)
         assert (code, report["ok"], report["failed"]) == (0, 4, 0)
         assert run(source, server)[1]["skipped"] == 4
@@ -54,23 +41,20 @@ def test_each_refusal_is_sent_again(tmp_path):
 
 def test_a_page_in_the_middle_costs_no_request(tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(60)])
-    with OddServer(lambda number, _: PAGE if 20 <= number < 30 else (200, JSON, TEXT)) as server:
+    with OddServer(lambda number, _: PAGE if 20 <= number < 30 else (200, JSON, GOOD)) as server:
         code, report = run(source, server)
     assert (code, report["ok"], report["failed"]) == (0, 60, 0)
 
 
-CUT = json.dumps(TEXT | {"more": "x" * 100_000}).encode()[:90_000]
+CUT = json.dumps(GOOD | {"more": "x" * 100_000}).encode()[:90_000]
 
 
 @pytest.mark.parametrize("first", [{"choices": []}, CUT], ids=["empty", "cut"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_unreadable_answer_before_the_first_result_costs_no_request(tmp_path, first, workers):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(3)])
-    with OddServer(lambda number, _: (200, JSON, first if number == 0 else TEXT)) as server:
-        config = Config.load(
-            environ={}, given={"base_url": server.base_url, "limits": FAST, "workers": workers, "retry": SHORT}
-        )
-        code, report = Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}).run(Said())
+    with OddServer(lambda number, _: (200, JSON, first if number == 0 else GOOD)) as server:
+        code, report = run(source, server, workers=workers)
         assert (code, report["ok"], len(server.asked)) == (0, 3, 4)
 
 
@@ -80,14 +64,11 @@ def test_one_that_stays_unreadable_has_as_many_attempts_as_are_set_also_the_firs
 
     def answer(_, body):
         asked[body["user"]] += 1
-        return 200, JSON, {"choices": []} if body["user"] in ("r0", "r3") else TEXT
+        return 200, JSON, {"choices": []} if body["user"] in ("r0", "r3") else GOOD
 
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", user=f"r{n}") for n in range(5)])
     with OddServer(answer) as server:
-        given = {"base_url": server.base_url, "limits": FAST, "workers": 1, "retry": SHORT | {"max_attempts": most}}
-        code, report = Job(
-            str(source), None, Config.load(environ={}, given=given), environ={"OPENAI_API_KEY": "k"}
-        ).run(Said())
+        code, report = run(source, server, workers=1, retry=SHORT | {"max_attempts": most})
     assert (code, report["ok"], report["failed"]) == (1, 3, 2)
     assert asked == {"r0": most, "r1": 1, "r2": 1, "r3": most, "r4": 1}
 
@@ -96,16 +77,9 @@ def test_one_that_stays_unreadable_has_as_many_attempts_as_are_set_also_the_firs
     "body", [REFUSED, REFUSED | {"choices": []}, {"choices": []}, {"error": {"code": 400, "message": "no"}}]
 )
 def test_what_is_left_without_a_result_is_an_error(tmp_path, body):
-    source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b")])
-
-    def answer(_, asked):
-        return 200, SOON, body if asked["custom"] else TEXT
-
-    lines = [chat("a", custom=True), chat("b", custom=False)]
-    source = write_lines(source, lines)
-    with OddServer(answer) as server:
-        config = Config.load(environ={}, given={"base_url": server.base_url, "limits": FAST, "max_attempts": 1})
-        code, report = Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}).run(Said())
+    source = write_lines(tmp_path / "in.jsonl", [chat("a", custom=True), chat("b", custom=False)])
+    with OddServer(lambda _, asked: (200, SOON, body if asked["custom"] else GOOD)) as server:
+        code, report = run(source, server, retry=SHORT | {"max_attempts": 1})
     assert (code, report["ok"], report["failed"]) == (1, 1, 1)
     errors = texts_of(source)
     assert errors["b"] is None
@@ -115,12 +89,12 @@ def test_what_is_left_without_a_result_is_an_error(tmp_path, body):
 def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat(name) for name in "abcd"])
     output = tmp_path / "in.results.jsonl"
-    bodies = {"a": TEXT, "b": REFUSED, "c": {"choices": []}, "d": {"error": {"code": 429}, **TEXT}}
+    bodies = {"a": GOOD, "b": REFUSED, "c": {"choices": []}, "d": {"error": {"code": 429}, **GOOD}}
     for name, body in bodies.items():
         with output.open("ab") as file:
             file.write(encode_answer(name, {"status_code": 200, "request_id": None, "body": body}, None))
     before, said = output.read_bytes(), Said()
-    with OddServer(lambda *_: (200, JSON, TEXT)) as server:
+    with OddServer(lambda *_: (200, JSON, GOOD)) as server:
         code, report = run(source, server, said)
         assert (code, report["skipped"], report["failed"]) == (1, 2, 2)
         assert output.read_bytes() == before
@@ -141,7 +115,7 @@ def test_killed_in_the_middle_and_run_again(tmp_path, command):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", text=f"question {n}") for n in range(60)])
 
     def refused_at_first(number, body):
-        return 200, SOON, TEXT if body in server.asked[:number] else REFUSED
+        return 200, SOON, GOOD if body in server.asked[:number] else REFUSED
 
     with OddServer(refused_at_first) as server:
         process = command(source, "--workers", "4", base_url=server.base_url)
@@ -156,7 +130,7 @@ def test_results_of_batches():
     def answer(body):
         return Result("a", {"status_code": 200, "request_id": None, "body": body}, None)
 
-    assert _honest(answer(TEXT)) == answer(TEXT)
+    assert _honest(answer(GOOD)) == answer(GOOD)
     assert _honest(answer(REFUSED)).error == {"code": "429", "message": "Rate limit exceeded"}
     assert (
         _honest(answer({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}})).error["message"]

@@ -3,24 +3,13 @@
 import sys
 
 import pytest
-from batch_helpers import FAST, chat, write_lines
+from batch_helpers import Said, chat, run_job, write_lines
 
 from paceline.batch import cost, offline
 from paceline.batch.cost import Bill
-from paceline.batch.job import Job
-from paceline.batch.progress import ProgressView
-from paceline.config import Config
 from paceline.providers.base import Usage
 
 GIVEN = {"openai/gpt-5": {"input": 1.0, "output": 10.0}, "mine": {"input": 2.0, "output": 2.0, "cached": 0.5}}
-
-
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
 
 
 def bill_of(*answers):
@@ -72,10 +61,8 @@ def test_the_summary_of_a_run_has_it(emulator, tmp_path, monkeypatch, mode, part
     monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.02, poll_most_s=0.05))
     emulator.reset(batches={"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0})
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(8)])
-    given = {"base_url": emulator.base_url, "limits": {"*": FAST}, "prices": {"gpt-5": {"input": 1e3, "output": 1e3}}}
-    said = Said()
-    job = Job(str(source), config=Config.load(environ={}, given=given), environ={"OPENAI_API_KEY": "k" * 20}, mode=mode)
-    code, report = job.run(said)
+    given = {"prices": {"gpt-5": {"input": 1e3, "output": 1e3}}, "environ": {"OPENAI_API_KEY": "k" * 20}}
+    code, report = run_job(source, emulator.base_url, said := Said(), mode=mode, **given)
     assert code == 0
     whole = (report["input_tokens"] + report["output_tokens"]) / 1e3
     assert report["usd"] == pytest.approx(whole * part)

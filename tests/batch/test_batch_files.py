@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import call, chat, finish, read_answers, write_lines
+from batch_helpers import Said, call, chat, finish, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
@@ -22,7 +22,7 @@ from paceline.batch.address import ProviderAddress
 from paceline.batch.check import Checker, InputPlan
 from paceline.batch.index import Index
 from paceline.batch.packs import Packer
-from paceline.batch.progress import ProgressLine, ProgressView
+from paceline.batch.progress import ProgressLine
 from paceline.batch.requests import read_request
 from paceline.batch.results import OutputError, ResultsFile, encode_answer, read_body
 from paceline.batch.runner import Runner
@@ -315,16 +315,6 @@ def test_a_restart_puts_aside_what_was_saved(path, temporary):
 
 
 LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
-
-
-class Said(ProgressView):
-    """Remembers the lines that it was given."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
 
 
 class Said200:

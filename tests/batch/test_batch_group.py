@@ -3,11 +3,9 @@
 import re
 
 import pytest
-from batch_helpers import chat, read_answers, write_lines
+from batch_helpers import chat, read_answers, run_job, write_lines
 
-from paceline.batch.job import Job
-from paceline.batch.progress import LineView, ProgressView
-from paceline.config import Config
+from paceline.batch.progress import LineView
 from paceline.core.results import SettingsError
 
 SERVED = "3k requests/min"
@@ -21,7 +19,7 @@ def regions(paceline_emulator):
     return start
 
 
-def run(tmp_path, servers, *, count=120, view=None, given=None, **options):
+def run(tmp_path, servers, *, count=120, view=None, **given):
     """Run ``count`` requests at servers, given by name as their URLs or their tables of settings."""
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(count)])
     upstreams = {
@@ -31,11 +29,10 @@ def run(tmp_path, servers, *, count=120, view=None, given=None, **options):
     }
     settings = {
         "upstreams": upstreams, "groups": {"gpt": {"members": list(servers)}}, "group": "gpt", "workers": 50,
-        "limits": {"openai/*": SERVED}, **(given or {}),
+        "limits": {"openai/*": SERVED}, "base_url": None, **given,
     }  # fmt: skip
     environ = {f"KEY_{name.upper()}": f"sk-of-{name}" for name in servers}
-    config = Config.load(environ={}, given=settings)
-    code, report = Job(str(source), None, config, environ=environ, **options).run(view or ProgressView())
+    code, report = run_job(source, view=view, environ=environ, **settings)
     return code, report, read_answers(source.with_name("in.results.jsonl"))
 
 
@@ -60,7 +57,7 @@ def test_the_time_that_is_left_is_that_of_all_members(tmp_path, regions, capsys)
     worlds = regions("eu", "us")
     for world in worlds.values():
         world.reset(valid_key="no such key")
-    code, _, _ = run(tmp_path, urls(worlds), count=900, given=slow, view=LineView())
+    code, _, _ = run(tmp_path, urls(worlds), count=900, view=LineView(), **slow)
     assert code == 2
     said = re.search(r"900 to send: about (\d+) min", capsys.readouterr().err)
     assert said, "the slower one alone would need 15 minutes, the faster one 7"
@@ -102,27 +99,19 @@ def test_a_second_run_sends_nothing(tmp_path, regions):
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "words"),
+    ("given", "words"),
     [
-        ({"group": "gtp"}, {}, "no group 'gtp'; did you mean 'gpt'?"),
-        ({"base_url": "http://127.0.0.1:9"}, {}, "group and base_url exclude each other"),
-        ({}, {"mode": "batch"}, "--mode batch: a group sends requests one by one"),
-        ({"groups": {"gpt": {"members": ["eu", "uk"]}}}, {}, "groups.gpt: 'uk' is no server in [upstreams]"),
-        (
-            {"upstreams": {"eu": {"provider": "openai", "key_env": "KEY_X"}}},
-            {},
-            "upstreams.eu: the environment variable KEY_X is not set",
-        ),
-        (
-            {"upstreams": {"eu": {"provider": "openai"}}},
-            {},
-            "no key for eu: set the environment variable OPENAI_API_KEY",
-        ),
+        ({"group": "gtp"}, "no group 'gtp'; did you mean 'gpt'?"),
+        ({"base_url": "http://127.0.0.1:9"}, "group and base_url exclude each other"),
+        ({"mode": "batch"}, "--mode batch: a group sends requests one by one"),
+        ({"groups": {"gpt": {"members": ["eu", "uk"]}}}, "groups.gpt: 'uk' is no server in [upstreams]"),
+        ({"upstreams": {"eu": {"provider": "openai", "key_env": "KEY_X"}}}, "upstreams.eu: the environment variable KEY_X is not set"),
+        ({"upstreams": {"eu": {"provider": "openai"}}}, "no key for eu: set the environment variable OPENAI_API_KEY"),
     ],
-)
-def test_wrong_settings_are_errors_at_the_start(tmp_path, given, options, words):
+)  # fmt: skip
+def test_wrong_settings_are_errors_at_the_start(tmp_path, given, words):
     servers = {} if "upstreams" in given else {"eu": "http://127.0.0.1:9"}
     given = {"groups": {"gpt": {"members": ["eu"]}}, **given}
     with pytest.raises(SettingsError) as raised:
-        run(tmp_path, servers, given=given, **options)
+        run(tmp_path, servers, **given)
     assert words in str(raised.value)

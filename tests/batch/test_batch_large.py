@@ -5,22 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from batch_helpers import FAST, chat, message, read_answers, write_lines
+from batch_helpers import FAST, Said, chat, message, read_answers, run_job, write_lines
 
 from paceline.batch import job as job_module
 from paceline.batch.check import InputError
-from paceline.batch.job import Job
-from paceline.batch.progress import ProgressView
-from paceline.config import Config
-from paceline.core.quota import parse_quotas
-
-
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +17,8 @@ def small_sample(monkeypatch):
     monkeypatch.setattr(job_module, "SAMPLE", 10)
 
 
-def run(path, emulator, view=None, environ=None, *, check_first=False, **given):
-    given = {"base_url": emulator.base_url, "workers": 20, "limits": {"*": parse_quotas(FAST)}, **given}
-    config = Config.load(environ={}, given=given)
-    return Job(str(path), None, config, environ=environ or {}, check_first=check_first).run(view or ProgressView())
+def run(path, emulator, view=None, **given):
+    return run_job(path, emulator.base_url, view, **{"workers": 20} | given)
 
 
 def bad(lines):
@@ -99,7 +85,7 @@ def test_a_provider_that_comes_later(tmp_path, emulator):
 def test_a_provider_that_comes_later_and_has_no_key(tmp_path, emulator, monkeypatch):
     monkeypatch.setattr("paceline.providers.registry.is_loopback", lambda _: False)
     path, said = write_lines(tmp_path / "in.jsonl", [*(chat(f"r{i}") for i in range(50)), message("m")]), Said()
-    code, report = run(path, emulator, said, {"OPENAI_API_KEY": "sk-secret"})
+    code, report = run(path, emulator, said, environ={"OPENAI_API_KEY": "sk-secret"})
     assert (code, report["ok"], report["errors"]) == (1, 50, {"bad_line": 1})
     assert "line 51: no key for anthropic: set the environment variable ANTHROPIC_API_KEY; it is not sent" in said.lines
 

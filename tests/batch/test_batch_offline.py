@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import anthropic
 import openai
 import pytest
-from batch_helpers import FAST, call, chat, contents, finish, message, read_answers, write_lines
+from batch_helpers import FAST, Said, call, chat, contents, finish, message, read_answers, run_job, write_lines
 from crashing import CrashError, Crashing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,13 +32,10 @@ from paceline.batch.endpoints import (
 )
 from paceline.batch.forms import Form
 from paceline.batch.index import Index
-from paceline.batch.job import Job
 from paceline.batch.journal import BatchJournal
-from paceline.batch.progress import ProgressView
 from paceline.batch.requests import BadLineError
 from paceline.batch.results import OutputError
 from paceline.batch.runner import Runner
-from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.providers.registry import provider_named
 from waits import until
@@ -72,14 +69,6 @@ def lines_of(style, count):
     return [chat(f"r{n}", text=f"question {n}") | {"url": f"{below}/v1/chat/completions"} for n in range(count)]
 
 
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
 class StopsSoon(Said):
     """Interrupts a run when its two batches are in progress."""
 
@@ -102,17 +91,20 @@ class Run:
         self.lines = lines
         self.said = Said()
 
-    def start(self, *, mode="batch", most=4, environ=KEYS, restart=False, **options):
-        given = {"base_url": self.emulator.base_url, "limits": {"*": FAST}} | self.given
-        config = Config.load(environ={}, given=given)
-        options = {"batch_lines": most if mode != "sync" else None, "mode": mode, "restart": restart} | options
-        return Job(str(self.source), config=config, environ=environ, **options).run(self.said)
+    def start(self, *, mode="batch", most=4, environ=KEYS, **options):
+        options = {"batch_lines": most if mode != "sync" else None, "mode": mode} | self.given | options
+        return run_job(self.source, self.emulator.base_url, self.said, environ=environ, **options)
 
     def batches(self):
         return self.emulator.tally()["batches"]
 
     def client(self):
         return openai.OpenAI(base_url=f"{self.emulator.base_url}/v1", api_key="any", max_retries=0)
+
+    def completes(self, **options):
+        """A run answers each request, and nothing is paid twice or left unread."""
+        assert self.start(**options)[0] == 0
+        self.check()
 
     def check(self, *, paid=None, failed=0):
         """Every request has one line of output, was paid once at most, and no result is unread."""
@@ -252,12 +244,7 @@ def test_a_batch_has_the_files_of_its_rows(run, tmp_path, monkeypatch):
 def test_groq_has_openais_batches_below_its_own_path(run):
     lines = [chat(f"r{n}") | {"url": "/openai/v1/chat/completions"} for n in range(5)]
     one = run(lines)
-    config = Config.load(
-        environ={}, given={"base_url": one.emulator.base_url, "provider": "groq", "limits": {"*": FAST}}
-    )
-    job = Job(str(one.source), config=config, environ={"GROQ_API_KEY": "gsk_0123456789"}, mode="batch", batch_lines=2)
-    assert job.run(one.said)[0] == 0
-    one.check()
+    one.completes(most=2, provider="groq", environ={"GROQ_API_KEY": "gsk_0123456789"})
 
 
 def test_azure_takes_a_batch_when_its_file_was_processed(run):
@@ -281,8 +268,7 @@ def test_azures_file_that_is_not_there_yet_is_asked_for_again(run, monkeypatch):
         return await call(self, method, path, **options)
 
     monkeypatch.setattr(Web, "call", late)
-    assert one.start()[0] == 0
-    one.check()
+    one.completes()
     assert (len(asked), one.batches()["files"]) == (2, 1)
 
 
@@ -291,13 +277,6 @@ def test_azure_is_asked_seldom(run, monkeypatch):
     one = run(count=4, style="azure", turnaround_s=0.1)
     assert one.start()[1]["attempts"] <= 5  # file, batch, two looks at it, and its results
     one.check()
-
-
-def test_azures_full_queue_is_learned_and_waited_for(run):
-    one = run(count=40, style="azure", enqueued_tokens=120, queue_full="400")
-    assert one.start(most=20)[0] == 0
-    one.check()
-    assert one.batches()["refused"]["queue"] >= 1
 
 
 def test_a_deployment_in_the_path_cannot_be_part_of_a_batch(run):
@@ -322,15 +301,6 @@ def test_azures_batch_deployments_take_nothing_one_by_one(run):
     with pytest.raises(SettingsError, match=r"--mode auto: azure takes no requests one by one .*: use --mode batch"):
         one.start(mode="auto", deadline_s=60.0)
     assert not one.journal.exists()
-
-
-def test_a_refused_key_of_azure_is_in_no_message(run, capsys):
-    one = run(count=4, style="azure", settings={"valid_key": "another"})
-    assert one.start()[0] == 2
-    err = capsys.readouterr().err
-    assert "azure refused the key with a 401" in err
-    assert "set AZURE_OPENAI_API_KEY" in err
-    assert KEYS["AZURE_OPENAI_API_KEY"] not in err + one.journal.read_text() + "".join(one.said.lines)
 
 
 @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral", "together", "gemini"])
@@ -371,8 +341,7 @@ def test_anthropics_batches_of_an_earlier_version_have_other_ids_and_are_read(ru
     one.emulator.advance(2_000)
     one.said = Said()
     one.source.write_text("".join(reversed(one.source.read_text().splitlines(keepends=True))))
-    assert one.start(most=3)[0] == 0
-    one.check()
+    one.completes(most=3)
 
 
 def test_mistrals_jobs_have_one_model_and_lines_without_it(run):
@@ -387,14 +356,6 @@ def test_mistrals_jobs_have_one_model_and_lines_without_it(run):
     assert {answer["response"]["body"]["model"] for answer in done} == {"mistral-small-latest"}
     one.emulator.reset(batches=QUICK)
     assert one.start()[1]["ok"] == failed
-
-
-def test_mistrals_lost_answers_are_found_by_the_metadata(run):
-    one = run(count=40, style="mistral", lost_answers=0.5)
-    assert one.start(most=2)[0] == 0
-    one.check()
-    assert one.batches()["same"]["most"] == 1
-    assert one.batches()["lost_answers"]
 
 
 def test_a_model_that_mistral_does_not_have_stops_the_run(run, capsys):
@@ -417,11 +378,10 @@ def test_togethers_failed_requests_are_in_a_file_of_their_own_and_long_ids_come_
     assert one.start()[1]["ok"] == 12
 
 
-@pytest.mark.parametrize("style", ["together", "gemini"])
-def test_lost_answers_are_found_by_the_name(run, style):
+@pytest.mark.parametrize("style", ["openai", "mistral", "together", "gemini"])
+def test_a_creation_whose_answer_is_lost_is_found_by_its_metadata_or_its_name(run, style):
     one = run(count=40, style=style, lost_answers=0.5)
-    assert one.start(most=2)[0] == 0
-    one.check()
+    one.completes(most=2)
     assert one.batches()["same"]["most"] == 1
     assert one.batches()["lost_answers"]
 
@@ -444,14 +404,6 @@ def test_geminis_answers_are_those_of_requests_one_by_one(run):
 
     assert shape(by_batch) == shape(one_by_one)
     assert {model for _, model, _ in shape(by_batch).values()} == {"gemini-2.5-flash", "gemini-2.5-pro"}
-
-
-@pytest.mark.usefixtures("at_first_full")
-def test_geminis_full_queue_is_waited_for(run):
-    one = run(count=20, style="gemini", enqueued_tokens=60, turnaround_s=1_000.0)
-    assert one.start(most=2)[0] == 0
-    one.check()
-    assert one.batches()["refused"]["queue"]
 
 
 def test_what_expires_at_gemini_is_sent_again(run, hasten):
@@ -540,23 +492,13 @@ def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, see
     monkeypatch.setattr(Web, "_send", breaks)
     lines = [chat(f"r{n}") for n in range(20)] + [message(f"c{n}") for n in range(10)]
     one = run(lines) if style == "both" else run(count=30, style=style)
-    assert one.start()[0] == 0
-    one.check()
+    one.completes()
     assert one.batches()["same"]["most"] == 1
-
-
-def test_answers_of_creations_are_lost_on_the_way(run):
-    one = run(count=20, lost_answers=0.5)
-    assert one.start()[0] == 0
-    one.check()
-    assert one.batches()["same"]["most"] == 1
-    assert one.batches()["lost_answers"]
 
 
 def test_a_full_queue_is_learned_and_waited_for(run):
     one = run(count=40, enqueued_tokens=120, release_s=0.1)
-    assert one.start(most=20)[0] == 0
-    one.check()
+    one.completes(most=20)
     assert "gpt-5: the provider's queue takes 120 tokens" in one.said.lines
     assert one.batches()["states"]["failed"] >= 1
 
@@ -564,8 +506,7 @@ def test_a_full_queue_is_learned_and_waited_for(run):
 def test_a_known_queue_is_never_overfilled(run):
     prose = "The limits are set by the organization that owns the key, and they apply to every request that is made. "
     one = run([chat(f"r{n}", text=f"{n} {prose * 5}") for n in range(40)], enqueued_tokens=1_500, turnaround_s=0.1)
-    assert one.start(most=20, batch_queue=1_500)[0] == 0
-    one.check()
+    one.completes(most=20, batch_queue=1_500)
     assert one.batches()["states"] == {"completed": one.batches()["created"]}
     assert one.batches()["created"] >= 10
 
@@ -573,32 +514,30 @@ def test_a_known_queue_is_never_overfilled(run):
 def test_the_providers_count_of_tokens_is_learned(run):
     """The estimate of these short prompts is more than a tenth too low."""
     one = run(count=100, enqueued_tokens=200)
-    assert one.start(most=20, batch_queue=200)[0] == 0
-    one.check()
+    one.completes(most=20, batch_queue=200)
     assert one.batches()["states"] == {"completed": one.batches()["created"]}
 
 
-@pytest.mark.parametrize("status", ["400", "429"])
 @pytest.mark.usefixtures("at_first_full")
-def test_creations_are_refused_while_the_queue_is_full(run, status):
-    one = run(count=40, enqueued_tokens=120, queue_full=status, turnaround_s=1_000.0)
-    assert one.start(most=20)[0] == 0
-    one.check()
+@pytest.mark.parametrize(
+    ("style", "count", "most", "rules"),
+    [
+        ("openai", 40, 20, {"enqueued_tokens": 120, "queue_full": "400"}),
+        ("openai", 40, 20, {"enqueued_tokens": 120, "queue_full": "429"}),
+        ("azure", 40, 20, {"enqueued_tokens": 120, "queue_full": "400"}),
+        ("anthropic", 12, 4, {"queued_requests": 4}),
+        ("gemini", 20, 2, {"enqueued_tokens": 60}),
+    ],
+)
+def test_creations_are_refused_while_the_queue_is_full(run, style, count, most, rules):
+    one = run(count=count, style=style, turnaround_s=1_000.0, **rules)
+    one.completes(most=most)
     assert one.batches()["refused"]["queue"] >= 1
 
 
 def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
     one = run(count=20, enqueued_tokens=1_000_000, full_by_mistake=0.5)
-    assert one.start()[0] == 0
-    one.check()
-
-
-@pytest.mark.usefixtures("at_first_full")
-def test_anthropic_refuses_while_its_queue_is_full(run):
-    one = run([message(f"c{n}") for n in range(12)], queued_requests=4, turnaround_s=1_000.0)
-    assert one.start()[0] == 0
-    one.check()
-    assert one.batches()["refused"]["queue"] >= 1
+    one.completes()
 
 
 @pytest.mark.parametrize(
@@ -630,8 +569,7 @@ def test_a_batch_that_a_person_cancels_gives_its_results(run, monkeypatch, haste
         return seen
 
     monkeypatch.setattr(OpenAIEndpoints, "look", cancels)
-    assert one.start(most=10)[0] == 0
-    one.check()
+    one.completes(most=10)
     assert one.batches()["states"] == {"cancelled": 1, "completed": 1}
     assert 3 <= one.batches()["outcomes"]["canceled"] <= 7
 
@@ -703,8 +641,7 @@ def test_a_batch_that_is_not_there_yet_is_asked_for_again(run, monkeypatch):
         return await look(self, chunk)
 
     monkeypatch.setattr(OpenAIEndpoints, "look", late)
-    assert one.start()[0] == 0
-    one.check()
+    one.completes()
     assert one.batches()["created"] == 2
 
 
@@ -727,8 +664,7 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
     monkeypatch.setattr(Web, "_answer", answer)
     monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"quiet_s": 0.0}))
     one = run(count=24, style=style)
-    assert one.start(most=3)[0] == 0
-    one.check()
+    one.completes(most=3)
     assert len(odd) > 5
     assert any("trying again" in text for text in one.said.lines)
     assert one.batches()["same"]["most"] == 1
@@ -746,8 +682,7 @@ def test_a_page_in_the_place_of_results_is_not_taken_for_them(run, monkeypatch, 
 
     monkeypatch.setattr(Web, "fetch", page)
     one = run(count=8, style=style)
-    assert one.start()[0] == 0
-    one.check()
+    one.completes()
     assert not pages
 
 
@@ -767,13 +702,14 @@ def test_results_that_are_gone_are_given_up(run, monkeypatch, style, status):
     assert one.batches()["created"] == 1
 
 
-def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):
-    one = run(settings={"valid_key": "sk-another"})
+@pytest.mark.parametrize(("style", "variable"), [("openai", "OPENAI_API_KEY"), ("azure", "AZURE_OPENAI_API_KEY")])
+def test_a_refused_key_stops_the_run_and_is_in_no_message(run, capsys, style, variable):
+    one = run(style=style, settings={"valid_key": "sk-another"})
     assert one.start()[0] == 2
     err = capsys.readouterr().err
-    assert "openai refused the key with a 401" in err
-    assert "set OPENAI_API_KEY" in err
-    assert KEYS["OPENAI_API_KEY"] not in err + one.journal.read_text()
+    assert f"{style} refused the key with a 401" in err
+    assert f"set {variable}" in err
+    assert KEYS[variable] not in err + one.journal.read_text() + one.said.text
     one.emulator.reset(valid_key=None)
     assert one.start()[0] == 0
 
@@ -794,8 +730,7 @@ def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
     other = one.start(environ=KEYS | {"OPENAI_API_KEY": "sk-fedcba9876543210"})
     assert other[0] == 2
     assert "with another key or address" in capsys.readouterr().err
-    assert one.start()[0] == 0
-    one.check()
+    one.completes()
     assert one.start(mode="sync")[1]["skipped"] == 8
 
 
@@ -812,11 +747,8 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
     one = run()
     with pytest.raises(OutputError, match="a run in batches needs a file"):
         one.start(output="-")
-    config = Config.load(
-        environ={}, given={"base_url": one.emulator.base_url, "provider": "fireworks", "limits": {"*": FAST}}
-    )
     with pytest.raises(SettingsError, match="no Batch API of fireworks is known here: use --mode sync"):
-        Job(str(one.source), config=config, environ={"FIREWORKS_API_KEY": "any"}, mode="batch").run(Said())
+        one.start(provider="fireworks", environ={"FIREWORKS_API_KEY": "any"})
 
 
 @pytest.mark.long("starts several processes")
@@ -922,13 +854,10 @@ class TestDeadline:
     def test_the_rest_is_what_can_just_be_sent_in_time(self, run, monkeypatch):
         """60 requests at 20 a second: the batches are left about 40 / 20 / 0.8 + 3.4 s before the deadline."""
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))
-        one = run(count=60, turnaround_s=1_000.0, settings={"limits": {"*": "20 requests/s, 60M tokens/min"}})
-        config = Config.load(
-            environ={}, given={"base_url": one.emulator.base_url, "limits": {"*": "20 requests/s, 60M tokens/min"}}
-        )
+        limits = {"limits": {"*": "20 requests/s, 60M tokens/min"}}
+        one = run(count=60, turnaround_s=1_000.0, settings=limits)
         started_s = time.monotonic()
-        job = Job(str(one.source), config=config, environ=KEYS, mode="auto", deadline_s=6.5, batch_lines=30)
-        code, report = job.run(one.said)
+        code, report = one.start(mode="auto", most=30, deadline_s=6.5, **limits)
         elapsed_s = time.monotonic() - started_s
         assert (code, report["ok"]) == (0, 60)
         assert 0.4 + 1.8 < elapsed_s < 6.5  # three seconds of it are not needed
@@ -1299,8 +1228,7 @@ def test_the_emulators_clients_agree_with_ours_about_anthropic(run):
 
 @pytest.mark.parametrize("change", [("intent", "intenu"), ("batch_2", "batch_1")])
 def test_a_changed_journal_is_an_error(tmp_path, change):
-    output = str(tmp_path / "out.jsonl")
-    journal = BatchJournal(output)
+    journal = BatchJournal(str(tmp_path / "out.jsonl"))
     journal.open()
     for ids, batch in (("a", "batch_1"), ("b", "batch_2")):
         journal.created(journal.intend(load_of(ids), "here"), batch)
@@ -1308,4 +1236,4 @@ def test_a_changed_journal_is_an_error(tmp_path, change):
     path = Path(journal.path)
     path.write_text(path.read_text().replace(*change))
     with pytest.raises(OutputError, match="not a line of a journal of batches"):
-        BatchJournal(output)
+        BatchJournal(str(tmp_path / "out.jsonl"))

@@ -6,16 +6,13 @@ from itertools import pairwise
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, chat, read_answers, write_lines
+from batch_helpers import FAST, Said, chat, read_answers, run_job, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch.address import ProviderAddress, proxy_for
-from paceline.batch.job import Job
 from paceline.batch.progress import LineView, Live, ProgressView
 from paceline.batch.reach import REPORT_EVERY_S, UNTRUSTED_MAX, Reach, origin, reason
-from paceline.config import Config
-from paceline.core.quota import parse_quotas
 from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
 
@@ -182,13 +179,8 @@ def closed():
 
 
 def run(tmp_path, closed, view, *, requests=1, path="", **given):
-    given = {
-        "base_url": f"http://127.0.0.1:{closed.getsockname()[1]}{path}/v1",
-        "limits": {"*": parse_quotas(FAST)},
-        **given,
-    }
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}", text="a-secret") for i in range(requests)])
-    code, report = Job(str(source), None, Config.load(environ={}, given=given), environ={}).run(view)
+    code, report = run_job(source, f"http://127.0.0.1:{closed.getsockname()[1]}{path}/v1", view, **given)
     return code, report, read_answers(tmp_path / "in.results.jsonl")
 
 
@@ -210,14 +202,11 @@ def test_a_closed_port_is_named_once_and_in_every_record(tmp_path, closed, make,
 def test_says_when_it_is_back(tmp_path, closed):
     server = Emulator(limits={"*": FAST}, port=closed.getsockname()[1])
 
-    class Starts(ProgressView):
+    class Starts(Said):
         """Starts the server as soon as it is missed."""
 
-        def __init__(self):
-            self.said = []
-
         def say(self, text):
-            self.said.append(text)
+            super().say(text)
             if "cannot reach" in text:
                 closed.close()
                 server.start()
@@ -228,7 +217,7 @@ def test_says_when_it_is_back(tmp_path, closed):
     finally:
         server.stop()
     address = server.base_url
-    first, *lines = [line for line in view.said if address in line]
+    first, *lines = [line for line in view.lines if address in line]
     assert first == f"requests of openai go to {address}"
     assert lines == [f"cannot reach {address}: connection refused; trying again", f"{address} can be reached again"]
     assert (code, report["ok"]) == (0, 3)

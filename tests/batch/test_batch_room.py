@@ -9,18 +9,14 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, call, chat, finish, read_answers, write_lines
+from batch_helpers import FAST, GOOD, call, chat, finish, read_answers, run_job, write_lines
 
 from paceline.batch import client as client_module
 from paceline.batch import room as room_module
-from paceline.batch.job import Job
 from paceline.batch.progress import LineView
 from paceline.batch.room import Room
-from paceline.config import Config
-from paceline.core.quota import parse_quotas
 from paceline.pacing.lack import Lack
 
-GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 KEY = SimpleNamespace(ssl=True, host="host", port=1)
 
 
@@ -61,9 +57,7 @@ def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkey
     monkeypatch.setattr(client_module, "session", lambda *_: narrow)
     monkeypatch.setattr(room_module, "PAUSE_S", 0.01)
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
-    given = {"base_url": "http://127.0.0.1:9", "workers": 100, "max_attempts": 1, "limits": {"*": parse_quotas(FAST)}}
-    config = Config.load(environ={}, given=given)
-    code, report = Job(str(source), None, config, environ={}).run(LineView())
+    code, report = run_job(source, "http://127.0.0.1:9", LineView(), workers=100, max_attempts=1)
     assert (code, report["ok"], report["attempts"]) == (0, 300, 300)
     assert len(read_answers(tmp_path / "in.results.jsonl")) == 300
     err = capsys.readouterr().err
@@ -170,8 +164,7 @@ class TestLimit:
 
     def test_a_job_in_a_program_does_not(self, tmp_path, emulator, soft):
         source = write_lines(tmp_path / "in.jsonl", [chat("a")])
-        config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": parse_quotas(FAST)}})
-        Job(str(source), None, config, environ={}).run(LineView())
+        run_job(source, emulator.base_url, LineView())
         low, now = soft
         assert now() == low
 

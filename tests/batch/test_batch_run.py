@@ -12,23 +12,18 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
+from batch_helpers import Said, call, chat, finish, message, read_answers, run_job, wait_for_lines, write_lines
 
 from grids import some
 from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.check import InputError
-from paceline.batch.job import Job
-from paceline.batch.progress import LineView, ProgressView
-from paceline.config import Config
-from paceline.core.quota import parse_quotas
+from paceline.batch.progress import LineView
 from paceline.core.results import PacelineError
 
 
-def run(source, emulator, *, output=None, view=None, environ=None, restart=False, **given):
-    given = {"base_url": f"{emulator.base_url}/v1", "workers": 50, "limits": {"*": parse_quotas(FAST)}, **given}
-    config = Config.load(environ={}, given=given)
-    return Job(str(source), output, config, restart, environ or {}).run(view or ProgressView())
+def run(source, emulator, **given):
+    return run_job(source, **{"base_url": f"{emulator.base_url}/v1", "workers": 50} | given)
 
 
 @pytest.fixture
@@ -62,15 +57,14 @@ def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode, monkeypat
     emulator.reset(batches={"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0})
     ids = [7, "8", 2**70, -1]
     source = write_lines(tmp_path / "in.jsonl", map(chat, ids))
-    config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": FAST}})
-    job = Job(str(source), config=config, environ={"OPENAI_API_KEY": "sk-0123456789"}, mode=mode)
+    options = {"environ": {"OPENAI_API_KEY": "sk-0123456789"}, "mode": mode}
     for sent in (4, 0):
-        code, report = job.run(ProgressView())
+        code, report = run(source, emulator, **options)
         assert (code, report["ok"]) == (0, sent)
         assert {repr(one["custom_id"]) for one in read_answers(output_of(source))} == set(map(repr, ids))
     write_lines(source, map(chat, [7, "7"]))
     with pytest.raises(InputError, match="line 2: custom_id is already in line 1: it must be unique"):
-        job.run(ProgressView())
+        run(source, emulator, **options)
     emulator.reset(batches={})
 
 
@@ -104,7 +98,7 @@ def test_keeps_the_pace_without_a_refusal(tmp_path, emulator):
     # 10 requests at once, and 5 more at 10 a second.
     emulator.reset(limits={"*": "10 requests/s"})
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(15)])
-    code, report = run(source, emulator, limits={"*": parse_quotas("10 requests/s")})
+    code, report = run(source, emulator, limits={"*": "10 requests/s"})
     assert code == 0
     assert report["refused"] == emulator.tally()["refused_total"] == 0
     assert 0 < report["ideal_share"] <= 1
@@ -204,14 +198,15 @@ def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jsonl", "in.jsonl", "link"]
 
 
-class AtStart(ProgressView):
-    """Remembers what is said, and does something after the input was checked and before anything is sent."""
+class AtStart(Said):
+    """Does something after the input was checked and before anything is sent."""
 
     def __init__(self, do):
-        self.lines, self._do = [], do
+        super().__init__()
+        self._do = do
 
     def say(self, text):
-        self.lines.append(text)
+        super().say(text)
         if text.startswith("state: "):
             self._do()
 

@@ -6,36 +6,32 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 import trustme
-from batch_helpers import chat, contents, message, read_answers, write_lines
+from batch_helpers import GOOD, chat, contents, message, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch import client, reach
 from paceline.batch.client import HANDFUL
-from paceline.batch.job import Job
 from paceline.batch.progress import LineView
-from paceline.config import Config
 from paceline.core.results import SettingsError
 
-GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 FAST = {"*": "60k requests/min"}
 SOON = {"breaker": {"first_pause_s": 0.01, "pause_s": 0.01}, "retry": {"backoff_s": 0.01}}
 KEYS = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "a-gemini-key"}
 
 
-def run(tmp_path, lines, base_url, mode="sync", **given):
+def run(tmp_path, lines, base_url, **given):
     source = write_lines(tmp_path / "in.jsonl", lines)
-    config = Config.load(environ={}, given={"base_url": base_url, "limits": FAST, **given})
-    code, report = Job(str(source), None, config, environ=KEYS, mode=mode).run(LineView())
+    code, report = run_job(source, base_url, LineView(), **{"limits": FAST, "environ": KEYS} | given)
     return code, report, tmp_path / "in.results.jsonl"
 
 
-def in_group(servers, provider, **given):
+def in_group(servers, provider):
+    """The settings of a group of these servers."""
     upstreams = {
         name: {"provider": provider, "base_url": url, "key_env": f"{provider.upper()}_API_KEY"}
         for name, url in servers.items()
     }
-    given |= {"upstreams": upstreams, "groups": {"g": {"members": list(servers)}}, "group": "g", "provider": provider}
-    return Config.load(environ={}, given={"limits": FAST, **given})
+    return {"upstreams": upstreams, "groups": {"g": {"members": list(servers)}}, "group": "g", "provider": provider}
 
 
 INVALID = {
@@ -64,7 +60,7 @@ EXPIRED = {
 def test_an_invalid_key_of_gemini_is_a_refused_key(tmp_path, capsys, mode, body, detail):
     with OddServer(lambda *_: (400, JSON, body)) as server:
         code, report, output = run(
-            tmp_path, [contents(f"r{i}") for i in range(3)], server.base_url, mode, provider="gemini", workers=1
+            tmp_path, [contents(f"r{i}") for i in range(3)], server.base_url, mode=mode, provider="gemini", workers=1
         )
         assert len(server.asked) == 1
     assert (code, report["ok"], report["failed"], output.read_bytes()) == (2, 0, 0, b"")
@@ -125,10 +121,9 @@ def test_a_member_of_a_group_whose_gemini_key_is_invalid_costs_no_request(tmp_pa
     def served(_, __):
         return 200, JSON, {"candidates": [{"content": {"parts": [{"text": "two"}]}}], "usageMetadata": {}}
 
-    source = write_lines(tmp_path / "in.jsonl", [contents(f"r{i}") for i in range(40)])
     with OddServer(lambda *_: (400, JSON, INVALID)) as bad, OddServer(served) as good:
-        servers = {"a": bad.base_url, "b": good.base_url}
-        code, report = Job(str(source), None, in_group(servers, "gemini", workers=4), environ=KEYS).run(LineView())
+        given = in_group({"a": bad.base_url, "b": good.base_url}, "gemini")
+        code, report, _ = run(tmp_path, [contents(f"r{i}") for i in range(40)], None, workers=4, **given)
         assert bad.asked
     assert (code, report["ok"]) == (0, 40)
 
@@ -200,14 +195,13 @@ def test_a_wrong_route_does_not_end_the_others(tmp_path, capsys):
 
 def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "PAGE_S", 0.0)
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(100)])
     page = WRONG["a page with 200"]
     with (
         OddServer(lambda number, _: (200, JSON, GOOD) if number < 5 else page) as bad,
         OddServer(lambda *_: (200, JSON, GOOD)) as good,
     ):
-        servers = {"a": bad.base_url, "b": good.base_url}
-        code, report = Job(str(source), None, in_group(servers, "openai", workers=40), environ=KEYS).run(LineView())
+        given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")
+        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], None, workers=40, **given)
         assert len(bad.asked) > HANDFUL
     assert (code, report["ok"]) == (0, 100)
 
@@ -247,31 +241,25 @@ def trusted(monkeypatch):
 
 @pytest.mark.usefixtures("trusted")
 class TestCertificates:
+    @pytest.mark.parametrize(("mode", "most", "rest"), [("sync", 10, "sends the rest"), ("batch", 1, "goes on")])
     @pytest.mark.parametrize(("authority", "name", "options", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
-    def test_one_that_is_not_trusted_ends_the_run(self, tmp_path, capsys, authority, name, options, words):
+    def test_one_that_is_not_trusted_ends_the_run(
+        self, tmp_path, capsys, authority, name, options, words, mode, most, rest
+    ):
         with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:
-            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], server.base_url, workers=10)
+            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], server.base_url, workers=10, mode=mode)
             assert (code, report["ok"], report["failed"], server.asked) == (2, 0, 0, [])
-            assert report["attempts"] <= 10
+            assert 1 <= report["attempts"] <= most
         err = capsys.readouterr().err
         assert f"stopped: cannot reach {server.base_url}: its certificate is not trusted: " in err
         assert words in err
         assert "SSL_CERT_FILE" in err
         assert "trying again" not in err
-        assert "20 requests left: the same command again sends the rest" in err
-        with Tls(lambda *_: (200, JSON, GOOD), AUTHORITY, "localhost") as server:
-            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], server.base_url)
-        assert (code, report["ok"]) == (0, 20)
-
-    @pytest.mark.parametrize(("authority", "name", "options", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
-    def test_one_that_is_not_trusted_ends_a_run_in_batches(self, tmp_path, capsys, authority, name, options, words):
-        with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:
-            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(10)], server.base_url, "batch")
-            assert (code, report["ok"], report["attempts"], server.asked) == (2, 0, 1, [])
-        err = capsys.readouterr().err
-        assert f"stopped: cannot reach {server.base_url}: its certificate is not trusted: " in err
-        assert words in err
-        assert "SSL_CERT_FILE" in err
+        assert f"20 requests left: the same command again {rest}" in err
+        if mode == "sync":  # the server has no batches
+            with Tls(lambda *_: (200, JSON, GOOD), AUTHORITY, "localhost") as server:
+                code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], server.base_url)
+            assert (code, report["ok"]) == (0, 20)
 
     def test_one_that_expires_in_the_middle_ends_the_run(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(reach, "UNTRUSTED_MAX", 2)  # a second each
@@ -296,25 +284,19 @@ class TestCertificates:
             Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
             OddServer(lambda *_: (200, JSON, text)) as good,
         ):
-            source = write_lines(tmp_path / "in.jsonl", lines)
-            environ = KEYS | {
-                "ANTHROPIC_API_KEY": "k",
-                "OPENAI_BASE_URL": bad.base_url,
-                "ANTHROPIC_BASE_URL": good.base_url,
-            }
-            config = Config.load(environ={}, given={"limits": FAST, "workers": 40})
-            code, report = Job(str(source), None, config, environ=environ).run(LineView())
+            places = {"OPENAI_BASE_URL": bad.base_url, "ANTHROPIC_BASE_URL": good.base_url}
+            environ = KEYS | {"ANTHROPIC_API_KEY": "k"} | places
+            code, report, _ = run(tmp_path, lines, None, environ=environ, workers=40)
         assert (code, report["ok"], report["failed"]) == (1, 20, 0)
         assert "stopped: cannot reach" in capsys.readouterr().err
 
     @pytest.mark.parametrize("away", [False, True])
     def test_in_a_group_the_others_answer(self, tmp_path, capsys, away):
-        source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(40)])
         with (
             Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
             Tls(lambda *_: (200, JSON, GOOD), trustme.CA() if away else AUTHORITY, "localhost") as good,
         ):
-            servers = {"a": bad.base_url, "b": good.base_url}
-            code, report = Job(str(source), None, in_group(servers, "openai", workers=4), environ=KEYS).run(LineView())
+            given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")
+            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(40)], None, workers=4, **given)
         assert (code, report["ok"], report["failed"]) == ((2, 0, 0) if away else (0, 40, 0))
         assert ("stopped: cannot reach" in capsys.readouterr().err) == away

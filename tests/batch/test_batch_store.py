@@ -8,11 +8,11 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
+from batch_helpers import FAST, call, chat, finish, message, read_answers, run_job, wait_for_lines, write_lines
 
 from paceline.batch.address import account
-from paceline.batch.job import Job, choose_store, state_file
-from paceline.batch.progress import LineView, ProgressView
+from paceline.batch.job import choose_store, state_file
+from paceline.batch.progress import LineView
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import StoreError
@@ -53,9 +53,8 @@ def source(tmp_path):
 
 
 def run(source, base_url, *, key="sk-secret", view=None, limits=FAST, environ=None, **given):
-    given = {"base_url": base_url, "limits": {"*": parse_quotas(limits)}, **given}
     environ = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "OPENAI_API_KEY": key, **(environ or {})}
-    return Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(view or ProgressView())
+    return run_job(source, base_url, view, environ=environ, limits={"*": limits}, **given)
 
 
 def test_the_state_folder_is_the_default(elsewhere, source, state_home, capsys):
@@ -128,8 +127,7 @@ def test_what_earlier_answers_taught_is_said_to_be_so(tmp_path, emulator, source
 
 
 def test_a_store_and_a_model_without_limits(tmp_path, emulator, source):
-    given = {"base_url": emulator.base_url, "store": f"sqlite:{tmp_path}/q.db"}
-    code, report = Job(str(source), config=Config.load(environ={}, given=given), environ={}).run(ProgressView())
+    code, report = run_job(source, emulator.base_url, limits={}, store=f"sqlite:{tmp_path}/q.db")
     assert (code, report["ok"]) == (0, 20)
     assert [name.partition("/")[2] for name in spent(tmp_path / "q.db")] == ["127.0.0.1/gpt-5"]
 

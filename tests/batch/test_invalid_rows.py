@@ -6,7 +6,7 @@ import os
 import sys
 
 import pytest
-from batch_helpers import FAST, call, read_answers
+from batch_helpers import call, read_answers
 
 import paceline
 from paceline.batch import job
@@ -46,6 +46,12 @@ def run(source, emulator):
     return run
 
 
+def check_first(monkeypatch, count):
+    """The input counts as large: so many rows alone are checked before the first request."""
+    monkeypatch.setattr(job, "CHECKED_FIRST_MAX", 0)
+    monkeypatch.setattr(job, "SAMPLE", count)
+
+
 def sent(emulator):
     return emulator.tally()["admitted"]
 
@@ -54,8 +60,7 @@ def sent(emulator):
 def test_each_place_counts_the_same(run, source, emulator, monkeypatch, large):
     """Also in an input of which only the first lines are checked before."""
     if large:
-        monkeypatch.setattr(job, "CHECKED_FIRST_MAX", 0)
-        monkeypatch.setattr(job, "SAMPLE", 2)
+        check_first(monkeypatch, 2)
     before = sent(emulator)
     report, said, rows = run()
     assert sent(emulator) == before + 3
@@ -99,8 +104,7 @@ def test_a_paid_answer_stays_if_its_row_is_damaged_later(run, source):
 
 def test_strict_sends_nothing(run, emulator, monkeypatch):
     before = sent(emulator)
-    monkeypatch.setattr(job, "CHECKED_FIRST_MAX", 0)
-    monkeypatch.setattr(job, "SAMPLE", 1)
+    check_first(monkeypatch, 1)
     _, said, rows = run("--strict", code=2)
     assert (sent(emulator), rows) == (before, [])
     assert said.count("\nrow ") == 2
@@ -132,8 +136,7 @@ def test_no_row_can_be_sent(run, source, emulator):
 @pytest.mark.parametrize("large", [False, True])
 def test_another_program_cuts_off_what_was_recorded(run, source, monkeypatch, large):
     if large:
-        monkeypatch.setattr(job, "CHECKED_FIRST_MAX", 0)
-        monkeypatch.setattr(job, "SAMPLE", 2)
+        check_first(monkeypatch, 2)
     output, settle, done = source.with_name("out.csv.results.jsonl"), ResultsFile.settle, []
 
     def shortened(results):
@@ -152,16 +155,6 @@ def test_another_program_cuts_off_what_was_recorded(run, source, monkeypatch, la
 
 
 class TestFromPython:
-    @pytest.fixture
-    def ask(self, emulator, monkeypatch):
-        monkeypatch.setenv("OPENAI_API_KEY", "key")
-
-        def ask(rows, **options):
-            settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
-            return paceline.run(rows, **settings | options)
-
-        return ask
-
     @pytest.mark.parametrize("prompt", ["text", "Say {text}", lambda row: f"Say {row['text'].strip()}"])
     def test_an_error_is_that_of_its_row(self, ask, emulator, prompt, tmp_path):
         rows, before = [{"text": "a"}, {"text": None}, {"text": "c"}, {"text": "d"}], sent(emulator)

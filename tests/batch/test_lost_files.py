@@ -6,14 +6,11 @@ import shutil
 import sys
 
 import pytest
-from batch_helpers import FAST, chat, read_answers, write_lines
+from batch_helpers import Said, chat, read_answers, run_job, write_lines
 
 from paceline.batch import flight, offline, runner
-from paceline.batch.job import Job
 from paceline.batch.journal import BatchJournal
-from paceline.batch.progress import ProgressView
 from paceline.batch.results import OutputError, ResultsFile
-from paceline.config import Config
 from paceline.pacing import durable
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
@@ -62,14 +59,6 @@ def remove_folder(path):
     shutil.rmtree(path.parent)
 
 
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
 class Spoiled:
     """A run in the middle of which something is done to one of its files."""
 
@@ -108,13 +97,11 @@ class Spoiled:
         with self.monkeypatch.context() as patch:
             patch.setattr(ResultsFile, "settle", settle)
             patch.setattr(ResultsFile, "append", append)
-            given = {"base_url": self.emulator.base_url, "limits": {"*": FAST}, "workers": 4}
-            lines = 10 if self.mode != "sync" else None
-            config = Config.load(environ={}, given=given)
-            code, _ = Job(
-                str(self.source), str(self.output), config, environ=KEYS, mode=self.mode, batch_lines=lines
-            ).run(said)
-        return code, "\n".join(said.lines)
+            options = {"mode": self.mode, "batch_lines": 10 if self.mode != "sync" else None, "workers": 4}
+            code, _ = run_job(
+                self.source, self.emulator.base_url, said, output=str(self.output), environ=KEYS, **options
+            )
+        return code, said.text
 
     def paid(self):
         tally = self.emulator.tally()

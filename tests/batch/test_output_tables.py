@@ -8,7 +8,6 @@ import math
 import pytest
 from batch_helpers import FAST, call, chat, read_answers
 
-import paceline
 from paceline.batch import tables
 from paceline.batch.results import OutputError
 from paceline.batch.tables import Table
@@ -171,16 +170,6 @@ class TestParquet:
 
 
 class TestFromPython:
-    @pytest.fixture
-    def ask(self, emulator, monkeypatch):
-        monkeypatch.setenv("OPENAI_API_KEY", "key")
-
-        def ask(rows, **options):
-            settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
-            return paceline.run(rows, **settings | options)
-
-        return ask
-
     def test_a_table_and_its_journal(self, ask, tmp_path, emulator):
         rows = [{"prompt": "a", "number": math.nan}, {"prompt": "b", "number": 2}]
         first = ask(rows, output=tmp_path / "out.csv")

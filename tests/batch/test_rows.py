@@ -33,17 +33,6 @@ def sent(emulator):
     return emulator.tally()["admitted"]
 
 
-@pytest.fixture
-def ask(emulator, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
-
-    def ask(rows, **options):
-        settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
-        return paceline.run(rows, **settings | options)
-
-    return ask
-
-
 def test_rows_come_back_with_their_answers(ask):
     answered = ask(ROWS, prompt="text")
     assert [row["id"] for row in answered] == [0, 1, 2, 3, 4]

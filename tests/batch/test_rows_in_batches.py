@@ -4,7 +4,7 @@ import _thread
 import threading
 
 import pytest
-from batch_helpers import FAST, read_answers
+from batch_helpers import read_answers
 
 import paceline
 from paceline.batch import offline
@@ -16,16 +16,11 @@ QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "cancel
 
 
 @pytest.fixture
-def ask(emulator, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
+def ask(ask, emulator, monkeypatch):
     monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.002, poll_most_s=0.03, settle_s=0.0))
     emulator.reset(batches=QUICK)
 
-    def ask(rows=ROWS, **options):
-        settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}
-        return paceline.run(rows, **{"prompt": "text"} | settings | options)
-
-    yield ask
+    yield lambda **options: ask(ROWS, **{"prompt": "text"} | options)
     emulator.reset(batches={})
 
 

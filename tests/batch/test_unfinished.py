@@ -6,11 +6,10 @@ import json
 import threading
 import urllib.request
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 
 import pytest
-from batch_helpers import chat, finish, read_answers, start, wait_for_lines, write_lines
+from batch_helpers import Said, chat, finish, message, read_answers, run_job, start, wait_for_lines, write_lines
 from unkind_batches import Anthropic, OpenAI, Unkind
 
 import paceline
@@ -18,12 +17,9 @@ from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.acceptance import Acceptance, maximum_of, require_schema
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
-from paceline.batch.job import Job
-from paceline.batch.progress import ProgressView
 from paceline.batch.results import encode_answer
 from paceline.batch.tables import RecordedAnswers
 from paceline.batch.timing import StopError
-from paceline.config import Config
 
 FAST = {"*": "60k requests/min"}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -43,19 +39,8 @@ BODIES = {
     "empty": body(""),
     "invalid": body('{"n": "five"}'),
 }
+KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
 FINAL = {"declined", "blocked", "cut_off"}
-
-
-class Said(ProgressView):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-    @property
-    def text(self):
-        return "\n".join(self.lines)
 
 
 def asked_in(request):
@@ -73,19 +58,9 @@ def source(tmp_path):
 
 
 def run(source, server, said=None, *, workers=4, **options):
-    given = {"base_url": server.base_url, "limits": FAST, "headroom_s": 0.0, "workers": workers}
-    acceptance = Acceptance(
-        SCHEMA, options.pop("cut_off", None), frozenset(options.pop("again", ())),
-    )  # fmt: skip
-    job = Job(
-        str(source),
-        None,
-        Config.load(environ={}, given=given),
-        environ={"OPENAI_API_KEY": "k"},
-        acceptance=acceptance,
-        **options,
-    )
-    return job.run(said or Said())
+    acceptance = Acceptance(SCHEMA, options.pop("cut_off", None), frozenset(options.pop("again", ())))
+    given = {"limits": FAST, "headroom_s": 0.0, "workers": workers, "acceptance": acceptance, **options}
+    return run_job(source, server.base_url, said, environ=KEYS, **given)
 
 
 def sent(server):
@@ -360,45 +335,27 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
         return found
 
     monkeypatch.setattr(api, "line", changed)
-    path = tmp_path / "in.jsonl"
-    if api is OpenAI:
-        write_lines(path, [chat(f"{name}-{n}", text=f"{name} {n}") for name, n in product(BODIES, range(3))])
-    else:
-        asked = {
-            name: {"model": "claude-sonnet-4-5", "max_tokens": 20, "messages": [{"role": "user", "content": name}]}
-            for name in BODIES
-        }
-        write_lines(
-            path, [{"custom_id": f"{name}-{n}", "params": asked[name]} for name, n in product(BODIES, range(3))]
-        )
+    asked = chat if api is OpenAI else message
+    names = product(BODIES, range(3))
+    source = write_lines(tmp_path / "in.jsonl", [asked(f"{name}-{n}", text=f"{name} {n}") for name, n in names])
     with api(Unkind()) as server:
-        given = {"base_url": server.base_url, "limits": FAST}
-        keys = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
-        job = Job(
-            str(path),
-            None,
-            Config.load(environ={}, given=given),
-            environ=keys,
-            mode="batch",
-            acceptance=Acceptance(SCHEMA),
-        )
-        code, report = job.run(Said())
+        code, report = run(source, server, mode="batch")
         wanted = dict.fromkeys(BODIES.keys() - {"fine"}, 3)
         if api is Anthropic:
             wanted = {"declined": 6, "cut_off": 3, "empty": 3, "invalid": 3}
         assert (code, report["ok"], report["errors"]) == (1, 3, wanted)
-        code, report = job.run(Said())
+        code, report = run(source, server, mode="batch")
         assert (code, report["skipped"], report["errors"], report["batches"]) == (1, 3, wanted, 2)
         assert [len(batch.requests) for batch in server.batches] == [18, 6, 6, 6]  # empty and invalid
-        assert job.run(Said())[1]["errors"] == wanted
+        assert run(source, server, mode="batch")[1]["errors"] == wanted
         assert len(server.batches) == 4
         most = []
         monkeypatch.setattr(ends, "encode", lambda self, one: most.append(one.body["max_tokens"]) or encode(self, one))
-        acceptance = Acceptance(SCHEMA, "raise", frozenset({"invalid"}))
-        assert replace(job, acceptance=acceptance).run(Said())[1]["errors"] == wanted
+        raised = {"mode": "batch", "cut_off": "raise"}
+        assert run(source, server, again=["invalid"], **raised)[1]["errors"] == wanted
         assert Counter(most) == {20: 6, 80: 3}
-        assert replace(job, acceptance=Acceptance(SCHEMA, "raise")).run(Said())[1]["errors"] == wanted
-        replace(job, restart=True, acceptance=Acceptance(SCHEMA, "raise")).run(Said())
+        assert run(source, server, **raised)[1]["errors"] == wanted
+        run(source, server, restart=True, **raised)
         assert Counter(most) == {20: 6 + 18 + 6, 80: 3 + 3}
 
 

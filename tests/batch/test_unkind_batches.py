@@ -11,17 +11,14 @@ from dataclasses import replace
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, read_answers, write_lines
+from batch_helpers import Said, chat, message, read_answers, run_job, write_lines
 from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unkind
 
 from paceline.batch import offline
 from paceline.batch.api import BrokenError
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
-from paceline.batch.job import Job
 from paceline.batch.journal import BatchJournal
-from paceline.batch.progress import ProgressView
-from paceline.config import Config
 
 KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
 SHORT = offline.Timing(
@@ -36,19 +33,6 @@ def short(monkeypatch):
     monkeypatch.setattr(offline, "TIMING", SHORT)
 
 
-class Said(ProgressView):
-    every_s = 1.0
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-    def show(self, text, share):
-        """Nothing is shown."""
-
-
 class Input:
     """An input of one program, whose prompts are in no other one."""
 
@@ -59,20 +43,17 @@ class Input:
         write_lines(self.source, [self._line(*one) for one in self.prompts.items()])
 
     def _line(self, custom_id, prompt):
-        messages = [{"role": "user", "content": prompt}]
-        if self.server.style == "anthropic":
-            return {
-                "custom_id": custom_id,
-                "params": {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages},
-            }
-        body = {"model": "gpt-5", "messages": messages}
-        return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+        return (message if self.server.style == "anthropic" else chat)(custom_id, text=prompt)
 
     def run(self, most=4, **options):
-        config = Config.load(environ={}, given={"base_url": self.server.base_url, "limits": {"*": FAST}})
         options = {"mode": "batch", "batch_lines": most} | options
-        code, _ = Job(str(self.source), config=config, environ=KEYS, **options).run(self.said)
-        return code
+        return run_job(self.source, self.server.base_url, self.said, environ=KEYS, **options)[0]
+
+    def completes(self, most=4, *, batches=None, **options):
+        """A run answers each request, and the provider's books agree with it."""
+        assert self.run(most, **options) == 0
+        assert self.wrong() == []
+        assert batches in (None, len(self.server.batches))
 
     def wrong(self, *, late=False):
         """What the provider's books and the output contradict each other in; with ``late``, requests may be paid twice."""
@@ -96,10 +77,17 @@ class Input:
         ]
 
 
+TAKEN = (400, 403, 404, 409, 413, 422, 425, 429, 451)
+"""Statuses of a creation that took effect all the same."""
+
+
 @APIS
 @pytest.mark.parametrize(
     "unkind",
     [
+        *(Unkind(work=0, refusals={0: (status, True), 2: (status, True)}) for status in TAKEN),  # it has ended when it is looked for
+        *(Unkind(work=4, refusals={0: (status, True)}) for status in TAKEN),  # it is in progress, while the others wait
+        Unkind(refusals={0: (409, False), 1: (425, False), 3: (429, False)}),  # at the wrong moment
         Unkind(pending=3), Unkind(counting=3, pending=2), Unkind(cuts=2), Unkind(twice=True, foreign=True), Unkind(nulls=True, lost=(0, 2)),
         Unkind(lost=(0, 1, 2)), Unkind(refused=3, seed=1), Unkind(refused=4, cuts=1, pending=1, lost=(1,), seed=2),
     ],
@@ -108,9 +96,7 @@ class Input:
 def test_a_bad_day_costs_nothing(tmp_path, api, unkind):
     with api(unkind) as server:
         one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
+        one.completes(batches=3)
 
 
 @APIS
@@ -178,16 +164,13 @@ def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(tmp_path, monkeypa
             return found
 
         monkeypatch.setattr(AnthropicEndpoints, "find", slowly)
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 1
+        one.completes(batches=1)
 
 
 def test_a_late_batch_whose_requests_are_all_answered_is_cancelled(tmp_path):
     with OpenAI(Unkind(lost=(0,), late=1, work=4)) as server:
         one = Input(server, tmp_path, count=4)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
         assert [batch.cancelled for batch in server.batches] == [True, False]
 
 
@@ -200,8 +183,7 @@ def test_a_state_that_is_not_documented_is_said_and_ends_the_run(tmp_path, api, 
         assert "its state is 'paused_for_review', which is not known here" in capsys.readouterr().err
         server.unkind.state = ""
         monkeypatch.setattr(offline, "TIMING", SHORT)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
 
 
 @APIS
@@ -320,16 +302,14 @@ UNDONE = [
 def test_requests_that_a_batch_has_not_worked_on_are_sent_again(tmp_path, api, code, status):
     with api(Unkind(undone=2, form=coded(api, code, status))) as server:
         one = Input(server, tmp_path, count=8)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
         assert len(server.batches) in (3, 4)  # what comes back from both goes into one, or into one each
 
 
 def test_what_a_batch_that_has_ended_early_says_in_its_own_words_is_sent_again(tmp_path):
     with OpenAI(Unkind(undone=2, state="expired", form=coded(OpenAI, "code_17"))) as server:
         one = Input(server, tmp_path, count=4)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
 
 
 @pytest.mark.parametrize(("api", "code", "status"), [UNDONE[2], UNDONE[6]])
@@ -358,9 +338,7 @@ def test_requests_that_are_wrong_are_sent_once(tmp_path, api, code, status):
 def test_before_a_deadline_such_requests_are_sent_one_by_one(tmp_path):
     with OpenAI(Unkind(undone=2, times=99, form=coded(OpenAI, "rate_limit_exceeded", 429))) as server:
         one = Input(server, tmp_path, count=4)
-        assert one.run(mode="auto", deadline_s=86_400.0) == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
+        one.completes(mode="auto", deadline_s=86_400.0, batches=3)
         assert any("2 requests have no answer in batches: they are sent one by one" in text for text in one.said.lines)
 
 
@@ -377,8 +355,7 @@ def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(
     monkeypatch.setattr(OpenAI, "content", cut_once)
     with OpenAI(Unkind(undone=3, state="expired", form=coded(OpenAI, "batch_expired"))) as server:
         one = Input(server, tmp_path, count=6)
-        assert one.run(most=6) == 0
-        assert one.wrong() == []
+        one.completes(most=6)
 
 
 @APIS
@@ -407,27 +384,6 @@ def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undo
         assert max(server.paid.values()) == 1
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 422, 425, 429, 451])
-@APIS
-def test_a_creation_that_took_effect_and_was_refused_is_found(tmp_path, api, status):
-    """Anthropic's batches show whose they are when they have ended, so one is known at once there if it has."""
-    with api(Unkind(work=0, refusals={0: (status, True), 2: (status, True)})) as server:
-        one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
-
-
-@pytest.mark.parametrize("status", [400, 403, 404, 409, 413, 422, 425, 429, 451])
-def test_a_creation_that_took_effect_is_found_when_the_others_wait(tmp_path, status):
-    """It is in progress while it is looked for, and shows whose it is when it has ended."""
-    with Anthropic(Unkind(work=4, refusals={0: (status, True)})) as server:
-        one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
-
-
 @APIS
 def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(tmp_path, api, monkeypatch):
     ends, failures = {OpenAI: OpenAIEndpoints, Anthropic: AnthropicEndpoints}[api], [BrokenError("no list")] * 1_000
@@ -443,18 +399,7 @@ def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(t
         one = Input(server, tmp_path)
         assert one.run() == 1
         del failures[1:]
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
-
-
-@APIS
-def test_a_creation_at_the_wrong_moment_is_made_again(tmp_path, api):
-    with api(Unkind(refusals={0: (409, False), 1: (425, False), 3: (429, False)})) as server:
-        one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
+        one.completes(batches=3)
 
 
 @APIS
@@ -464,16 +409,14 @@ def test_a_creation_that_is_wrong_stops_the_run_after_a_look(tmp_path, api, caps
         assert one.run() == 1
         assert "refused a call of its Batch API with a 400: overloaded: Too busy" in capsys.readouterr().err
         assert server.creations == 1
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
 
 
 @APIS
 def test_batches_that_are_too_large_are_halved(tmp_path, api):
     with api(Unkind(largest=1_500)) as server:
         one = Input(server, tmp_path, count=32)
-        assert one.run(most=32) == 0
-        assert one.wrong() == []
+        one.completes(most=32)
         assert 3 < len(server.batches) < 32
         assert any("half of it at most" in text for text in one.said.lines)
 
@@ -505,9 +448,7 @@ def test_a_result_with_an_id_of_any_form_is_of_no_request(tmp_path, api, monkeyp
     with api(Unkind()) as server:
         one = Input(server, tmp_path)
         adding(api, monkeypatch, custom_id)
-        assert one.run() == 0
-        assert one.wrong() == []
-        assert len(server.batches) == 3
+        one.completes(batches=3)
 
 
 def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(tmp_path, monkeypatch):
@@ -515,8 +456,7 @@ def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(tmp_pa
     monkeypatch.setattr(OpenAI, "line", lambda self, name, text: line(self, name, text) | {"custom_id": int(name)})
     with OpenAI(Unkind()) as server:
         one = Input(server, tmp_path, ids="10{}")
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
 
 
 @pytest.mark.parametrize("line", ["2", 2.0, {}, True, 0, 10**9])
@@ -543,8 +483,7 @@ def test_errors_of_another_form_do_not_hide_the_results(tmp_path, monkeypatch, e
     monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"errors": errors})
     with OpenAI(Unkind()) as server:
         one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
 
 
 class Full(io.BytesIO):
@@ -571,8 +510,7 @@ def test_a_temporary_file_without_room_is_waited_for(tmp_path, api, monkeypatch,
     monkeypatch.setattr(tempfile, "TemporaryFile", make)
     with api(Unkind()) as server:
         one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
         assert any("no temporary file can be made: No space left on device; set TMPDIR" in t for t in one.said.lines)
 
 
@@ -588,8 +526,7 @@ def test_a_machine_without_threads_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(aiohttp.ClientSession, "request", lacking)
     with OpenAI(Unkind()) as server:
         one = Input(server, tmp_path, count=4)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
         assert any("no new thread can be started; raise it with ulimit -u" in text for text in one.said.lines)
 
 
@@ -627,8 +564,7 @@ def test_results_in_a_store_are_read_there_without_the_key(tmp_path, api, monkey
     monkeypatch.setattr(api, "call", stored)
     with api(Unkind()) as server, Store(server, refused=2) as store:
         one = Input(server, tmp_path)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
         assert not [
             name for headers in store.seen for name in headers if name.lower() in ("authorization", "x-api-key")
         ]
@@ -673,6 +609,5 @@ def test_results_are_read_as_answers_without_batches_are(tmp_path, api, monkeypa
     monkeypatch.setattr(api, "content", odder)
     with api(Unkind()) as server:
         one = Input(server, tmp_path, count=4)
-        assert one.run() == 0
-        assert one.wrong() == []
+        one.completes()
         assert {record["response"]["body"]["usage"]["odd"] for record in read_answers(one.output)} == {read}
