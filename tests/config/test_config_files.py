@@ -16,33 +16,6 @@ from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.roots import without_version
 
-ACM = """
-defaults:
-  openai:
-    default: {rpm: 500, tpm: 30000}
-    gpt-5:
-      rpm: 500
-      tpm: 500_000
-      rpd: 10000
-  anthropic:
-    default: {rpm: 50, itpm: 30000, otpm: 8000, concurrency: 2}
-  google:
-    default: {rpm: 15, tpm: 250000}
-  default: {rpm: 10, tpm: 10000}
-concurrency:
-  openai: 10
-  anthropic: 5
-  google: 10
-  azure: 10
-  groq: 5
-  default: 3
-settings:
-  acquire_timeout: 300
-  token_estimate_buffer: 1.1
-  min_request_interval_ms: 50
-  update_from_headers: true
-"""
-
 TOML = """
 provider = "openai"
 tier = 2
@@ -61,7 +34,7 @@ gpt-5 = { rpm = 500, tpm = 500_000 }
 starts = "7 starts/min window"
 
 [limits.anthropic]
-default = { rpm = 50 }
+default = { rpm = 50, concurrency = 2 }
 "claude-haiku-4-5" = ["60 requests/min", "50k input_tokens/min"]
 
 [concurrency]
@@ -106,7 +79,7 @@ class TestSchema:
             "openai/*": parse_quotas("100 requests/min"),
             "gpt-5": parse_quotas("500 requests/min, 500k tokens/min"),
             "starts": parse_quotas("7 starts/min window"),
-            "anthropic/*": parse_quotas("50 requests/min"),
+            "anthropic/*": (*parse_quotas("50 requests/min"), Quota("concurrency", 2, 0, rule=Rule.SLOTS)),
             "anthropic/claude-haiku-4-5": parse_quotas("60 requests/min, 50k input_tokens/min"),
         }
         assert config.concurrency == {"openai": 10, "*": 3}
@@ -116,24 +89,6 @@ class TestSchema:
         }
         assert config.max_attempts == 3
         assert config.retry == {"backoff_s": 2.0, "max_elapsed_s": 30, "faults": True}
-
-    def test_the_other_program_s_yaml_as_it_is(self, write):
-        config = load(write(ACM, "acm.yaml"))
-        assert config.limits == {
-            "openai/*": parse_quotas("500 requests/min, 30k tokens/min"),
-            "openai/gpt-5": parse_quotas("500 requests/min, 500k tokens/min, 10k requests/day"),
-            "anthropic/*": (
-                *parse_quotas("50 requests/min, 30k input_tokens/min, 8k output_tokens/min"),
-                Quota("concurrency", 2, 0, rule=Rule.SLOTS),
-            ),
-            "gemini/*": parse_quotas("15 requests/min, 250k tokens/min"),
-            "*": parse_quotas("10 requests/min, 10k tokens/min"),
-        }
-        assert config.concurrency == {
-            "openai": 10, "anthropic": 5, "gemini": 10, "azure": 10, "groq": 5, "*": 3
-        }  # fmt: skip
-        assert (config.acquire_timeout_s, config.estimate_factor) == (300, 1.1)
-        assert (config.min_interval_s, config.learn) == (0.05, "up")
 
     def test_both_languages_say_the_same(self, write):
         yaml = write(
