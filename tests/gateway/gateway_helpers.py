@@ -96,5 +96,10 @@ async def tell(send, content, status=200, headers=()):
     await send({"type": "http.response.body", "body": data})
 
 
+def bearer(key, **more):
+    """The headers of a client with this key, and more."""
+    return {"authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}
+
+
 def chat(**fields):
     return {"model": "gpt-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}], **fields}

@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import chat, read_body, stub, tell
+from gateway_helpers import bearer, chat, read_body, stub, tell
 from test_gateway import CHAT
 
 from paceline.cli.app import app as cli
@@ -91,10 +91,6 @@ def provider():
 def upstream(provider):
     with stub(provider) as url:
         yield url
-
-
-def bearer(key, **more):
-    return {"authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}
 
 
 def ask(client, running, key, path=CHAT, model="gpt-5", **more):

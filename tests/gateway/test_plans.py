@@ -7,6 +7,7 @@ import time
 import pytest
 from gateway_helpers import read_body, stub, tell
 
+from odd_server import sse
 from paceline.gateway import dispatch
 from paceline.gateway.waiting import PING, hears, patience_s, resumes, returns
 from waits import until
@@ -25,7 +26,7 @@ EVENTS = [
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
     {"type": "message_stop"},
 ]
-STREAM = b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in EVENTS)
+STREAM = b"".join(sse(*EVENTS, name=True))
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +45,9 @@ class Plan:
         self.ends_s, self.asked = 0.0, []
 
     async def __call__(self, scope, receive, send):
+        read = json.loads(await read_body(receive))
         self.ends_s = self.ends_s or time.monotonic() + WAIT_S
-        left_s, read = self.ends_s - time.monotonic(), json.loads(await read_body(receive))
+        left_s = self.ends_s - time.monotonic()
         self.asked.append(read["model"])
         if left_s > 0:
             status, content = 429, {"type": "error", "error": {"type": "rate_limit_error", "message": "Mine."}}

@@ -6,7 +6,7 @@ import threading
 
 import aiohttp
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import bearer, chat, stub
 from prometheus_client.parser import text_string_to_metric_families
 from test_gateway import Odd
 
@@ -25,10 +25,6 @@ from waits import join, soon, until
 
 CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
-
-
-def bearer(key):
-    return {"authorization": f"Bearer {key}"}
 
 
 def answer(cached=0):
