@@ -279,6 +279,12 @@ def test_azure_is_asked_seldom(run, monkeypatch):
     one.check()
 
 
+def test_azures_full_queue_is_learned_and_waited_for(run):
+    one = run(count=40, style="azure", enqueued_tokens=120, queue_full="400")
+    one.completes(most=20)
+    assert one.batches()["refused"]["queue"] >= 1
+
+
 def test_a_deployment_in_the_path_cannot_be_part_of_a_batch(run):
     path = "/openai/deployments/mine/chat/completions"
     one = run([chat("r0") | {"url": path}], style="azure")
@@ -524,7 +530,6 @@ def test_the_providers_count_of_tokens_is_learned(run):
     [
         ("openai", 40, 20, {"enqueued_tokens": 120, "queue_full": "400"}),
         ("openai", 40, 20, {"enqueued_tokens": 120, "queue_full": "429"}),
-        ("azure", 40, 20, {"enqueued_tokens": 120, "queue_full": "400"}),
         ("anthropic", 12, 4, {"queued_requests": 4}),
         ("gemini", 20, 2, {"enqueued_tokens": 60}),
     ],
