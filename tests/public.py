@@ -44,7 +44,9 @@ def members(name: str, value: Any) -> Iterator[str]:
     bases = [base for base in getattr(value, "__mro__", ()) if base.__module__.startswith("paceline")]
     found: dict[str, str] = {}
     for base in bases:
-        annotated = inspect.get_annotations(base)
+        annotated = inspect.get_annotations(base) | {
+            one.name: one.type for one in vars(base).get("__dataclass_fields__", {}).values()
+        }  # as written
         for member, what in {**dict.fromkeys(annotated), **vars(base)}.items():
             function = getattr(what, "__func__", what)
             shown = signature(function) if inspect.isfunction(function) else ""

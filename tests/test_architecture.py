@@ -8,7 +8,9 @@ import json
 import pickle
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -287,6 +289,8 @@ class TestPublicNames:
         kinds = {name: value for name, value in values.items() if inspect.isclass(value)}
         assert {name for name, kind in kinds.items() if kind.__module__ != "paceline"} == set()
         assert all(pickle.loads(pickle.dumps(kind)) is kind for kind in kinds.values())
+        shown = [kind for kind in kinds.values() if is_dataclass(kind)]
+        assert all(typing.get_type_hints(kind).keys() >= {field.name for field in fields(kind)} for kind in shown)
 
     def test_a_type_checker_sees_the_same(self):
         tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))

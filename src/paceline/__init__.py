@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 __version__ = "0.1.0"
 
@@ -93,7 +93,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
     if name not in _HOME_OF:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
+    home = import_module(_HOME_OF[name])
+    value = getattr(home, name)
+    if hasattr(value, "__dataclass_fields__"):  # as types: their texts are about names of that module
+        value.__annotations__ = {**get_type_hints(value, vars(home), include_extras=True)}
     globals()[name] = value
     return value
 

@@ -22,8 +22,8 @@ Range = tuple[str, float, float]
 
 @cache
 def _hints(its: type) -> dict[str, Any]:
-    """The types of its fields. A public class names another module than the one in which it is written."""
-    return get_type_hints(its, its.__init__.__globals__ if its.__module__ == "paceline" else None)  # type: ignore[misc]
+    home = vars(its).get("__home__")
+    return get_type_hints(its, vars(sys.modules[home]) if home else None)
 
 
 @cache

@@ -85,9 +85,11 @@ LEARNED = Source(SourceKind.LEARNED)
 
 
 def public(kind: Kind) -> Kind:
-    """Let a class be shown, and pickled, as a name of ``paceline``, where users find it."""
-    # WEAK: typing.get_type_hints of a dataclass needs globalns=vars() of the module with the class from now on.
-    kind.__module__ = "paceline"
+    """Let a class be shown, and pickled, as a name of ``paceline``, where users find it.
+
+    The texts of its annotations are about the module in which it is written, which ``__home__`` names.
+    """
+    kind.__home__, kind.__module__ = kind.__module__, "paceline"  # type: ignore[attr-defined]
     return kind
 
 
