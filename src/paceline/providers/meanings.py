@@ -38,7 +38,7 @@ def codes_of(error: Mapping[str, Any]) -> list[str]:
     reasons = errors[:5] if isinstance(errors, list) else []
     holders = [as_mapping(holder) for holder in (error.get("details"), error, error.get("detail"), *reasons)]
     holders += details_of(error, "ErrorInfo")
-    found = [as_text(holder.get(name))[:100] for name in _NAMES for holder in holders]
+    found = [as_text(holder[name])[:100] for name in _NAMES for holder in holders if name in holder]
     found.append(as_text(error.get("__type")).rpartition("#")[2][:100])
     return sorted(filter(None, found), key=str.isdigit)
 

@@ -452,7 +452,7 @@ def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
 def message_of(error: Mapping[str, Any]) -> str:
     """The message of an error, in any of the places where providers put it; the first 4,096 characters."""
     for holder in (error, as_mapping(error.get("detail"))):
-        for name in _FIELDS["messages"]:
-            if text := as_text(holder.get(name)):
+        for name in filter(holder.__contains__, _FIELDS["messages"]):
+            if text := as_text(holder[name]):
                 return text[:4_096]
     return ""
