@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from typing import Any, Final
 
 from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
@@ -156,11 +157,12 @@ class Readings:
         """
         tracker = self._trackers.get(index)
         stated = reading.period_s is not None and reading.basis is Basis.STATED
-        if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
+        m = self._entries[index].meter
+        if tracker is None or stated or m.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, quota = tracker.refill.learn_bucket_period(reading), tracker.meter.quota
+        period_s, quota = tracker.refill.learn_bucket_period(reading), m.quota
         bucket = period_s is not None
-        if tracker.meter.restarts_by_answers:
+        if m.restarts_by_answers:
             period_s = period_s or tracker.restarts.period_s
         elif not bucket and note is not None:
             given = self._entries[index].given
@@ -269,20 +271,23 @@ def note_of(reservation: Reservation, index: int) -> Note | None:
     return reservation.notes[index] if index < len(reservation.notes) else None
 
 
+_SANE: Final = {
+    "reset_s": (0.0, WAIT_MAX_S, None),
+    "period_s": (0.01, WAIT_MAX_S, None),
+    "resolution": (1.0, 1e6, 1.0),
+    "reset_resolution_s": (0.0, 3_600.0, 0.0),
+    "reset_number": (0.0, WAIT_MAX_S, None),
+    "until_s": (-WAIT_MAX_S, WAIT_MAX_S, None),
+}
+"""The least and the most of the numbers of a reading, and what stands for any other one."""
+
+
 def _sane_reading(reading: Reading) -> Reading:
     limit = within(reading.limit, LIMIT_MIN, LIMIT_MAX)
-    most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
-    sane = (
-        limit,
-        within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
-        within(reading.reset_s, 0.0, WAIT_MAX_S),
-        within(reading.period_s, 0.01, WAIT_MAX_S),
-        within(reading.resolution, 1.0, 1e6) or 1.0,
-        within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
-    )
-    number = within(reading.reset_number, 0.0, WAIT_MAX_S)
-    given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
-    until_s = within(reading.until_s, -WAIT_MAX_S, WAIT_MAX_S)
-    rest = (reading.resolution, reading.reset_resolution_s, reading.reset_number, reading.until_s)
-    same = (*sane, number, until_s) == (*given, *rest)
-    return reading if same else Reading(reading.unit, *sane, reading.basis, number, until_s)
+    size, most = (LIMIT_MAX, LIMIT_MAX) if limit is None else (limit, CLOCK_MARGIN * limit)
+    wrong: dict[str, Any] = {} if limit == reading.limit else {"limit": limit}
+    for name, (low, high, instead) in {**_SANE, "remaining": (-size, most, None)}.items():
+        value = getattr(reading, name)
+        if value is not None and not low <= value <= high:
+            wrong[name] = instead
+    return replace(reading, **wrong) if wrong else reading
