@@ -87,11 +87,10 @@ class Refusals:
             return False
         if refusal.limit is not None and self._is_refuted(now_ns, refusal):
             refusal = replace(refusal, limit=None, used=None)
-        if self.is_unstated(now_ns, reservation, refusal):
-            return self._refused_unstated(now_ns, reservation, refusal)
+        sent_ns, index = reservation.granted_ns, self._index(now_ns, reservation, refusal)
+        if self._is_unstated(now_ns, reservation, refusal, index):
+            return self._refused_unstated(now_ns, reservation, refusal, index)
         self._unstated.explained(now_ns, reservation)
-        sent_ns = reservation.granted_ns
-        ample, index = self._ample(reservation), self._index(now_ns, reservation, refusal)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
         # What take_limit() may change.
@@ -124,7 +123,7 @@ class Refusals:
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
-                other = refusal.unit is None and index in ample
+                other = refusal.unit is None and index in self._ample(reservation)
                 after_ns = None if reservation.alone and _is_bare(refusal) else pause_ns
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, after_ns) and not other:
                     self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
@@ -147,9 +146,8 @@ class Refusals:
                 unstated.reopen(now_ns)
         unstated.explained(now_ns, reservation)
 
-    def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+    def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Learn from a refusal about an unstated limit; whether there are more entries."""
-        index = self._index(now_ns, reservation, refusal)
         changed = self._unstated.refused(now_ns, reservation, refusal)
         tracker = None if index is None else self._trackers.get(index)
         if index is not None and tracker is not None and self._unstated.finds_chance(self._entries[index].unit):
@@ -188,10 +186,13 @@ class Refusals:
         """Whether a refusal is about a limit that neither the user nor an answer states."""
         if not refusal.kind.about_rate:
             return refusal.kind is RefusalKind.CAPACITY and self.shedding.is_rate and self._unstated.limits(REQUESTS)
+        return self._is_unstated(now_ns, reservation, refusal, self._index(now_ns, reservation, refusal))
+
+    def _is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
+        """As :meth:`is_unstated`, of a refusal for rate or growth that is about the quota at ``index``, if it is a stated one."""
         unit = refusal.unit
         if refusal.limit is not None:
             return False
-        index = self._index(now_ns, reservation, refusal)
         if index is not None:
             return self._unstated.measures(unit) and (
                 self._is_measured(index)

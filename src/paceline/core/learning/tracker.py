@@ -176,9 +176,8 @@ class QuotaTracker:
         """Move the level by ``by_ns``, in the notes of earlier attempts, too."""
         self._shift(now_ns, now_ns, by_ns)
 
-    def _test_headroom(self, now_ns: int, sent_ns: int, left_ns: int) -> None:
+    def _test_headroom(self, now_ns: int, sent_ns: int, bucket: Bucket, left_ns: int) -> None:
         """Halve an adaptive headroom if it is not needed: the provider had ``left_ns`` left after an attempt."""
-        bucket = self.meter
         if not self._tested_ns:
             self._tested_ns, self._left_ns = now_ns, FAR_NS
         elif sent_ns >= self._tested_ns:
@@ -316,7 +315,7 @@ class QuotaTracker:
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
         if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns, sent_ns, round(reading.remaining * unit_ns))
+            self._test_headroom(now_ns, sent_ns, bucket, round(reading.remaining * unit_ns))
         if reading.reset_s is not None:
             if self.refill.is_counter:
                 return True
