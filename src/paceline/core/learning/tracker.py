@@ -469,18 +469,18 @@ class QuotaTracker:
         if self._rate.is_measuring and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self.refused_ns = now_ns
-        asked_s = refusal.retry_after_s
-        if asked_s is not None and asked_s > LONGER_PERIOD * self.meter.quota.period_s:
+        bucket, asked_s = self.meter, refusal.retry_after_s
+        if asked_s is not None and asked_s > LONGER_PERIOD * bucket.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
         counter = asked_s is not None and self.asks_like_a_counter(asked_s, amount)
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
-        if self.meter.bursts and not counter:
-            if not self.meter.holds:  # else what answers in flight have produced explains it
+        if bucket.bursts and not counter:
+            if not bucket.holds:  # else what answers in flight have produced explains it
                 self._blame_burst(now_ns, sent_ns, note, amount)
             full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
-            if full_at_ns > self.meter.full_at_ns:
-                self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)
+            if full_at_ns > bucket.full_at_ns:
+                self._shift(now_ns, now_ns, full_at_ns - bucket.full_at_ns)
         return self._measure(now_ns, sent_ns, note) or counter
 
     def asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
