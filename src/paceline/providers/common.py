@@ -162,8 +162,8 @@ class BaseProvider(Provider):
         if refusal.kind is not RefusalKind.RATE or refusal.retry_after_s is not None or not self.wait_header:
             return refusal
         unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
-        until = parse.reset_s(headers.get(self.wait_header.format(unit=unit, period=period)), headers, time.time())
-        return replace(refusal, retry_after_s=until or None)
+        reset = parse.reset_in(headers.get(self.wait_header.format(unit=unit, period=period)))
+        return replace(refusal, retry_after_s=reset.left_s(headers, time.time()) or None)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """``refusal`` with what is particular to the provider; the arguments as in :meth:`_classify`."""

@@ -247,7 +247,7 @@ class OpenRouter(Compatible):
             return _of_host(refusal, f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}", headers)
         [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
         period_s = parse.seconds_in(free[1] or free[2]) if free else reading.period_s
-        reset_s = parse.reset_s(headers.get(self.wait_header), headers, time.time())
+        reset_s = parse.reset_in(headers.get(self.wait_header)).left_s(headers, time.time())
         wait_s, pool = refusal.retry_after_s or reset_s or None, FREE if free else None
         unit = REQUESTS if period_s else None
         return replace(refusal, retry_after_s=wait_s, unit=unit, period_s=period_s, limit=reading.limit, pool=pool)

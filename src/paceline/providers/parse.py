@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import DAY_S
 from paceline.providers.base import Headers, Usage
@@ -148,7 +148,11 @@ def retry_after_s(headers: Headers) -> float | None:
     An HTTP date is the form of the standard (RFC 9110, 10.2.3). Servers send other instants and durations, too.
     """
     milliseconds = wait(number(headers.get("retry-after-ms"))) or wait(number(headers.get("x-amz-retry-after")))
-    return milliseconds / 1_000 if milliseconds else reset_s(headers.get("retry-after"), headers, time.time()) or None
+    return (
+        milliseconds / 1_000
+        if milliseconds
+        else reset_in(headers.get("retry-after")).left_s(headers, time.time()) or None
+    )
 
 
 def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
@@ -164,26 +168,32 @@ def answered_s(headers: Headers, now_s: float) -> float:
     return http_date_s(headers.get("date")) or now_s
 
 
-def instant_s(text: str | None) -> float | None:
-    """Seconds since the epoch of an instant: an HTTP date, of RFC 3339, or in seconds or milliseconds since the epoch."""
+class Reset(NamedTuple):
+    """What a header says of a reset: an instant, in seconds since the epoch, or seconds until then.
+
+    ``plain``: it is a number of seconds without a unit.
+    """
+
+    at_s: float | None = None
+    wait_s: float | None = None
+    plain: bool = False
+
+    def left_s(self, headers: Headers, now_s: float) -> float | None:
+        """Seconds until then; an instant is compared with the ``date`` of ``headers``, or without one with ``now_s``."""
+        return self.wait_s if self.at_s is None else wait(max(0.0, self.at_s - answered_s(headers, now_s)))
+
+
+def reset_in(text: str | None) -> Reset:
+    """A reset in any form: a duration, seconds; an HTTP date, an instant of RFC 3339, seconds or milliseconds since the epoch."""
+    if text is None:
+        return Reset()
     value = number(text)
     if value is None:
-        return rfc3339_s(text) or http_date_s(text)
-    return (value / 1_000 if value > 1e11 else value) if value > MAX_WAIT_S else None  # 1e11 s are in the year 5138
-
-
-def reset_s(text: str | None, headers: Headers, now_s: float) -> float | None:
-    """Seconds until a reset in any form: an RFC 3339 instant, seconds or milliseconds since the epoch, a duration.
-
-    Args:
-        text: The header's value.
-        headers: All headers; an instant is compared with their ``date``.
-        now_s: The time in seconds since the epoch, for headers without a ``date``.
-    """
-    if (at_s := instant_s(text)) is not None:
-        return wait(max(0.0, at_s - answered_s(headers, now_s)))
-    value = number(text)
-    return go_duration_s(text) if value is None else wait(value)
+        wait_s = go_duration_s(text)
+        return Reset(rfc3339_s(text) or http_date_s(text) if wait_s is None else None, wait_s)
+    if value > MAX_WAIT_S:
+        return Reset(value / 1_000 if value > 1e11 else value)  # 1e11 s are in the year 5138
+    return Reset(None, wait(value), plain=True)
 
 
 def until_midnight_s(zone: str, now_s: float | None) -> float:

@@ -292,5 +292,6 @@ def _word(text: str | None) -> str | None:
 
 def _until_s(text: str | None, headers: Headers, now_s: float) -> float | None:
     """Seconds until the end of a window: an instant by the clock of this machine, or if that is wrong, by the server's ``date``."""
-    own_s = by_this_clock_s(text, headers, now_s)
-    return parse.reset_s(text, headers, now_s) if own_s is None else parse.wait(max(own_s, 0.0))
+    reset = parse.reset_in(text)
+    own_s = by_this_clock_s(reset, headers, now_s)
+    return reset.left_s(headers, now_s) if own_s is None else parse.wait(max(own_s, 0.0))

@@ -166,9 +166,8 @@ def _reading(
     if amounts is None:
         return None
     limit, remaining, stated_s = amounts
-    reset = texts.get("reset")
-    reset_s = parse.reset_s(reset, headers, now_s) if documented.resets else None
-    plain = reset_s is not None and parse.number(reset) == reset_s
+    reset = parse.reset_in(texts.get("reset"))
+    reset_s, plain = reset.left_s(headers, now_s) if documented.resets else None, reset.plain
     period_s, basis = _period(family, stated_s, documented)
     if reset_s and limit and remaining is not None and (basis is Basis.STATED or not plain):
         period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
@@ -228,12 +227,11 @@ def _shown(
     return None if is_other else period_s, basis, None  # these are the numbers of another period
 
 
-def until_s(reset: str | None, headers: Headers, now_s: float) -> float | None:
+def until_s(reset: parse.Reset, headers: Headers, now_s: float) -> float | None:
     """Seconds until a reset that is an instant, by the clock of this machine; ``None`` if the server's differs from it."""
-    instant_s = parse.instant_s(reset)
-    if instant_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:
+    if reset.at_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:
         return None
-    return instant_s - now_s
+    return reset.at_s - now_s
 
 
 def _proof(bucket_s: float, periods: tuple[float, ...], *, in_ms: bool) -> tuple[float, float] | None:
