@@ -112,7 +112,7 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
             key = family.unit, family.period_s
             found[key] = _strictest(found[key], reading) if key in found else reading
     # The family of all tokens repeats the one of the input or of the output.
-    split = any(unit in (INPUT_TOKENS, OUTPUT_TOKENS) for unit, _ in found)
+    split = not {unit for unit, _ in found}.isdisjoint((INPUT_TOKENS, OUTPUT_TOKENS))
     kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
     return sorted(kept, key=lambda reading: (UNITS.index(reading.unit), reading.period_s or 0))
 

@@ -205,7 +205,6 @@ class Readings:
         reset_s = reset_s if whole.until_s is None else whole.until_s
         lack, own = limit - remaining, reservation.amounts[index] if index < len(reservation.amounts) else 0.0
         named = restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
-        least, most = tracker.used_by(sent_ns, own, lack)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
         if named is None or not counts:
@@ -216,6 +215,7 @@ class Readings:
             if is_number and self._take_bucket(now_ns, index, tracker):
                 tracker.take_level(now_ns, sent_ns, note, reading)
         else:
+            least, most = tracker.used_by(sent_ns, own, lack)
             soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
             is_soon = restarts.high_ns - now_ns < soon_ns
             if isinstance(m, Restarting):

@@ -394,7 +394,7 @@ class QuotaTracker:
         servers write the lack when they answer. Of a quota whose charges are corrected, the most is unknown.
         """
         since = self.charged - self._charged_before(sent_ns - self.about_ns)
-        return lack, lack + since - amount if self.meter.quota.unit == REQUESTS else math.inf
+        return lack, lack + since - amount if self._entry.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts."""
