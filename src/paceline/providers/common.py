@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -163,7 +162,7 @@ class BaseProvider(Provider):
             return refusal
         unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
         reset = parse.reset_in(headers.get(self.wait_header.format(unit=unit, period=period)))
-        return replace(refusal, retry_after_s=reset.left_s(headers, time.time()) or None)
+        return replace(refusal, retry_after_s=reset.asked_s(headers))
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """``refusal`` with what is particular to the provider; the arguments as in :meth:`_classify`."""

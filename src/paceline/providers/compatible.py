@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -180,7 +179,7 @@ def _zai_refusal(refusal: Refusal, text: str, headers: Headers) -> Refusal:
 def _zai_wait_s(text: str, headers: Headers) -> float | None:
     reset = _ZAI_RESET.search(text)
     ends = (parse.rfc3339_s(f"{reset[1]}T{reset[2]}{zone}") for zone in ("+08:00", "Z")) if reset else ()
-    return next(filter(None, (parse.seconds_until(end_s, headers) for end_s in ends)), None)
+    return next(filter(None, (parse.Reset(end_s).asked_s(headers) for end_s in ends)), None)
 
 
 _KIMI_WINDOW = re.compile(r"\((\d{1,3})-(day|hour)\) usage limit")
@@ -247,8 +246,8 @@ class OpenRouter(Compatible):
             return _of_host(refusal, f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}", headers)
         [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
         period_s = parse.seconds_in(free[1] or free[2]) if free else reading.period_s
-        reset_s = parse.reset_in(headers.get(self.wait_header)).left_s(headers, time.time())
-        wait_s, pool = refusal.retry_after_s or reset_s or None, FREE if free else None
+        reset_s = parse.reset_in(headers.get(self.wait_header)).asked_s(headers)
+        wait_s, pool = refusal.retry_after_s or reset_s, FREE if free else None
         unit = REQUESTS if period_s else None
         return replace(refusal, retry_after_s=wait_s, unit=unit, period_s=period_s, limit=reading.limit, pool=pool)
 

@@ -148,16 +148,7 @@ def retry_after_s(headers: Headers) -> float | None:
     An HTTP date is the form of the standard (RFC 9110, 10.2.3). Servers send other instants and durations, too.
     """
     milliseconds = wait(number(headers.get("retry-after-ms"))) or wait(number(headers.get("x-amz-retry-after")))
-    return (
-        milliseconds / 1_000
-        if milliseconds
-        else reset_in(headers.get("retry-after")).left_s(headers, time.time()) or None
-    )
-
-
-def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
-    """Seconds from the answer to ``instant_s`` (seconds since the epoch); ``None`` for a past one."""
-    return None if instant_s is None else wait(instant_s - answered_s(headers, time.time())) or None
+    return milliseconds / 1_000 if milliseconds else reset_in(headers.get("retry-after")).asked_s(headers)
 
 
 def answered_s(headers: Headers, now_s: float) -> float:
@@ -181,6 +172,10 @@ class Reset(NamedTuple):
     def left_s(self, headers: Headers, now_s: float) -> float | None:
         """Seconds until then; an instant is compared with the ``date`` of ``headers``, or without one with ``now_s``."""
         return self.wait_s if self.at_s is None else wait(max(0.0, self.at_s - answered_s(headers, now_s)))
+
+    def asked_s(self, headers: Headers) -> float | None:
+        """The wait that it asks for, from the answer on; ``None`` for none, 0 or a past instant."""
+        return self.left_s(headers, time.time()) or None
 
 
 def reset_in(text: str | None) -> Reset:

@@ -120,7 +120,7 @@ def _stated_s(error: Mapping[str, Any]) -> tuple[float | None, float | None]:
     }
     waits_in = table("errors")["fields"]["waits"].items()
     waits += [parse.wait(fields[name] * unit_s) for name, unit_s in waits_in if name in fields]
-    reset_s = parse.wait(fields.get("resets_in_seconds")) or parse.seconds_until(fields.get("resets_at"), {})
+    reset_s = parse.wait(fields.get("resets_in_seconds")) or parse.Reset(fields.get("resets_at")).asked_s({})
     return parse.longest(*waits), reset_s
 
 

@@ -358,5 +358,4 @@ class Refusals:
 
 def _is_bare(refusal: Refusal) -> bool:
     """Whether it states no amount and no wait."""
-    stated = (refusal.limit, refusal.used, refusal.retry_after_s, refusal.sooner_s)
-    return not refusal.limits and all(one is None for one in stated)
+    return not refusal.limits and {refusal.limit, refusal.used, refusal.retry_after_s, refusal.sooner_s} == {None}
