@@ -77,10 +77,9 @@ class Corrections:
         A quota whose period was learned matches every period, because the answers state a wrong one.
         """
         quotas = [(i, entry.meter.quota) for i, entry in enumerate(self.entries) if entry.unit == unit]
-        on_unit = [(i, quota) for i, quota in quotas if quota.rule not in OWN_RULES]
-        found = [i for i, quota in on_unit if period_s in (None, quota.period_s)]
+        found = [i for i, quota in quotas if quota.rule not in OWN_RULES and period_s in (None, quota.period_s)]
         if not found:
-            found = [i for i, _ in on_unit if i in self.trackers and self.trackers[i].stated_period_s]
+            found = [i for i, _ in quotas if i in self.trackers and self.trackers[i].stated_period_s]
         return found[0] if len(found) == 1 else None
 
     def is_new(self, unit: str, period_s: float | None) -> bool:
