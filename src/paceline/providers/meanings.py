@@ -125,9 +125,8 @@ def meaning(status: int | None, codes: list[str], text: str, own: Mapping[str, R
     mine = [own[code] for code in codes if code in own]
     found = _named(status, codes, text)
     said = bool(found)
-    if str(status) in own and all(
-        one.kind is RefusalKind.RATE for one in found
-    ):  # a status alone says less than a name
+    # A status alone says less than a name.
+    if str(status) in own and all(one.kind is RefusalKind.RATE for one in found):
         mine.append(own[str(status)])
     if not (said and status == 503):  # proxies use it for refusals of any kind
         found += filter(None, [MEANINGS.get(str(status))])

@@ -366,10 +366,8 @@ def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
         if isinstance(error, Mapping) and error:
             return error
         if isinstance(error, str) and error:
-            if (
-                "id" in payload and payload.get("status") in _FIELDS["outcomes"]
-            ):  # a job that has failed: the model's error
-                return {}
+            if "id" in payload and payload.get("status") in _FIELDS["outcomes"]:
+                return {}  # a job that has failed: the model's error
             beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
             return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
     return None

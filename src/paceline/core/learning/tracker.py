@@ -518,10 +518,7 @@ class QuotaTracker:
         """
         bucket = self.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
-        cost_ns, size_ns = (
-            math.ceil(amount * learned_unit_ns),
-            math.ceil(bucket.size * learned_unit_ns),
-        )
+        cost_ns, size_ns = math.ceil(amount * learned_unit_ns), math.ceil(bucket.size * learned_unit_ns)
         if refusal.limit is not None and refusal.used is not None:
             left = min(max(refusal.limit - refusal.used, -burst), burst)
             return now_ns + size_ns - min(math.floor(left * learned_unit_ns), size_ns) + min(cost_ns, size_ns)
