@@ -18,7 +18,7 @@ from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.naming import others_of
 from paceline.providers.openai import MESSAGES, OpenAIDialect
-from paceline.providers.parse import as_mapping, count
+from paceline.providers.parse import as_mapping
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import JsonReader
 
@@ -93,7 +93,8 @@ class Gemini(OpenAIDialect):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
-        named = payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage")
+        holder = as_mapping(payload.get("interaction")) or payload
+        named = payload.get("usageMetadata") or payload.get("usage_metadata") or holder.get("usage")
         found = as_mapping(named) or payload
         names = _OWN["counts"]
         prompt, tools, answer, thoughts, cached = (
@@ -102,7 +103,7 @@ class Gemini(OpenAIDialect):
         audio, audio_output = (
             _audio_of(next(filter(None, map(found.get, names[part])), None)) for part in ("details", "output_details")
         )
-        total = found.get("totalTokenCount") or found.get("total_token_count")
+        total = parse.first_count(found, names["total"])
         told = parse.output_in(found, names["answer"] + names["thoughts"], total, prompt + tools)
         output = None if told is None else answer + thoughts or told
         usage = parse.make_usage(
@@ -129,7 +130,9 @@ def _audio_of(details: Any) -> int:
     """The audio in the counts of tokens by modality."""
     parts = [as_mapping(part) for part in details] if isinstance(details, list) else []
     return sum(
-        count(part.get("tokenCount") or part.get("token_count")) for part in parts if part.get("modality") == "AUDIO"
+        parse.first_count(part, ("tokenCount", "token_count", "tokens"))
+        for part in parts
+        if parse.as_text(part.get("modality")).upper() == "AUDIO"
     )
 
 
