@@ -11,7 +11,7 @@ from gateway_helpers import chat
 
 from waits import until
 
-CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
+CHUNK = b'data: {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "hi"}}]}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b" % (
     len(CHUNK),
     CHUNK,

@@ -389,18 +389,53 @@ def test_the_finish_of_a_stream(name, size):
     ("gemini", sse(gemini("", {"text": "4"})), False),
     ("bedrock", frame("contentBlockDelta", {"delta": {"text": "4"}}), False),
     ("bedrock", packed({"outputText": CUT}), False),
-    ("openai", sse(chunk(content="4"))[:-9], False),
+    ("openai", sse(chunk(content="4"), chunk(content="2"))[:-9], False),
     ("openai", sse(chunk(content="4")) + b"data: [DONE]", True),
     ("openai", sse(chunk(content="4"), USAGE), True),
     ("openai", sse(chunk(content="4"), {"error": {"message": "The server had an error", "type": "server_error"}}), True),
     ("openai", lines({"message": {"content": "data: 4"}}, {"done": True}), True),
     ("openai", b"", True),
+    ("openai", b": PROCESSING\n\n" + sse({"type": "ping"}, chunk(content="4")), False),
+    ("openai", b'data: {"choices" : [{"finish_reason" : null}]}\n\ndata: {"choices" : [{"finish_reason" : "stop"}]}\n\n: bye\n\n', True),
+    ("openai", b'data: {"type": "response.created"}\n\ndata: {"type": "response.completed", "response": {"output": []}}\n\n', True),
+    ("openai", b'data: {"type": "response.created"}\n\ndata: {"type": "response.output_text.delta", "delta": "4"}\n\n', False),
+    ("mistral", b'data: {"type": "conversation.response.started"}\n\ndata: {"type": "conversation.response.error", "code": 500}\n\n', True),
+    ("gemini", b'data: {"event_type": "interaction.created"}\n\ndata: {"event_type": "interaction.completed"}\n\n', True),
+    ("gemini", b'data: {"event_type": "interaction.created"}\n\ndata: {"event_type": "step.delta"}\n\n', False),
+    ("ollama", lines({"message": {"content": "4"}, "done": False}, {"message": {"content": "2"}, "done": False}), False),
+    ("ollama", lines({"response": "4", "done": False}, {"done": True, "context": [128_000] * 20_000}), True),
+    ("ollama", lines({"message": {"content": "4"}, "done": False}, {"done": True})[:-9], False),
+    ("ollama", lines({"message": {"content": "4"}, "done": False}, {"error": "the model has crashed"}), True),
+    ("cohere", lines({"is_finished": False, "text": "4"}, {"is_finished": True, "finish_reason": "COMPLETE"}), True),
 ])  # fmt: skip
 def test_a_stream_says_where_it_ends(provider, body, whole):
-    reader = provider_named(provider).usage_reader(Call(provider, "chat", "m", 0, stream=True))
+    endpoint = {"ollama": "generate", "cohere": "chat_v1"}.get(provider, "chat")
+    reader = provider_named(provider).usage_reader(Call(provider, endpoint, "m", 0, stream=True))
     reader.feed(body)
     reader.close()
     assert reader.whole == whole
+
+
+UNKNOWN_ENDS = {
+    "Triton": sse({"model_name": "m", "text_output": "4"}),
+    "LM Studio": sse({"type": "chat.start"}, {"type": "message.delta", "content": "4"}, {"type": "chat.end", "result": {}}),
+    "llama.cpp": sse({"content": "4", "stop": False}, {"content": "", "stop": True, "stop_type": "eos", "tokens_predicted": 2}),
+    "TGI": b'data:{"token":{"id":1,"text":"4"},"generated_text":null,"details":null}\n\ndata:{"token":{},"generated_text":"4","details":null}\n\n',
+    "Snowflake": sse({"choices": [{"delta": {"content": "4"}}], "usage": {}}),
+    "AG-UI": sse({"type": "RUN_STARTED"}, {"type": "TEXT_MESSAGE_CONTENT", "delta": "4"}, {"type": "RUN_FINISHED"}),
+    "text": b"data: 4\n\ndata: 2\n\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN_ENDS)
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_stream_of_a_form_without_an_end_is_whole(name, size):
+    reader = provider_named("generic").usage_reader(Call("generic", "chat", "m", 0, stream=True))
+    body = UNKNOWN_ENDS[name]
+    for at in range(0, len(body), size):
+        reader.feed(body[at : at + size])
+    reader.close()
+    assert reader.whole
 
 
 @pytest.mark.parametrize("name", [name for name, (body, _, _) in CASES.items() if isinstance(body, dict) and body])

@@ -38,7 +38,7 @@ _IDLE, _START, _CONTENT = (
     StreamEvent(StreamEventKind.START),
     StreamEvent(StreamEventKind.CONTENT),
 )
-_PINGS: Final = frozenset({"ping", "keepalive"})
+_PINGS: Final = frozenset(table("answers")["pings"])
 _STARTS: Final = frozenset(table("answers")["starts"])
 
 

@@ -350,6 +350,9 @@ _IN_EVENTS: Final = (
 
 ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
+OVER: Final[tuple[str, ...]] = tuple(_ANSWERS["over"])
+"""The fields that are false in each line of a stream of JSON objects but its last one."""
+
 SIGNS: Final = (b'eason":"', b'eason": "', b'"refusal":"', b'"refusal": "')
 """An event of a stream that ends an answer contains one of these."""
 
@@ -372,6 +375,29 @@ def state_in(event: Any) -> State | None:
     if _reason(event, _BLOCKS):
         return State.BLOCKED
     return STATES.get(reason) or (State.TOOL_CALL if reason in _CALLS else State.COMPLETE)
+
+
+def _kind_of(event: Any) -> str:
+    return as_text(_at(event, "type")) or as_text(_at(event, "event_type"))
+
+
+def promises_end(event: Any) -> bool | None:
+    """Whether a stream with this first event is of an API that always says where the answer ends; ``None`` for a ping.
+
+    A stream of an unknown form may just stop. So may one with ``choices`` that have nothing else of OpenAI's chunks (Snowflake's
+    inference:complete, the schema of 2026).
+    """
+    kind = _kind_of(event)
+    if kind in _ANSWERS["pings"]:
+        return None
+    if _at(event, "choices") is not None:
+        return "object" in event or "finish_reason" in (_at(event, "choices.0") or ())
+    return kind in _ANSWERS["starts"] or any(_at(event, path) is not None for path in _ANSWERS["promises"])
+
+
+def is_last(event: Any) -> bool:
+    """Whether an event of a stream is by its type the last one."""
+    return _kind_of(event) in _ANSWERS["ends"]
 
 
 def blocks(payload: Any) -> bool:

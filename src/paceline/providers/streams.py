@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal
 from paceline.providers.base import Usage
-from paceline.providers.finish import FINISHED, SIGNS, State, state_in, state_of
+from paceline.providers.finish import FINISHED, OVER, SIGNS, State, is_last, promises_end, state_in, state_of
 from paceline.providers.parse import as_text, decode, error_in
 from paceline.providers.plan_headers import EVENT
 
@@ -37,7 +37,9 @@ class _Reader:
         """How far the model has come; ``None`` until that is known."""
         self.whole = True
         """Whether nothing is missing of what has passed; false for a stream that is over without a word of its end."""
-        self._begun = self._failed = False  # whether it is a stream of events, and one of them is an error
+        self._promised: bool | None = None
+        """Whether it is a stream in a form that says where the answer ends; ``None`` until its first event."""
+        self._failed = False  # whether one of its events is an error
 
     def _end(self, state: State | None) -> None:
         """Take the state in an event: of several, the first that says that the answer is not finished."""
@@ -47,7 +49,7 @@ class _Reader:
     def _is_whole(self) -> bool:
         """Whether a stream that is over has said so: by its last event, a reason, an error or the usage of all of it."""
         said = self.done or self._failed or self.state is not None or self.refusal is not None
-        return said or not self._begun or (self.usage is not None and not self.usage.partial)
+        return said or not self._promised or (self.usage is not None and not self.usage.partial)
 
     def _take(self, found: Found) -> None:
         usage, refusal, done = found
@@ -88,12 +90,20 @@ class JsonReader(_Reader):
             self.state = state_of(payload)
         else:
             ends = (self._tail[-_END:], self._head)
-            line = decode(bytes(self._head + self._tail)[-_END:].rstrip().rpartition(b"\n")[2])  # of an object a line
+            _, before, end = bytes(self._head + self._tail)[-_END:].rstrip().rpartition(b"\n")
+            line = decode(end)  # of an object a line
             last = self._usage_of(line) if isinstance(line, Mapping) else None
             self.state = state_in(line) if isinstance(line, Mapping) else None
+            if before and _goes_on(decode(bytes(self._head).partition(b"\n")[0])):  # and the last line is here
+                self.whole = isinstance(line, Mapping) and not _goes_on(line)
             found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
             self.usage = last or next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
+
+
+def _goes_on(line: Any) -> bool:
+    """Whether an object of a stream with one in each line says that others follow."""
+    return isinstance(line, Mapping) and any(line.get(name) is False for name in OVER)
 
 
 _DURATION: Final = re.compile(rb'"duration"\s*:\s*"?([\d.]{1,20})')
@@ -142,6 +152,7 @@ class SseReader(_Reader):
         super().__init__()
         self._on_event, self._needles = on_event, needles
         self._after_cr = False
+        self._last = b""  # the last piece with an event that is no comment
         self.plan: Mapping[str, Any] | None = None
         """What the stream says of a plan, as its last event of that kind."""
 
@@ -166,7 +177,17 @@ class SseReader(_Reader):
     def close(self) -> None:
         """The stream is over; the rest may be an event without its last blank line."""
         self._flush()
-        self.whole, self.done = self._is_whole(), True
+        if self._promised and not self._is_whole():
+            self._read_last()
+        self.whole, self.done, self._last = self._is_whole(), True, b""
+
+    def _read_last(self) -> None:
+        """Read the last event, which may say in other bytes than ``SIGNS`` that the answer is over."""
+        event = next(filter(data_in, reversed(self._last.split(b"\n\n"))), b"")
+        for value in values_of(data_in(event)):
+            self._end(state_in(value))
+            self._failed = self._failed or error_in(value) is not None
+            self.done = self.done or is_last(value)
 
     def _flush(self) -> None:
         if not self.done:
@@ -181,7 +202,12 @@ class SseReader(_Reader):
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _read(self, events: bytes) -> None:
-        self._begun = self._begun or events.startswith((b"data:", b"event:"))
+        if b"data:" in events:
+            self._last = events
+            if self._promised is None:
+                values = (value for event in events.split(b"\n\n") for value in values_of(data_in(event)))
+                said = map(promises_end, values)
+                self._promised = next((promised for promised in said if promised is not None), None)
         if not self._relevant(events):
             return
         for event in events.split(b"\n\n"):
@@ -261,7 +287,7 @@ class EventStreamReader(_Reader):
 
     def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
         """Read one frame; return whether it ends the answer."""
-        self._begun, self._failed = True, self._failed or ":exception-type" in headers
+        self._promised, self._failed = True, self._failed or ":exception-type" in headers
         kind = headers.get(":exception-type") or headers.get(":event-type", "")
         event = decode(payload) if ":exception-type" in headers or kind in (*self._kinds, *_ENDING) else None
         if kind == "chunk" and isinstance(event, dict):
