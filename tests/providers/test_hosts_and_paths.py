@@ -127,6 +127,13 @@ def test_a_refusal_in_a_stream_in_openai_s_form_is_read_at_anthropic():
     assert reader.refusal.kind is RefusalKind.CAPACITY
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_ollama_streams_unless_told_otherwise(path):
+    for asked, streams in (({}, True), ({"stream": None}, True), ({"stream": True}, True), ({"stream": False}, False)):
+        assert provider_named("ollama").describe(path, {"model": "m", "prompt": "hi", **asked}).stream is streams
+    assert not provider_named("ollama").describe("/v1/chat/completions", BODY).stream
+
+
 @pytest.mark.parametrize("name", ["reader of JSON", "events"])
 def test_the_usage_of_dashscope_s_own_answers_is_read(name):
     """A header asks for events, so that the request does not tell; each event has the usage so far."""

@@ -219,6 +219,12 @@ def test_a_stream_is_judged_by_its_first_content_wherever_it_is_cut(provider, bo
     assert beginning.judged().verdict is expected
 
 
+def test_lines_that_nobody_has_asked_for_are_a_stream():
+    lines = b'{"response": "Hi", "done": false}\n{"response": "", "done": true}\n'
+    assert judged(lines, headers={"content-type": "application/x-ndjson"}).verdict is Verdict.RESULT
+    assert judged(lines).verdict is Verdict.UNREADABLE
+
+
 def test_the_wait_of_a_refusal_in_a_stream_is_known():
     assert judged(events(CREATED, FAILED), stream=True, headers=SSE).refusal.retry_after_s == 2.512
 

@@ -289,6 +289,12 @@ class Replicate(Compatible):
 class Ollama(Compatible):
     """Ollama, whose own API streams one JSON object a line; the last one has the numbers of tokens."""
 
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request; its own API streams unless the body says ``false`` (its docs/api.md, 2026)."""
+        call = super().describe(path, body)
+        own = call is not None and call.endpoint == "generate"
+        return replace(call, stream=body.get("stream") is not False) if call is not None and own else call
+
     def usage_reader(self, call: Call) -> UsageReader:
         return JsonReader(self.usage) if call.endpoint == "generate" else super().usage_reader(call)
 

@@ -193,6 +193,14 @@ class Elements(Splitter):
         yield event_of("", value)
 
 
+_LINES: Final = re.compile(r"ndjson|jsonl|stream\+json")
+
+
+def is_stream(kind: str) -> bool:
+    """Whether a content type is of a stream: some servers stream unless a request says otherwise, as Ollama does."""
+    return "event" in kind or _LINES.search(kind) is not None
+
+
 def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Splitter | None:
     """The splitter of a stream; ``None`` for a body that is none, or whose form is not known yet.
 
@@ -206,7 +214,7 @@ def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Sp
         return Frames()
     if clean.startswith((b"data:", b"event:", b":", b"id:", b"retry:")) and (stream or "event-stream" in kind):
         return ServerSent()
-    if not stream:
+    if not (stream or _LINES.search(kind)):
         return None
     if clean.startswith(b"["):
         return Elements()

@@ -17,7 +17,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
-from paceline.providers.events import Splitter, StreamEventKind, splitter_of
+from paceline.providers.events import Splitter, StreamEventKind, is_stream, splitter_of
 from paceline.providers.forms import table
 from paceline.providers.parse import BOM, MAPPING, as_mapping, decode
 
@@ -159,7 +159,7 @@ class Beginning:
     ) -> None:
         self.held_s = HELD_S if held_s is None else held_s
         self._provider, self._call, self._status, self._headers, self._strict = provider, call, status, headers, strict
-        self._streams = status < 300 and (call.stream or "event" in headers.get("content-type", ""))
+        self._streams = status < 300 and (call.stream or is_stream(headers.get("content-type", "")))
         self._splitter: Splitter | None = None  # of a stream, once its form is known
         self._error: Mapping[str, Any] | None = None  # of the event with which a stream begins
         self._enough = self._ended = self._accepted = False
