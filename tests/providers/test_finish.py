@@ -403,7 +403,7 @@ def test_the_finish_of_a_stream(name, size):
     ("gemini", b'data: {"event_type": "interaction.created"}\n\ndata: {"event_type": "interaction.completed"}\n\n', True),
     ("gemini", b'data: {"event_type": "interaction.created"}\n\ndata: {"event_type": "step.delta"}\n\n', False),
     ("ollama", lines({"message": {"content": "4"}, "done": False}, {"message": {"content": "2"}, "done": False}), False),
-    ("ollama", lines({"response": "4", "done": False}, {"done": True, "context": [128_000] * 20_000}), True),
+    ("ollama", lines({"response": "4", "done": False}, {"done": True, "context": [128_000] * 20_000, "eval_count": 2}), True),
     ("ollama", lines({"message": {"content": "4"}, "done": False}, {"done": True})[:-9], False),
     ("ollama", lines({"message": {"content": "4"}, "done": False}, {"error": "the model has crashed"}), True),
     ("cohere", lines({"is_finished": False, "text": "4"}, {"is_finished": True, "finish_reason": "COMPLETE"}), True),

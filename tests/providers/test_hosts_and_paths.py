@@ -225,6 +225,7 @@ OLLAMA_LAST = b'{"model": "m", "done": true, "prompt_eval_count": 26, "eval_coun
         ("ollama.com", "/api/chat", [OLLAMA_LAST], Usage(26, 7)),
         ("ollama.com", "/api/chat", [b'{"message": {"content": "a"}, "done": false}\n'] * 3_000 + [OLLAMA_LAST + b"\n"], Usage(26, 7)),
         ("ollama.com", "/api/generate", [b'{"response": "a", "done": false}\n', OLLAMA_LAST], Usage(26, 7)),
+        ("ollama.com", "/api/generate", [b'{"response": "a", "done": false}\n{"context": [' + b"128000, " * 40_000 + b"1], ", OLLAMA_LAST[1:]], Usage(26, 7)),
     ],
 )  # fmt: skip
 def test_usage_under_names_of_their_own(host, path, chunks, usage):

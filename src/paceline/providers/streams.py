@@ -92,6 +92,10 @@ class JsonReader(_Reader):
             ends = (self._tail[-_END:], self._head)
             _, before, end = bytes(self._head + self._tail)[-_END:].rstrip().rpartition(b"\n")
             line = decode(end)  # of an object a line
+            if (
+                line is None
+            ):  # it is longer than what is kept: the fields behind its last list (Ollama's context of all tokens)
+                line = decode(b"{" + end.rpartition(b"],")[2])
             last = self._usage_of(line) if isinstance(line, Mapping) else None
             self.state = state_in(line) if isinstance(line, Mapping) else None
             if before and _goes_on(decode(bytes(self._head).partition(b"\n")[0])):  # and the last line is here
