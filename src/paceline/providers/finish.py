@@ -391,7 +391,7 @@ def promises_end(event: Any) -> bool | None:
     if kind in _ANSWERS["pings"]:
         return None
     if _at(event, "choices") is not None:
-        return "object" in event or "finish_reason" in (_at(event, "choices.0") or ())
+        return "object" in event or "finish_reason" in as_mapping(_at(event, "choices.0"))
     return kind in _ANSWERS["starts"] or any(_at(event, path) is not None for path in _ANSWERS["promises"])
 
 
