@@ -425,6 +425,7 @@ UNKNOWN_ENDS = {
     "AG-UI": sse({"type": "RUN_STARTED"}, {"type": "TEXT_MESSAGE_CONTENT", "delta": "4"}, {"type": "RUN_FINISHED"}),
     "text": b"data: 4\n\ndata: 2\n\n",
     "odd": b'data: {"choices": [5]}\n\n',
+    "odd type": b'data: {"type": ["message"], "usage": {}}\n\n',
     "odd, too": b'data: {"choices": {"0": 5}, "type": [], "event_type": 5}\n\ndata: []\n\n',
 }  # fmt: skip
 

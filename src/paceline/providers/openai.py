@@ -120,7 +120,7 @@ class OpenAIDialect(BaseProvider):
         usage = self.usage(event)
         if usage is not None and _goes_on(event):
             usage = replace(usage, partial=True)
-        return usage, self._refused(event), event.get("type") in ENDS
+        return usage, self._refused(event), as_text(event.get("type")) in ENDS
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """Add the name of the limit, whose ending may name a mode."""
