@@ -70,7 +70,7 @@ def command(
     config = options.settings(file, limits, given)
     targets = _targets(models, config)
     if not yes and not agreed(targets):
-        click.echo("paceline check: nothing has been sent", err=True)
+        click.echo("paceline check: nothing has been sent; --yes sends without a question", err=True)
         sys.exit(USAGE)
     checked = [probe(one, config) for one in targets]
     toml = _toml(checked, config)
