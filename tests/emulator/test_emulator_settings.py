@@ -30,6 +30,7 @@ def test_limits_in_every_notation():
         ("many requests", "write it like"),
         ("0 requests/min", "above 0"),
         ("5 requests/min slidng", "did you mean 'sliding'"),
+        ("120 requests/min burst 20", "the emulator has no burst"),
         ("gpt-5=", "there are none"),
     ],
 )

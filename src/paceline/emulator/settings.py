@@ -54,7 +54,9 @@ def parse_limit(text: str) -> Limit:
     """
     match = _LIMIT.fullmatch(text.strip())
     if match is None and "burst" in text:
-        raise SettingsError(f"limit {text!r}: the emulator has no burst; to admit fewer at once, shorten the period: '20 requests/10s'")
+        raise SettingsError(
+            f"limit {text!r}: the emulator has no burst; to admit fewer at once, shorten the period: '20 requests/10s'"
+        )
     if match is None:
         raise SettingsError(f"limit {text!r}: write it like '500 requests/min', '400k tokens/min' or '8 concurrency'")
     number, scale, unit, times, period, rule = match.groups()
