@@ -174,6 +174,25 @@ class TestConversion:
         assert said in "\n".join(made.lost)
         Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
 
+    def test_a_name_that_is_left_out_and_goes_to_a_pattern_is_told(self):
+        models = {
+            "nova": "bedrock/amazon.nova-pro-v1:0",
+            "*": "openai/*",
+            "vertex-a": "vertex_ai/a",
+            "vertex-*": "groq/*",
+        }
+        entries = [{"model_name": name, "litellm_params": {"model": model}} for name, model in models.items()]
+        lost = convert({"model_list": entries}).lost
+        assert (
+            'model_list[1] (nova): its requests go to openai/* now, by the name "*": write its name to [models]' in lost
+        )
+        assert (
+            'model_list[3] (vertex-a): its requests go to groq/* now, by the name "vertex-*": write its name to [models]'
+            in lost
+        )
+        other = {"model_name": "no", "litellm_params": {"model": "openai/a"}}
+        assert not any("its requests go to" in one for one in convert({"model_list": [entries[0], other]}).lost)
+
     @pytest.mark.parametrize("key", ["none", "EMPTY", "sk-no-key-required", "fake-api-key", "lm-studio", "sk-1234"])
     @pytest.mark.parametrize("model", ["hosted_vllm/a", "openai/a"])
     def test_a_key_that_stands_for_none_is_not_asked_for(self, key, model):

@@ -504,7 +504,20 @@ class _Conversion:
                     self._top.setdefault("unlisted", []).append(str(alias))
             else:
                 self._lose("router_settings", f"model_group_alias: {alias}: no server has the model that it names")
+        self._tell_caught(found)
         return self._with_fallbacks(found)
+
+    def _tell_caught(self, found: Mapping[str, list[str]]) -> None:
+        """Name the deployments that are left out, and whose requests a pattern would send to another server."""
+        patterns = [name for name in sorted(found, key=specific) if "*" in name]
+        for one in self._deployments:
+            # litellm looks for a name before its patterns: without the name, the pattern gets its requests
+            pattern = next((name for name in patterns if part_of(one.name, name) is not None), "")
+            if pattern and one.name not in found:
+                to = ", ".join(found[pattern])
+                self._lose(
+                    one.place, f'its requests go to {to} now, by the name "{pattern}": write its name to [models]'
+                )
 
     def _targets(self, name: str) -> list[str]:
         """Where the requests for one name go: to its group, if it has several servers."""
