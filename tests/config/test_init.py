@@ -193,6 +193,14 @@ class TestConversion:
         other = {"model_name": "no", "litellm_params": {"model": "openai/a"}}
         assert not any("its requests go to" in one for one in convert({"model_list": [entries[0], other]}).lost)
 
+    def test_who_retries_a_fault_and_where_a_password_goes_is_told(self):
+        entry = {"model_name": "m", "litellm_params": {"model": "openai/a"}}
+        router = {"num_retries": 2, "redis_host": "h", "redis_password": "hidden"}
+        lost = "\n".join(convert({"model_list": [entry], "router_settings": router}).lost)
+        assert "num_retries: the client's SDK retries a 5xx or a broken connection; with faults = true" in lost
+        assert "no store is written; set the variable PACELINE_STORE to redis://:PASSWORD@HOST:PORT" in lost
+        assert "hidden" not in lost
+
     @pytest.mark.parametrize("key", ["none", "EMPTY", "sk-no-key-required", "fake-api-key", "lm-studio", "sk-1234"])
     @pytest.mark.parametrize("model", ["hosted_vllm/a", "openai/a"])
     def test_a_key_that_stands_for_none_is_not_asked_for(self, key, model):

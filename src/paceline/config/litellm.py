@@ -64,7 +64,11 @@ class To(NamedTuple):
 
 
 READ: Final = To()
-ATTEMPTS: Final = To(("retry.max_attempts",), lambda retries: int(retries) + 1)
+ATTEMPTS: Final = To(
+    ("retry.max_attempts",),
+    lambda retries: int(retries) + 1,
+    "the client's SDK retries a 5xx or a broken connection; with faults = true in [retry] the gateway does",
+)
 FAILS: Final = "the breaker counts failures in a row at a host, litellm the failures of a minute at a deployment"
 FAILURES: Final = To(("breaker.failures",), lambda fails: int(fails) + 1, FAILS)
 PAUSE: Final = To(("breaker.pause_s", "breaker.first_pause_s"), float, FAILS)
@@ -94,7 +98,7 @@ ROWS: Final[Mapping[str, To | str]] = {
     "router_settings.model_group_alias": READ, "router_settings.fallbacks": READ, "router_settings.default_fallbacks": READ,
     "router_settings.redis_host": READ, "router_settings.redis_port": READ, "router_settings.redis_url": READ,
     "router_settings.default_litellm_params": READ,
-    "router_settings.redis_password": "a password belongs into the variable PACELINE_STORE, with the whole URL of the store",
+    "router_settings.redis_password": "no store is written; set the variable PACELINE_STORE to redis://:PASSWORD@HOST:PORT, with this password",
     "router_settings.context_window_fallbacks": TOO_LONG, "router_settings.content_policy_fallbacks": TOO_LONG,
     "router_settings.max_fallbacks": f"a name has {TARGETS_MAX} places at most",
     "router_settings.routing_strategy": "a group sends each request to the member where it can go soonest",
