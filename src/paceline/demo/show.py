@@ -19,7 +19,7 @@ from paceline.limiter.limiter import Limiter
 
 TERMINAL_COLOURS = ("red", "green")
 PLOT_HEIGHT = 22
-# The SDK gives up a connection after 5 s. On a busy machine, the paced half lost 5 and 195 of 2,300 requests to this.
+# The SDK gives up a connection after 5 s. On a busy machine, the paced half lost 5 of 2,300 requests to this.
 TIMEOUT = openai.Timeout(600, connect=60)
 
 
