@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from contextlib import suppress
 from copy import copy
 
@@ -86,9 +87,10 @@ def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
                     await reader.read("", asked, b"{}")
                 assert error.value.status == 413
             assert (await reader.read("", asked, b"{}")).calls
+            reader._process.send_signal(signal.SIGSTOP)
             under_way = asyncio.create_task(reader.read("", asked, b"{}" * 2**20))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)  # it has begun, and its pipe is full
+            while not reader._process.stdin.transport.get_write_buffer_size():
+                await asyncio.sleep(0)  # until it has begun, and its pipe is full
             for _ in range(2):  # in the middle of a body, and without any
                 reader._process.kill()
                 await reader._process.wait()
