@@ -177,6 +177,23 @@ class TestBudget:
         said = [record.message for record in caplog.records if "is spent" in record.message]
         assert said == ["budget: 0.216 of 0.25 usd/day is spent"] * 2  # once a day
 
+    def test_what_is_spent_is_read_while_nothing_changes(self, server, monkeypatch):
+        """Other threads end their requests meanwhile."""
+        limiter, inside = limiter_with(budget="0.25 usd/day"), []
+        with client_of(limiter, server) as client:
+            ask(client)
+            [budget] = limiter.pacer.allowances.schedulers
+            in_use = type(budget.pool.ledger).in_use
+
+            def watched(ledger, index):
+                inside.append(budget._section._lock._is_owned())
+                return in_use(ledger, index)
+
+            monkeypatch.setattr(type(budget.pool.ledger), "in_use", watched)
+            ask(client)
+        assert inside
+        assert all(inside)
+
     def test_it_survives_a_restart_with_a_store(self, server, tmp_path):
         def limiter():
             return paceline.Limiter(BIG, prices=PRICES, budget="0.15 usd/day, 5 usd/month", store=store)

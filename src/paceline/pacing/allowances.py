@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
@@ -95,15 +96,25 @@ class Allowance:
     def warn(self) -> None:
         """Log once in each period that most of the budget is spent."""
         assert self.budget is not None
-        ledger, now_ns = self.budget.pool.ledger, self.budget.now_ns()
+        for spent, quota in self.budget.read(self._newly_spent):
+            log.warning("%s: %.4g of %s is spent", self.budget.pool.name, spent, _as_given(str(quota)))
+
+    def least(self, now_ns: int) -> tuple[float, Quota]:
+        """The least that is left of a quota in US dollars, and the quota."""
+        assert self.budget is not None
+        meters = [m for m in self.budget.pool.ledger.meters if m.quota.unit == USD]
+        return min(((m.level(now_ns), m.quota) for m in meters), key=itemgetter(0))
+
+    def _newly_spent(self, now_ns: int) -> list[tuple[float, Quota]]:
+        assert self.budget is not None
+        ledger, found = self.budget.pool.ledger, []
         for i, m in enumerate(ledger.meters):
             spent = m.quota.amount - m.level(now_ns) - ledger.in_use(i)
-            if m.quota.unit != USD or spent < WARN_AT * m.quota.amount:
-                continue
             period = (m.restart_ns(now_ns) or 0) // (60 * NS)  # clocks differ
-            if self.warned.get(i) != period:
+            if m.quota.unit == USD and spent >= WARN_AT * m.quota.amount and self.warned.get(i) != period:
                 self.warned[i] = period
-                log.warning("%s: %.4g of %s is spent", self.budget.pool.name, spent, _as_given(str(m.quota)))
+                found.append((spent, m.quota))
+        return found
 
 
 class Allowances:
@@ -336,14 +347,14 @@ class Charge:
         self.cancel()
         if allowance is None or allowance.budget is None or not isinstance(error, AcquireTimeoutError):
             return error
-        where, pool, now_ns = allowance.name, allowance.budget.pool, allowance.budget.now_ns()
-        least = min((m for m in pool.ledger.meters if m.quota.unit == USD), key=lambda m: m.level(now_ns))
-        budget = f"the budget{where and f' of {where}'}, {_as_given(str(least.quota))}"
-        if least.level(now_ns) < LEAST_USD:
+        where, pool = allowance.name, allowance.budget.pool
+        left_usd, quota = allowance.budget.read(allowance.least)
+        budget = f"the budget{where and f' of {where}'}, {_as_given(str(quota))}"
+        if left_usd < LEAST_USD:
             return BudgetError(pool.name, f"nothing is left of {budget}", error.retry_after_s)
         assert self._most is not None
         most = f"can cost {self._most.usd:.4g} USD" if self._most.known else "has no known maximum: set its max_tokens"
-        left = f"{least.level(now_ns):.4g} USD are left of {budget}, and this request {most}"
+        left = f"{left_usd:.4g} USD are left of {budget}, and this request {most}"
         return BudgetError(
             pool.name, f"{left}: it goes when others have ended, which took too long", error.retry_after_s
         )
