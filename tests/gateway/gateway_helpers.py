@@ -65,8 +65,8 @@ def running_gateway(settings):
 @contextmanager
 def stub(app):
     """A server of the test's own: an ASGI application."""
-    options = {"lifespan": "off", "ws": "none", "timeout_graceful_shutdown": 0}
-    config = uvicorn.Config(app, log_level="critical", timeout_keep_alive=600, **options)  # no call meets its end
+    options = {"lifespan": "off", "ws": "none", "timeout_graceful_shutdown": 0}  # no call meets its end
+    config = uvicorn.Config(app, log_config=None, log_level="critical", timeout_keep_alive=600, **options)
     server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -1150,7 +1150,7 @@ class TestProcesses:
         assert (peers.live, peers.told) == (0, 0), "they have signed off"
 
     def test_sigterm_after_a_time_ends_what_is_in_flight(self, serve, held, ask, caplog):
-        running = serve(held.url, stop_s=0.3, limits={"gpt-5": "1 requests/day"})
+        running = serve(held.url, stop_s=1, limits={"gpt-5": "1 requests/day"})
         clients = ask(running.url, 2)
         until(lambda: running.pool()["in_flight"] == 1 and running.pool()["waiting"] == 1)
         running.stop()

@@ -35,7 +35,9 @@ def limiter():
 @contextmanager
 def stub(app):
     """A server of the test's own: an ASGI application."""
-    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_config=None, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
     server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
