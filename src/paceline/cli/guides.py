@@ -58,7 +58,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         },
         (
             "paceline plan prompts.csv --model gpt-6-luna --column text --within 6h",
-            "paceline plan claude-sonnet-5 --agents 50 --turns 20 --tier all",
+            "paceline plan claude-sonnet-5 --agents 10 --turns 10 --tier all",
         ),
         "0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned.",
     ),

@@ -386,7 +386,7 @@ class Limiter(BaseLimiter):
             worker.close()
 
 
-Limiter.__doc__ = f"{Limiter.__doc__}\n{documented(PacingSettings)}"
+Limiter.__doc__ = documented(Limiter.__doc__, PacingSettings)
 
 
 def _worker(settings: PacingSettings) -> StoreWorker | None:

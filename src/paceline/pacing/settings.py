@@ -242,9 +242,10 @@ def arguments_of(
     return decorate
 
 
-def documented(settings: type[Any]) -> str:
-    """The part of a docstring about the arguments that ``settings`` declares."""
-    return "\n".join(["    Args:", *(f"        {name}: {its.text}" for name, its in declared(settings).items())])
+def documented(doc: str | None, settings: type[Any]) -> str:
+    """A docstring with the arguments that ``settings`` declares; without indentation, as Python 3.13 has it already."""
+    args = [f"    {name}: {its.text}" for name, its in declared(settings).items()]
+    return "\n".join([inspect.cleandoc(doc or ""), "", "Args:", *args])
 
 
 def checked_timeout(timeout: float | None) -> float | None:
