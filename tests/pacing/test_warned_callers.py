@@ -21,18 +21,18 @@ def limiter(quotas, **options):
 
 def in_a_block():
     with limiter(JOBS).acquire("jobs", tokens=5):
-        assert True
+        pass
 
 
 async def in_an_async_block():
     async with limiter(JOBS).acquire("jobs", tokens=5):
-        assert True
+        pass
 
 
 def in_attempts():
     for attempt in limiter(JOBS).attempts("jobs", tokens=5):
         with attempt:
-            assert True
+            pass
 
 
 async def blocking_a_loop():

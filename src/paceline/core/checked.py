@@ -22,7 +22,7 @@ Range = tuple[str, float, float]
 
 @cache
 def _hints(its: type) -> dict[str, Any]:
-    home = vars(its).get("__home__")
+    home = vars(its).get("__home__")  # of a public class, whose module is paceline
     return get_type_hints(its, vars(sys.modules[home]) if home else None)
 
 

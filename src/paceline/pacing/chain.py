@@ -174,6 +174,7 @@ class ChainedScheduler(Scheduler):
             return None
         capacity = account.pool.capacity
         assert isinstance(capacity, PlanCapacity)
+        # Read outside of the account's section, whose dicts are replaced as a whole: it was open a moment ago.
         granted = Scheduler.try_grant(self, waiter) if capacity.is_free(self.now_ns(), waiter.lane) else None
         return granted if isinstance(granted, Reservation) else None
 
