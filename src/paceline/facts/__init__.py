@@ -22,10 +22,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from paceline.core.results import SettingsError
 from paceline.facts import form
@@ -58,6 +58,7 @@ OLD_DAYS: Final = 90
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 class Lazy(Mapping[str, _T]):
@@ -95,16 +96,11 @@ _projects: dict[str, Layer] = {}  # by place, the last one holds
 _caches: list[Callable[[], None]] = []  # what was made of the facts, in other modules, too
 
 
-def cached(make: Callable[[], _T]) -> Callable[[], _T]:
-    """Call ``make`` once, and again after a change of the facts."""
-    made = cache(make)
+def cached(make: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Call ``make`` once with the same arguments, and again after a change of the facts."""
+    made = lru_cache(maxsize=1_024)(make)
     _caches.append(made.cache_clear)
-    return made
-
-
-def forgotten_with_facts(clear: Callable[[], None]) -> None:
-    """Call ``clear`` at each change of the facts."""
-    _caches.append(clear)
+    return cast("Callable[_P, _T]", made)
 
 
 def forget() -> None:
@@ -404,7 +400,7 @@ def _without(head: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in head.items() if key not in keys}
 
 
-@cache
+@cached
 def rows(provider: str, kind: str) -> list[Row]:
     """The rows of ``provider`` of one kind, those that hold first; ``as_of`` is the text of the day, ``where`` the user's file."""
     found = [
@@ -428,6 +424,3 @@ def data_rows(provider: str, kind: str) -> list[Row]:
 def shipped_names() -> list[str]:
     """The names of the providers that come with paceline."""
     return list(_shipped())
-
-
-forgotten_with_facts(rows.cache_clear)

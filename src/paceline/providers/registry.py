@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from copy import copy
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -249,7 +249,7 @@ def is_own(provider: Provider, host: str) -> bool:
     return not hosts.isdisjoint(_named_for(host)) or any(one in hosts and host.endswith(f".{one}") for one in below)
 
 
-@lru_cache(maxsize=256)
+@facts.cached
 def _at_host(provider: Any, host: str) -> Provider:
     """The provider; where each host has limits of its own (Azure's resources, Bedrock's regions), the one for ``host``."""
     at_host: Callable[[str], Provider] = getattr(provider, "at_host", lambda _: provider)
@@ -268,13 +268,13 @@ def day_zone(name: str) -> str:
     return "utc" if entry is None else entry.day_zone
 
 
-@lru_cache(maxsize=1_024)
+@facts.cached
 def maker(model: str) -> str | None:
     """The provider whose own model ``model`` is by its name; ``None`` where the name does not tell it."""
     return next((name for name, entry in PROVIDERS.items() if entry.makes and re.match(entry.makes, model)), None)
 
 
-@lru_cache(maxsize=1_024)
+@facts.cached
 def _canonical(name: str) -> str:
     clean, at, account = name.strip().lower().partition("@")
     usual = clean.replace("-", "_")
@@ -320,7 +320,7 @@ def _plug_in() -> None:
             warn(f"provider {point.value!r} of {GROUP!r} is left out: {error}")
 
 
-@lru_cache(maxsize=256)
+@facts.cached
 def _load(name: str) -> Provider:
     base, at, account = name.partition("@")
     if at:
@@ -373,7 +373,3 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
         )
         raise SettingsError(f"no key for {provider.name}: set the environment variable {provider.key_env}{instead}")
     return root, checked_key(key, provider.key_env) or "none"
-
-
-for _clear in (_at_host, _canonical, _load, maker):
-    facts.forgotten_with_facts(_clear.cache_clear)

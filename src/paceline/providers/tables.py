@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
 from typing import Any, Final
 
 from paceline import facts
@@ -92,7 +91,7 @@ def _without_table(provider: str, model: str) -> Published:
     return Published(sources, provider_named(provider).pool(model), "", "no table", "", ASSUMED, DEFAULT)
 
 
-@lru_cache(maxsize=1_024)
+@facts.cached
 def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -> Published:
     table = _table(provider)
     asked, named = _asked(provider, table, tier, is_first)
@@ -155,7 +154,7 @@ def _is_about(provider: str, model: str, row: dict[str, Any], matched: str) -> b
     return bool(born) and born <= row["as_of"]  # a day that is not known counts from its beginning
 
 
-@lru_cache(maxsize=1_024)
+@facts.cached
 def about_model(provider: str, model: str, *fields: str) -> dict[str, Any] | None:
     """The row about ``model`` itself that states one of these fields, if the data set has one."""
     names = _spellings(provider, model)
@@ -255,7 +254,7 @@ def plain(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
-@cache
+@facts.cached
 def _table(provider: str) -> dict[str, Any]:
     return facts.heads()[provider] | {"limits": facts.rows(provider, facts.LIMITS)}
 
@@ -316,7 +315,3 @@ def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:
                 equals = [name for name in rung if name != tier]
                 return [tier, *equals, *(name for below in reversed(ladder[:height]) for name in below)]
     return [tier]
-
-
-for _clear in (_lookup, _table, about_model):
-    facts.forgotten_with_facts(_clear.cache_clear)
