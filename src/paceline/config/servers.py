@@ -17,10 +17,10 @@ from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import (
-    PROVIDERS,
     ROOTLESS,
     base_of,
     checked_key,
+    head_of,
     is_loopback,
     is_own,
     no_keys,
@@ -37,8 +37,7 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     Raises:
         SettingsError: The variable is malformed; the message does not quote it, because it may hold a password.
     """
-    entry = PROVIDERS.get(base_of(provider.name))
-    variable = entry.base_url_env if entry else ""
+    variable = head_of(provider.name).base_url_env
     named = environ.get(variable, "").strip() if variable else ""
     if not named:
         return None, ""
@@ -161,8 +160,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     home = provider_named(config.provider).name if config.provider else None
     base_url = table.get("base_url") or (config.base_url if name == home else None) or host_root(named)
     if base_url is None:
-        entry = PROVIDERS.get(named.name)
-        why = f" ({ROOTLESS})" if entry is not None and entry.rootless else ""
+        why = f" ({ROOTLESS})" if head_of(named.name).rootless else ""
         raise SettingsError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
     variable = table.get("key_env", named.key_env)
     key, file = _server_key(name, table, named, environ)
@@ -227,8 +225,7 @@ def _check_named(config: Config, name: str, base_url: str, provider: Provider) -
 
 def _why_foreign(provider: Provider, host: str, scheme: str, netloc: str) -> str:
     """Why an address is not one where the provider alone reads keys; empty if it is."""
-    entry, at_host = PROVIDERS.get(base_of(provider.name)), provider_for_host(host)
-    rootless = entry is not None and entry.rootless
+    rootless, at_host = head_of(provider.name).rootless, provider_for_host(host)
     if rootless or not is_own(provider, host):
         theirs = at_host is not None and base_of(at_host.name) == base_of(provider.name) and not rootless
         return f"which any customer of {provider.name} may have" if theirs else f"which is no host of {provider.name}"

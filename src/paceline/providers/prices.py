@@ -17,7 +17,7 @@ from paceline.core.results import SettingsError
 from paceline.facts.form import MTOK, PRICE, is_price
 from paceline.providers.base import Usage
 from paceline.providers.parse import undated
-from paceline.providers.registry import PROVIDERS, base_of
+from paceline.providers.registry import base_of, head_of
 from paceline.providers.tables import stated
 
 log = logging.getLogger("paceline")
@@ -226,9 +226,7 @@ WARNED_MAX: Final = 1_000
 
 def _id_of(provider: str) -> str:
     """The name of a provider in genai-prices."""
-    base = base_of(provider)
-    entry = PROVIDERS.get(base)
-    return entry.prices or base if entry else base
+    return head_of(provider).prices or base_of(provider)
 
 
 def _given(name: str, fields: Mapping[str, float]) -> Price:

@@ -53,6 +53,14 @@ def _entry(head: Mapping[str, Any]) -> ProviderEntry:
 PROVIDERS: Final = facts.Lazy(_entries)
 """The providers that are known, by name."""
 
+_UNKNOWN: Final = ProviderEntry(slashes=True)
+
+
+def head_of(name: str) -> ProviderEntry:
+    """The head of the provider with this name, account aside; of one that is not known, it has OpenAI's paths, and may serve any model."""
+    return PROVIDERS.get(base_of(name), _UNKNOWN)
+
+
 ALIASES: Final = facts.Lazy(
     facts.cached(
         lambda: {alias: name for name, one in _entries().items() for alias in one.aliases if alias not in _entries()}
@@ -145,9 +153,7 @@ CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azu
 
 def api_of(name: str) -> str:
     """The provider whose API the provider with this name has; mostly itself."""
-    base = base_of(name)
-    entry = PROVIDERS.get(base)
-    return entry.api or base if entry else base
+    return head_of(name).api or base_of(name)
 
 
 LOGIN: Final = "sk-ant-oat"
@@ -258,14 +264,12 @@ def _at_host(provider: Any, host: str) -> Provider:
 
 def has_slashes(name: str) -> bool:
     """Whether names of the provider's models contain slashes; a provider that is not known may serve any model."""
-    entry = PROVIDERS.get(base_of(name))
-    return entry is None or entry.slashes
+    return head_of(name).slashes
 
 
 def day_zone(name: str) -> str:
     """The time zone whose midnight restarts the provider's quotas of a day; empty where they refill continuously."""
-    entry = PROVIDERS.get(base_of(name))
-    return "utc" if entry is None else entry.day_zone
+    return head_of(name).day_zone
 
 
 @facts.cached
@@ -359,9 +363,9 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
 
     if not provider.key_env:
         raise SettingsError(no_keys(provider.name))
-    entry = PROVIDERS.get(base_of(provider.name))
-    own = entry.own if entry is not None else ""
-    if not root and entry is not None and entry.rootless:
+    entry = head_of(provider.name)
+    own = entry.own
+    if not root and entry.rootless:
         raise SettingsError(f"no address is known for {provider.name}: {ROOTLESS}, or give one with --base-url")
     if not root:
         why = f", because it is your own: give it with --base-url {own}" if own else ": give one with --base-url"

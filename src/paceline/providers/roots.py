@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from paceline.providers.registry import PROVIDERS, base_of, known_host
+from paceline.providers.registry import PROVIDERS, head_of, known_host
 
 if TYPE_CHECKING:
     from paceline.providers.base import Provider
@@ -23,16 +23,13 @@ _VERSION: Final = re.compile(r"/v\d+[a-z]*(?=/|$)")
 
 def host_root(provider: Provider) -> str | None:
     """The scheme and host of ``provider``; ``None`` where they depend on the user, or data names them that may not."""
-    hosts, entry = provider.hosts, PROVIDERS.get(base_of(provider.name))
-    if entry is not None and entry.rootless:
-        return None
+    hosts = () if head_of(provider.name).rootless else provider.hosts
     return f"https://{hosts[0]}" if hosts and "*" not in hosts[0] else None
 
 
 def usual_root(provider: Provider) -> str | None:
     """The root of the paths of ``provider``, for :func:`joined`; ``None`` where it depends on the user."""
-    entry = PROVIDERS.get(base_of(provider.name))
-    return None if entry is not None and entry.path is None else host_root(provider)
+    return None if head_of(provider.name).path is None else host_root(provider)
 
 
 def without_version(base_url: str) -> str:
@@ -42,8 +39,8 @@ def without_version(base_url: str) -> str:
 
 def placed(provider: str, path: str) -> str:
     """``path`` as the provider with this name has it, if it is one of OpenAI's API; any other one as it is."""
-    entry, found = PROVIDERS.get(base_of(provider)), _OPENAI.match(path)
-    if entry is None or entry.path is None or found is None:
+    entry, found = head_of(provider), _OPENAI.match(path)
+    if entry.path is None or found is None:
         return path
     return (entry.path if entry.chat is None or not found["chat"] else entry.chat) + found["rest"]
 
