@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.quota import OUTPUT_TOKENS, Cost
@@ -13,7 +12,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
-from paceline.providers.forms import dialect, pool_in
+from paceline.providers.forms import dialect, endpoint_of, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
@@ -42,11 +41,6 @@ _MODE = re.compile(
 _REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
 
 
-@lru_cache(maxsize=1_024)  # each estimate and each answer asks for it
-def _pool_of(model: str) -> str:
-    return pool_in("anthropic", parse.spelled(model))
-
-
 class Anthropic(BaseProvider):
     """The Anthropic API."""
 
@@ -57,7 +51,7 @@ class Anthropic(BaseProvider):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to one of its ``endpoints``; the estimate's weights follow the model's tokenizer."""
-        endpoint = parse.endpoint_of(path, _OWN["endpoints"])
+        endpoint = endpoint_of("anthropic", path)
         if endpoint is None:
             return None
         if endpoint == COUNTING:
@@ -79,7 +73,7 @@ class Anthropic(BaseProvider):
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
-        return _pool_of(model)
+        return pool_in("anthropic", parse.spelled(model))
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """The reported input without cached reads, and the output; for Haiku 3.5 cached reads count."""

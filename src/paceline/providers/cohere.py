@@ -11,7 +11,7 @@ from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, CostRule
-from paceline.providers.forms import dialect
+from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
@@ -42,7 +42,7 @@ class Cohere(OpenAIDialect):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to one of its ``endpoints``, or of OpenAI's."""
-        endpoint = parse.endpoint_of(path, _OWN["endpoints"])
+        endpoint = endpoint_of("cohere", path)
         if endpoint is None:
             call = super().describe(path, body)
             if call is None or call.endpoint != "embeddings":

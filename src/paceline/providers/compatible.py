@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.quota import REQUESTS, TOKENS
+from paceline.core.quota import REQUESTS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
-from paceline.providers.forms import dialect
+from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.quota_headers import Documented
@@ -28,10 +28,12 @@ FREE: Final = "free"
 
 
 class Compatible(OpenAIDialect):
-    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or a function of ``READS``, ``REFINES`` or ``COUNTS``."""
+    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or a function of ``REFINES`` or ``COUNTS``."""
 
     modes: Collection[str] = ()
     """The values of ``service_tier`` whose requests have limits of their own."""
+    reads: Collection[Mapping[str, Any]] | None = None
+    """What is in headers that no other host has, if it has any."""
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
@@ -46,8 +48,7 @@ class Compatible(OpenAIDialect):
         return replace(call, mode=tier) if call is not None and tier in self.modes else call
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
-        read = READS.get(self.api)
-        return super().readings(headers, now_s) if read is None else read(headers)
+        return super().readings(headers, now_s) if self.reads is None else [*_readings(self.reads, headers)]
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
         refusal, refine = super()._refined(refusal, error, text, headers), REFINES.get(self.api)
@@ -94,45 +95,21 @@ def _cached(usage: Usage, tokens: Any) -> Usage:
     return usage if usage.cached_tokens else replace(usage, cached_tokens=min(count(tokens), usage.input_tokens))
 
 
-# Together: all limits are per second. What remains of a second is out of date when the answer arrives, so it is not
-# read. Tokens are taken as a minute's amount: a prompt larger than a second's would never fit (assumed: it is served
-# nevertheless, as the limit is advertised per minute).
-
-
-def _together_readings(headers: Headers) -> list[Reading]:
-    requests, tokens = (
-        parse.amount(headers.get(f"{name}-dynamic")) or parse.amount(headers.get(name))
-        for name in ("x-ratelimit-limit", "x-tokenlimit-limit")
-    )
-    found = []
-    if requests is not None and requests >= 1:  # below, not even one request would fit into a second
-        found.append(Reading(REQUESTS, requests, period_s=1.0))
-    if tokens is not None:
-        found.append(Reading(TOKENS, tokens * 60, period_s=60.0))
-    return found
-
-
-# Fireworks: documented per second while a minute is enforced; live headers were per minute. So a value below the lowest
-# limit that was ever published for a minute is taken as a second's. ``x-ratelimit-over-limit`` is not read: it was
-# ``no`` on a 429. A 429's body names no quota; its headers do when nothing remains of exactly one.
-
-
-def _fireworks_readings(headers: Headers) -> list[Reading]:
-    found = []
-    for family, unit, lowest in dialect("fireworks")["families"]:
-        limit, remaining = (
-            parse.amount(headers.get(f"x-ratelimit-limit-{family}")), parse.remainder(headers.get(f"x-ratelimit-remaining-{family}"))
-        )  # fmt: skip
-        if limit is not None:
-            scale = 1 if limit >= lowest else 60
-            found.append(Reading(unit, limit * scale, None if remaining is None else remaining * scale, None, 60.0))
-    return found
+def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator[Reading]:
+    """What is in headers by the rows ``reads``."""
+    for row in rows:
+        limit = next(filter(None, (parse.amount(headers.get(name)) for name in row["limit"])), None)
+        remaining = parse.remainder(headers.get(row.get("remaining", "")))
+        if limit is not None and limit >= row.get("least", 0):
+            scale = 60 if limit < row.get("lowest", 0) else 1
+            rest = None if remaining is None else remaining * scale
+            yield Reading(row["unit"], limit * scale, rest, period_s=row.get("period_s", 60.0))
 
 
 def _fireworks_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
-    empty = [
-        reading for reading in _fireworks_readings(headers) if reading.remaining is not None and reading.remaining <= 0
-    ]
+    """A 429's body names no quota; its headers do when nothing remains of exactly one."""
+    readings = _readings(dialect("fireworks")["reads"], headers)
+    empty = [reading for reading in readings if reading.remaining is not None and reading.remaining <= 0]
     return replace(refusal, unit=empty[0].unit, period_s=60.0, limit=empty[0].limit) if len(empty) == 1 else refusal
 
 
@@ -140,11 +117,11 @@ class Perplexity(Compatible):
     """Perplexity, whose Agent, Search and asynchronous APIs have limits of their own: each is one model here."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        api = parse.endpoint_of(path, {"/responses": "agent-api", "/agent": "agent-api", "/search": "search-api"})
+        api = endpoint_of("perplexity", path)
         if api == "search-api":
             return self._call("search", api, [body.get("query")], None, 0, stream=False)
-        if parse.endpoint_of(path, {"/async/chat/completions": "async"}):
-            api, body = "async-api", as_mapping(body.get("request"))
+        if api == "async-api":
+            body = as_mapping(body.get("request"))
             job = self._described("chat", api, body)  # its answer
             most, others = job.max_output_tokens, (parse.model_of(body), *job.others)
             return replace(job, max_output_tokens=0, billed_max=most, others=others)
@@ -202,13 +179,6 @@ _AFFORDS_LESS = re.compile(
 _IN_FLIGHT = re.compile(r"in_flight_budget")
 
 
-def _openrouter_readings(headers: Headers) -> list[Reading]:
-    """``x-ratelimit-{limit,remaining}`` of a 429: the minute's 20 requests, or the day's, which are more."""
-    limit = parse.amount(headers.get("x-ratelimit-limit"))
-    remaining = parse.remainder(headers.get("x-ratelimit-remaining"))
-    return [] if limit is None else [Reading(REQUESTS, limit, remaining, None, 60.0 if limit <= 20 else 86_400.0)]
-
-
 def _openrouter_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
     """The usage with its ``cost`` (https://openrouter.ai/docs/use-cases/usage-accounting, 2026).
 
@@ -225,6 +195,12 @@ class OpenRouter(Compatible):
     """OpenRouter, which hands on the refusals of other hosts beside its own, and may state them beside ``choices``."""
 
     errors_outrank = True  # https://openrouter.ai/docs/errors, 2026-11
+
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
+        """``x-ratelimit-{limit,remaining}`` of a 429: the minute's 20 requests, or the day's, which are more."""
+        limit = parse.amount(headers.get("x-ratelimit-limit"))
+        remaining = parse.remainder(headers.get("x-ratelimit-remaining"))
+        return [] if limit is None else [Reading(REQUESTS, limit, remaining, None, 60.0 if limit <= 20 else 86_400.0)]
 
     def pool(self, model: str) -> str:
         """One pool for all free models, one for each other model."""
@@ -244,7 +220,7 @@ class OpenRouter(Compatible):
         # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
         if error and not free and "x-ratelimit-limit" not in headers:
             return _of_host(refusal, f"{text[:1_000]} {as_text(metadata.get('raw'))[:1_000]}", headers)
-        [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
+        [reading] = self.readings(headers, 0.0) or [Reading(REQUESTS)]
         period_s = parse.seconds_in(free[1] or free[2]) if free else reading.period_s
         reset_s = parse.reset_in(headers.get(self.wait_header)).asked_s(headers)
         wait_s, pool = refusal.retry_after_s or reset_s, FREE if free else None
@@ -280,7 +256,7 @@ class Replicate(Compatible):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe the creation of a prediction, of a model, a version or a deployment."""
-        if parse.endpoint_of(path, {"/predictions": "predictions"}) is None:
+        if endpoint_of("replicate", path) is None:
             return None
         call = self._described("predictions", "predictions", as_mapping(body.get("input")))
         return replace(call, max_output_tokens=0, stream=False)  # the answer is the job, and its stream another request
@@ -314,18 +290,9 @@ ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "documented": lambda row: Documented(**row),
     "codes": lambda rows: {code: _refusal(**row) for code, row in rows.items()},
     "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
-    **dict.fromkeys(("modes", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said),
+    **dict.fromkeys(("modes", "reads", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said),
 }
 """The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""
-
-READS: Final[Mapping[str, Callable[[Headers], list[Reading]]]] = {
-    "together": _together_readings,
-    "fireworks": _fireworks_readings,
-    "openrouter": _openrouter_readings,
-    # Headers of the backend: 20,000 requests a minute where GitHub's own limit is 10 (answers of 2025).
-    "github": lambda _: [],
-}
-"""What reads the quotas in headers that no other host has."""
 
 REFINES: Final[Mapping[str, Callable[[Refusal, str, Headers], Refusal]]] = {
     "mistral": _mistral_refusal,

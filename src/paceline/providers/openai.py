@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.results import Refusal, RefusalScope
@@ -14,7 +13,7 @@ from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.finish import ENDS
-from paceline.providers.forms import dialect, pool_in
+from paceline.providers.forms import dialect, endpoint_of, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
@@ -73,7 +72,7 @@ class OpenAIDialect(BaseProvider):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to a path that ends in one of OpenAI's ``endpoints``, or to one of ``paths``."""
-        endpoint, model = _endpoint(path), None
+        endpoint, model = endpoint_of("openai", path), None
         for pattern, kind in self.paths:
             match = pattern.search(path.partition("?")[0].rstrip("/"))
             if match:
@@ -157,12 +156,8 @@ class OpenAI(OpenAIDialect):
 
     def pool(self, model: str) -> str:
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
-        return _pool(model)
-
-
-@lru_cache(maxsize=1_024)
-def _endpoint(path: str) -> str | None:
-    return parse.endpoint_of(path, _OWN["endpoints"])
+        base = model.split(":")[1] if model.startswith("ft:") else model
+        return pool_in("openai", parse.undated(base)) or model
 
 
 def _answer_of(payload: Mapping[str, Any]) -> str:
@@ -209,9 +204,3 @@ def _recording(payload: Mapping[str, Any]) -> Usage | None:
 
 def _is_long(call: Call) -> bool:
     return call.input_tokens > next(most for prefix, most in _LONG_CONTEXT if call.model.startswith(prefix))
-
-
-@lru_cache(maxsize=1_024)
-def _pool(model: str) -> str:
-    base = model.split(":")[1] if model.startswith("ft:") else model
-    return pool_in("openai", parse.undated(base)) or model

@@ -263,6 +263,7 @@ def model_of(body: Mapping[str, Any]) -> str:
     return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
+@lru_cache(maxsize=1_024)  # each estimate and each answer asks for it
 def undated(model: str) -> str:
     """A model's alias: its name without the date of a snapshot (``-2024-08-06``, ``-20250929``, ``-0613``, ``-latest``)."""
     return _SNAPSHOT.sub("", model) or model
@@ -271,12 +272,6 @@ def undated(model: str) -> str:
 def spelled(model: str) -> str:
     """A model's alias with ``-`` for ``.``, which some write: ``claude-haiku-4.5-20251001`` is ``claude-haiku-4-5``."""
     return undated(model).replace(".", "-")
-
-
-def endpoint_of(path: str, endpoints: Mapping[str, str]) -> str | None:
-    """The endpoint whose path ends ``path``, query and trailing slash aside; ``None`` when there is none."""
-    clean = "/" + path.partition("?")[0].strip("/")
-    return next((name for suffix, name in endpoints.items() if clean.endswith(suffix)), None)
 
 
 def decode(body: bytes | bytearray) -> Any:
