@@ -33,6 +33,7 @@ class Call:
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
         images: How many images the request asks for, or embeds where the provider counts these.
+        inputs: How many texts and images it embeds, where the provider counts these.
         choices: How many answers it asks for.
         others: The models that may answer in place of ``model``, or work beside it.
         beside: Whether some of these work beside it: ``max_output_tokens`` does not bound what they write.
@@ -58,6 +59,7 @@ class Call:
     audio_s: float = 0.0
     beside: bool = False
     billed_max: int | None = 0
+    inputs: int = 0
 
     @property
     def writes(self) -> bool:

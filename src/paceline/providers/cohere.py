@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.quota import MONTH_S, Cost
+from paceline.core.quota import MONTH_S
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.common import IMAGES, CostRule
+from paceline.providers.common import IMAGES, INPUTS, CostRule
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
-from paceline.providers.prompt import MediaTokens, prompt_tokens
+from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import Found, JsonReader
-
-INPUTS: Final = "inputs"
-"""The unit of embeddings: one text or image."""
 
 _OWN: Final = dialect("cohere")
 MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500)  # assumption
-
-
-@dataclass(frozen=True, slots=True)
-class CohereCall(Call):
-    """A request to Cohere; ``inputs``: the texts and images that it embeds. ``images`` have a limit of their own, too."""
-
-    inputs: int = 0
 
 
 class Cohere(OpenAIDialect):
@@ -48,27 +38,13 @@ class Cohere(OpenAIDialect):
             if call is None or call.endpoint != "embeddings":
                 return call
             inputs = parse.inputs_in(body.get("input"))
-            return CohereCall(self.name, "embeddings", call.model, call.input_tokens, 0, inputs=inputs)
+            return Call(self.name, "embeddings", call.model, call.input_tokens, 0, inputs=inputs)
         lists = [body.get(key) for key in ("texts", "images", "inputs")] if endpoint == "embed" else []
-        return CohereCall(
-            provider=self.name,
-            endpoint=endpoint,
-            model=parse.model_of(body),
-            input_tokens=prompt_tokens(
-                [body.get(key) for key in _OWN["texts"]], body.get("tools"), self.encoding, MEDIA
-            ),
-            max_output_tokens=(count(body.get("max_tokens")) or None) if endpoint.startswith("chat") else 0,
-            stream=body.get("stream") is True,
-            inputs=sum(len(inputs) for inputs in lists if isinstance(inputs, list)),
-            images=_images(body) if endpoint == "embed" else 0,
-        )
-
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """One request, its inputs, and the tokens, which only the limits of trial keys count."""
-        return super().held(call, input_tokens, output_tokens) | _inputs(call)
-
-    def charged(self, call: Call, usage: Usage) -> Cost:
-        return super().charged(call, usage) | _inputs(call)
+        most = (count(body.get("max_tokens")) or None) if endpoint.startswith("chat") else 0
+        parts, stream = [body.get(key) for key in _OWN["texts"]], body.get("stream") is True
+        call = self._call(endpoint, parse.model_of(body), parts, body.get("tools"), most, stream=stream)
+        inputs = sum(len(inputs) for inputs in lists if isinstance(inputs, list))
+        return replace(call, inputs=inputs, images=_images(body)) if endpoint == "embed" else call
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """A month's calls are a balance that is used up."""
@@ -112,7 +88,3 @@ def _images(body: Mapping[str, Any]) -> int:
 
 def _is_image(part: Any) -> bool:
     return as_mapping(part).get("type") == "image_url"
-
-
-def _inputs(call: Call) -> Cost:
-    return {INPUTS: float(call.inputs)} if isinstance(call, CohereCall) and call.inputs else {}

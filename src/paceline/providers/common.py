@@ -20,6 +20,9 @@ from paceline.providers.texts import AUDIO_SECONDS
 IMAGES: Final = "images"
 """The unit of images that are made, and of those that Cohere embeds."""
 
+INPUTS: Final = "inputs"
+"""Cohere's unit of embeddings: one text or image."""
+
 PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", DAY_S: "day"}
 
 
@@ -80,6 +83,8 @@ class CostRule:
             cost[REQUESTS] = float(call.requests)
         if call.images:
             cost[IMAGES] = float(call.images)
+        if call.inputs:
+            cost[INPUTS] = float(call.inputs)
         if call.audio_s:
             cost[AUDIO_SECONDS] = call.audio_s
         if self.uncached_unit:

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -376,13 +376,16 @@ def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _coded(holder: Mapping[str, Any], code: str, *messages: str, prefix: str = "") -> Mapping[str, Any] | None:
-    """An object whose code says that there is an error: as it is, or its code and the first of ``messages``."""
-    if as_text(holder.get(code)) in _FIELDS["fine"]:
+def _coded(row: Mapping[str, Any], payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """An object whose code says that there is an error, by a row of ``errors.toml``."""
+    holder = payload
+    for name in row.get("in", ()):
+        holder = as_mapping(holder.get(name))
+    code, texts = holder.get(row["code"]), [holder.get(name) for name in row.get("messages", ())]
+    if as_text(code) in _FIELDS["fine"]:
         return None
-    texts = [holder.get(name) for name in messages]
     said = next(filter(None, texts), texts[-1] if texts else None)
-    return {"code": prefix + as_text(holder[code]) if prefix else holder[code], "message": said} if texts else holder
+    return {"code": row["prefix"] + as_text(code) if "prefix" in row else code, "message": said} if texts else holder
 
 
 def _first_of_errors(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -397,21 +400,11 @@ def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {**payload, "message": said} if is_error else None
 
 
-def _tencent(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    inner = as_mapping(as_mapping(payload.get("Response")).get("Error"))
-    return {"code": inner.get("Code"), "message": inner.get("Message")} if inner else None
-
-
 _FORMS: Final[tuple[Callable[[Mapping[str, Any]], Mapping[str, Any] | None], ...]] = (
     _plain,  # {"error": {...}}; {"error": "..."} with a code beside; both also inside ``response``
     _error_of_choice,  # {"choices": [{"error": {...}}]}
     lambda payload: payload if payload.get("type") == "error" or as_text(payload.get("__type")) else None,  # AWS
-    lambda payload: _coded(as_mapping(payload.get("header")), "code"),  # iFlytek
-    lambda payload: _coded(
-        as_mapping(payload.get("base_resp")), "status_code", "status_msg", prefix="base_resp_"
-    ),  # MiniMax
-    _tencent,  # {"Response": {"Error": {...}}}
-    lambda payload: _coded(payload, "error_code", "error_msg", "message"),  # Baidu, Huawei
+    *(partial(_coded, row) for row in table("errors")["forms"]),
     _first_of_errors,  # Cloudflare
     _bare,  # a ``code`` with a message, where there is no more
 )
