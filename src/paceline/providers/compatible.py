@@ -14,7 +14,7 @@ from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
-from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.parse import as_mapping, as_text, at, count
 from paceline.providers.quota_headers import Documented
 from paceline.providers.registry import PROVIDERS
 from paceline.providers.streams import JsonReader
@@ -28,12 +28,14 @@ FREE: Final = "free"
 
 
 class Compatible(OpenAIDialect):
-    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or a function of ``REFINES`` or ``COUNTS``."""
+    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or a function of ``REFINES``."""
 
     modes: Collection[str] = ()
     """The values of ``service_tier`` whose requests have limits of their own."""
     reads: Collection[Mapping[str, Any]] | None = None
     """What is in headers that no other host has, if it has any."""
+    counts: Mapping[str, Any] = {}
+    """What its usage has beside OpenAI's."""
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
@@ -56,8 +58,8 @@ class Compatible(OpenAIDialect):
         return refine(refusal, text, headers) if refine and soon else refusal
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        usage, refine = super().usage(payload), COUNTS.get(self.api)
-        return refine(usage, parse.usage_of(payload)) if usage and refine else usage
+        usage = super().usage(payload)
+        return _more(usage, parse.usage_of(payload), self.counts) if usage and self.counts else usage
 
 
 # Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends.
@@ -69,30 +71,22 @@ def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
     return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
 
 
-# xAI: a chat's completion leaves reasoning out.
-
-
-def _xai_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
-    if not found.get("completion_tokens"):
-        return usage
-    details = as_mapping(found.get("completion_tokens_details"))
-    reasoning = count(details.get("reasoning_tokens")) or count(found.get("reasoning_tokens"))
-    usage = _cached(usage, found.get("cached_prompt_text_tokens"))  # as xAI's own SDK names it
-    return replace(usage, output_tokens=usage.output_tokens + reasoning)
-
-
-_USD_PER_TICK: Final = 1e-10  # https://docs.x.ai/developers/cost-tracking, 2026
-
-
-def _xai_cost(usage: Usage, found: Mapping[str, Any]) -> Usage:
-    """The usage with what xAI states to have charged, tools and discounts included."""
-    ticks = count(found.get("cost_in_usd_ticks"))
-    return replace(_xai_usage(usage, found), usd=parse.stated_usd(ticks * _USD_PER_TICK) if ticks else None)
-
-
-def _cached(usage: Usage, tokens: Any) -> Usage:
-    """``usage`` with its cached reads under another name, where OpenAI's is missing."""
-    return usage if usage.cached_tokens else replace(usage, cached_tokens=min(count(tokens), usage.input_tokens))
+def _more(usage: Usage, found: Mapping[str, Any], counts: Mapping[str, Any]) -> Usage:
+    """``usage`` with what the host's own fields say, by the row ``counts``."""
+    of_input, of_output, cached = (
+        next(filter(None, (count(at(found, path)) for path in counts.get(part, ()))), 0)
+        for part in ("input", "output", "cached")
+    )
+    usd = at(found, counts.get("usd", ""))
+    if "usd_unit" in counts:  # 0 is what an SDK has where nothing is stated
+        usd = count(usd) * counts["usd_unit"] or None
+    return replace(
+        usage,
+        input_tokens=usage.input_tokens + of_input,
+        output_tokens=usage.output_tokens + (of_output if found.get("completion_tokens") else 0),
+        cached_tokens=usage.cached_tokens or min(cached, usage.input_tokens),
+        usd=parse.stated_usd(usd),
+    )
 
 
 def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator[Reading]:
@@ -127,13 +121,6 @@ class Perplexity(Compatible):
             return replace(job, max_output_tokens=0, billed_max=most, others=others)
         call = super().describe("/responses" if api else path, body)
         return replace(call, model=api) if call is not None and api else call
-
-
-def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
-    """The usage; its ``cost`` includes the fee for the request, which depends on the size of the search (answers of 2025 and 2026)."""
-    usage = replace(usage, usd=parse.stated_usd(as_mapping(found.get("cost")).get("total_cost")))
-    citations, reasoning = count(found.get("citation_tokens")), count(found.get("reasoning_tokens"))
-    return replace(usage, input_tokens=usage.input_tokens + citations, output_tokens=usage.output_tokens + reasoning)
 
 
 # Z.ai: "Usage limit reached for 5 hour. Your limit will reset at 2026-08-27 21:31:39", in English or Chinese (2026-08).
@@ -179,18 +166,6 @@ _AFFORDS_LESS = re.compile(
 _IN_FLIGHT = re.compile(r"in_flight_budget")
 
 
-def _openrouter_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
-    """The usage with its ``cost`` (https://openrouter.ai/docs/use-cases/usage-accounting, 2026).
-
-    With a key of the user's own it is OpenRouter's fee alone, and the host's price is stated beside it.
-    """
-    usd = parse.stated_usd(found.get("cost"))
-    if usd is not None and found.get("is_byok") is True:
-        host = parse.stated_usd(as_mapping(found.get("cost_details")).get("upstream_inference_cost"))
-        usd = None if host is None else usd + host
-    return replace(usage, usd=usd)
-
-
 class OpenRouter(Compatible):
     """OpenRouter, which hands on the refusals of other hosts beside its own, and may state them beside ``choices``."""
 
@@ -201,6 +176,14 @@ class OpenRouter(Compatible):
         limit = parse.amount(headers.get("x-ratelimit-limit"))
         remaining = parse.remainder(headers.get("x-ratelimit-remaining"))
         return [] if limit is None else [Reading(REQUESTS, limit, remaining, None, 60.0 if limit <= 20 else 86_400.0)]
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """The usage with its ``cost``. With a key of the user's own it is OpenRouter's fee alone, and the host's price is stated beside it."""
+        usage, found = super().usage(payload), parse.usage_of(payload)
+        if usage is None or usage.usd is None or found.get("is_byok") is not True:
+            return usage
+        host = parse.stated_usd(at(found, "cost_details.upstream_inference_cost"))
+        return replace(usage, usd=None if host is None else usage.usd + host)
 
     def pool(self, model: str) -> str:
         """One pool for all free models, one for each other model."""
@@ -290,7 +273,9 @@ ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "documented": lambda row: Documented(**row),
     "codes": lambda rows: {code: _refusal(**row) for code, row in rows.items()},
     "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
-    **dict.fromkeys(("modes", "reads", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said),
+    **dict.fromkeys(
+        ("modes", "reads", "counts", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said
+    ),
 }
 """The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""
 
@@ -302,11 +287,3 @@ REFINES: Final[Mapping[str, Callable[[Refusal, str, Headers], Refusal]]] = {
     "kimi_code": _moonshot_refusal,
 }
 """What refines a refusal that ends by itself, from the refusal, the message and the headers."""
-
-COUNTS: Final[Mapping[str, Callable[[Usage, Mapping[str, Any]], Usage]]] = {
-    "xai": _xai_cost,
-    "deepseek": lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
-    "openrouter": _openrouter_usage,
-    "perplexity": _perplexity_usage,
-}
-"""What refines the usage, from the usage and the object that reports it."""

@@ -12,12 +12,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from paceline.core.results import UnfinishedError, public
 from paceline.providers.forms import table
-from paceline.providers.parse import MAPPING, as_mapping, as_text, error_in
+from paceline.providers.parse import LISTS, MAPPING, as_mapping, as_text, at, error_in
 
 
 class State(StrEnum):
@@ -103,9 +102,6 @@ STATES: Final = {reason: State(state) for state, reasons in _ANSWERS["reasons"].
 """The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text."""
 
 
-_LISTS: Final = list, tuple  # a union of types takes several times as long to check
-
-
 class _Kind(Enum):
     SAID = "said"  # text, or parts with their own kinds
     THOUGHT = "thought"
@@ -172,7 +168,7 @@ class _Read:
         """Sort what ``value`` contains."""
         if kind is _SAID and isinstance(value, str):
             self.text.append(value)
-        elif isinstance(value, _LISTS):
+        elif isinstance(value, LISTS):
             for one in value:
                 self.take(one, kind)
         elif kind is _CALL:
@@ -230,7 +226,7 @@ def form_of(body: Any) -> AnswerForm | None:
         return None
     for form in FORMS:
         for path in form.has:
-            if _at(body, path) is not None:
+            if at(body, path) is not None:
                 return form
     return None
 
@@ -252,7 +248,7 @@ def finish_of(body: Any) -> Finish:
     found, text, thoughts = _read(body, form)
     state, reason = _state(body, form, found, text)
     words = "".join(found.words) or next(
-        (said for path in _ANSWERS["said_of_it"] if (said := as_text(_at(body, path)))), ""
+        (said for path in _ANSWERS["said_of_it"] if (said := as_text(at(body, path)))), ""
     )
     if not text and found.data:
         text = _as_json(found.data)
@@ -281,7 +277,7 @@ def _read(body: Any, form: AnswerForm) -> tuple[_Read, str, str]:
     """What was found in an answer, its text, and its thoughts."""
     found = _Read()
     for path, kind in form.reads.items():
-        if (value := _at(body, path)) is not None:
+        if (value := at(body, path)) is not None:
             found.take(value, kind)
     return found, *found.texts()
 
@@ -313,29 +309,10 @@ def _of_data(body: Any) -> Finish:
     return Finish(State.COMPLETE, text=value if isinstance(value, str) else _as_json(value))
 
 
-_names: Final = cache(lambda path: tuple(path.split(".")))
-
-
-def _at(value: Any, path: str) -> Any:
-    """The value at a path; ``None`` if there is none."""
-    for name in _names(path):
-        if isinstance(value, dict):
-            value = value.get(name)
-        elif isinstance(value, _LISTS):
-            if not name.isdigit() or int(name) >= len(value):
-                return None
-            value = value[int(name)]
-        elif isinstance(value, Mapping):
-            value = value.get(name)
-        else:
-            return None
-    return value
-
-
 def _reason(body: Any, paths: tuple[str, ...]) -> str:
     """The first reason at ``paths``, as the wire or an SDK's enumeration has it."""
     for path in paths:
-        reason = _at(body, path)
+        reason = at(body, path)
         if isinstance(reason, str) and reason not in ("", "null"):  # DashScope has the second one until the end
             word = str(reason)
             return (word if "." not in word else word.rpartition(".")[2])[:100]
@@ -364,10 +341,10 @@ def state_in(event: Any) -> State | None:
 
     An answer without a text cannot be told from one with a text here.
     """
-    whole = _at(event, "response")
-    if as_text(_at(event, "type")) in ENDS and isinstance(whole, MAPPING):
+    whole = at(event, "response")
+    if as_text(at(event, "type")) in ENDS and isinstance(whole, MAPPING):
         return finish_of(whole).state
-    if _at(event, "choices.0.delta.refusal"):
+    if at(event, "choices.0.delta.refusal"):
         return State.DECLINED
     reason = _reason(event, _IN_EVENTS).lower()
     if not reason:
@@ -378,7 +355,7 @@ def state_in(event: Any) -> State | None:
 
 
 def _kind_of(event: Any) -> str:
-    return as_text(_at(event, "type")) or as_text(_at(event, "event_type"))
+    return as_text(at(event, "type")) or as_text(at(event, "event_type"))
 
 
 def promises_end(event: Any) -> bool | None:
@@ -390,9 +367,9 @@ def promises_end(event: Any) -> bool | None:
     kind = _kind_of(event)
     if kind in _ANSWERS["pings"]:
         return None
-    if _at(event, "choices") is not None:
-        return "object" in event or "finish_reason" in as_mapping(_at(event, "choices.0"))
-    return kind in _ANSWERS["starts"] or any(_at(event, path) is not None for path in _ANSWERS["promises"])
+    if at(event, "choices") is not None:
+        return "object" in event or "finish_reason" in as_mapping(at(event, "choices.0"))
+    return kind in _ANSWERS["starts"] or any(at(event, path) is not None for path in _ANSWERS["promises"])
 
 
 def is_last(event: Any) -> bool:

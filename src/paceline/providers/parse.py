@@ -21,6 +21,7 @@ BOM: Final = b"\xef\xbb\xbf"
 UNKNOWN: Final = "unknown"
 """The model of a request that names none."""
 NUMBER: Final = int, float
+LISTS: Final = list, tuple  # a union of types takes several times as long to check
 MAPPING: Final = dict, Mapping  # nearly always a dict, and the check of the other takes five times as long
 _PERIODS_S: Final[Mapping[str, float]] = table("messages")["seconds"]
 
@@ -243,6 +244,25 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if value is not None and isinstance(value, MAPPING) else {}
 
 
+_names: Final = lru_cache(maxsize=None)(lambda path: tuple(path.split(".")))  # paths of tables alone
+
+
+def at(value: Any, path: str) -> Any:
+    """The value at a path like ``choices.0.text`` in mappings and lists; ``None`` if there is none."""
+    for name in _names(path):
+        if isinstance(value, dict):
+            value = value.get(name)
+        elif isinstance(value, LISTS):
+            if not name.isdigit() or int(name) >= len(value):
+                return None
+            value = value[int(name)]
+        elif isinstance(value, Mapping):
+            value = value.get(name)
+        else:
+            return None
+    return value
+
+
 def as_text(value: Any) -> str:
     """``value`` when it is a text, digits for an integer, else nothing."""
     if isinstance(value, str):
@@ -378,9 +398,7 @@ def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _coded(row: Mapping[str, Any], payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """An object whose code says that there is an error, by a row of ``errors.toml``."""
-    holder = payload
-    for name in row.get("in", ()):
-        holder = as_mapping(holder.get(name))
+    holder = as_mapping(at(payload, row["at"])) if "at" in row else payload
     code, texts = holder.get(row["code"]), [holder.get(name) for name in row.get("messages", ())]
     if as_text(code) in _FIELDS["fine"]:
         return None
