@@ -6,7 +6,7 @@ boto3 is paced by :func:`paceline.instrument`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -57,7 +57,7 @@ class Bedrock(BaseProvider):
             return None
         arn = _ARN.fullmatch(match[1])
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
-        parts = [*_messages(body), *(body.get(key) for key in _OWN["texts"])]
+        parts = [body.get(key) for key in _OWN["texts"]]
         schemas = body.get("tools") or body.get("toolConfig")
         name = f"{region}/{model}"[:200] if region else model[:200]
         most = 0 if "embed" in model else _max_output_tokens(body)
@@ -109,29 +109,3 @@ def _model(model: str) -> tuple[float, int]:
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
     holders = (body, as_mapping(body.get("inferenceConfig")), as_mapping(body.get("textGenerationConfig")))
     return max(count(holder.get(name)) for holder in holders for name in _OWN["maximum"]) or None
-
-
-def _messages(body: Mapping[str, Any]) -> Iterator[Any]:
-    """The messages, with Converse's images, files and tool calls in the form that other APIs use."""
-    messages = body.get("messages")
-    for message in messages if isinstance(messages, list) else []:
-        content = as_mapping(message).get("content")
-        if isinstance(content, list):
-            yield {**message, "content": [part for block in content for part in _parts(block, nested=True)]}
-        else:
-            yield message
-
-
-def _parts(block: Any, *, nested: bool) -> Iterator[Any]:
-    fields = as_mapping(block)
-    result = as_mapping(fields.get("toolResult")).get("content")
-    media = next((kind for kind in ("image", "document", "video", "audio") if isinstance(fields.get(kind), dict)), None)
-    if media:
-        yield {"type": media}
-    elif isinstance(fields.get("toolUse"), dict):
-        yield {"type": "tool_use", "name": fields["toolUse"].get("name"), "input": fields["toolUse"].get("input")}
-    elif nested and isinstance(result, list):
-        for part in result:
-            yield from _parts(part, nested=False)
-    else:
-        yield block

@@ -80,9 +80,10 @@ def _part(node: dict[str, Any], stack: list[Any], texts: list[str], media: Media
     if constant:
         return constant
     tokens = PER_MESSAGE if "role" in node else 0
-    if kind == "tool_use":  # the arguments of a call are any JSON
-        texts.append(str(node.get("name")))
-        return tokens + _gather(node.get("input"), texts, media, keys=True)
+    called = node if kind == "tool_use" else node.get("toolUse")
+    if isinstance(called, dict):  # the arguments of a call are any JSON
+        texts.append(str(called.get("name")))
+        return tokens + _gather(called.get("input"), texts, media, keys=True)
     plain = kind == "text" and "data" in node  # a document that is plain text
     if not plain:
         stack.extend([value for key, value in node.items() if key not in _LABELS])
@@ -120,9 +121,9 @@ def _media(node: dict[str, Any], media: MediaTokens) -> int:
 
 
 def _blob(node: dict[str, Any], media: MediaTokens) -> int:
-    """The constant for Google's form of such a part, which has a MIME type in place of a kind."""
-    blob = next((node[key] for key in _PARTS["blobs"] if isinstance(node.get(key), dict)), None)
-    if blob is None:
-        return 0
-    mime = str(blob.get("mimeType") or blob.get("mime_type"))
-    return media.image if mime.startswith("image/") else media.audio if mime.startswith("audio/") else media.file
+    """The constant for a part in a field of its own; in Google's fields its MIME type says of which kind."""
+    for name, kind in _PARTS["blobs"].items():
+        if isinstance(blob := node.get(name), dict):
+            mime = str(blob.get("mimeType") or blob.get("mime_type")).partition("/")[0]
+            return int(getattr(media, kind or (mime if mime in ("image", "audio") else "file")))
+    return 0
