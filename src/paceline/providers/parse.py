@@ -35,7 +35,7 @@ def seconds_in(word: str) -> float | None:
 _SNAPSHOT = re.compile(r"(?:[-@]20\d\d-?[01]\d-?[0-3]\d|-(?:0[1-9]|1[0-2])[0-3]\d|-latest)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 _GO_DURATION = re.compile(r"(?:\d{1,15}(?:\.\d{1,15})?\s{0,2}(?:h|ms|m|us|µs|ns|seconds?|s)\s{0,2})+", re.ASCII)
-_TIMES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}([a-zµ]{1,12})", re.IGNORECASE)
+_TIMES = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}([a-zµ]{1,12}|毫秒|秒|分钟|小时|天)", re.IGNORECASE)
 HEADERS_MAX: Final = 1_000  # headers of one answer that are read
 
 

@@ -91,8 +91,6 @@ def _exceeded(
     for short, so_far, most in _SAYS["each"].findall(text):
         if int(so_far) >= int(most):
             return *_in_short(short), float(most), float(so_far)
-    if not text.isascii() and limit is None:
-        used, limit = _found("chinese_used", text), _found("chinese_limit", text)
     return unit, period_s, limit, used
 
 
@@ -130,7 +128,7 @@ def _quota(named: dict[str, str], text: str) -> tuple[str | None, float | None]:
     """Unit and period of the parts that name a quota."""
     short = named.get("short") or named.get("qps")
     short_unit, short_s = _in_short(short) if short else (None, None)
-    return _unit_in(named, text, short_unit), _period_in(named, text, short_s)
+    return _unit_in(named, text, short_unit), _period_in(named, short_s)
 
 
 def _unit_in(named: dict[str, str], text: str, short: str | None) -> str | None:
@@ -146,14 +144,11 @@ def _unit_in(named: dict[str, str], text: str, short: str | None) -> str | None:
     return next((unit for unit in (TOKENS, REQUESTS) if _SAYS[f"chinese_{unit}"].search(text)), None)
 
 
-def _period_in(named: dict[str, str], text: str, short_s: float | None) -> float | None:
+def _period_in(named: dict[str, str], short_s: float | None) -> float | None:
     period_s = period_of(named.get("count"), named["period"]) if "period" in named else short_s
     if "seconds" in named:
         period_s = parse.amount(named["seconds"])
-    if period_s is None and "every" in named:
-        period_s = parse.seconds_in(named["every"])
-    chinese = None if period_s or text.isascii() else _SAYS["chinese_period"].search(text)
-    return parse.seconds_in(chinese[1]) if chinese else period_s
+    return parse.seconds_in(named["every"]) if period_s is None and "every" in named else period_s
 
 
 def _in_short(letters: str) -> tuple[str, float]:
@@ -164,7 +159,7 @@ def _in_short(letters: str) -> tuple[str, float]:
 
 def _found(what: str, text: str) -> float | None:
     match = _SAYS[what].search(text)
-    return _amount(match[1]) if match else None
+    return _amount(match[match.lastindex or 0]) if match else None
 
 
 def _amount(digits: str | None) -> float | None:
@@ -174,10 +169,7 @@ def _amount(digits: str | None) -> float | None:
 def wait_in(text: str) -> float | None:
     """The wait that a message asks for, in seconds: "try again in 1m12s", "请在 30 秒后重试"."""
     match = _SAYS["wait"].search(text)
-    if match is not None:
-        return parse.duration_s(match[1])
-    chinese = None if text.isascii() else _SAYS["chinese_wait"].search(text)
-    return parse.wait(float(chinese[1]) * (parse.seconds_in(chinese[2]) or 0.0)) if chinese else None
+    return parse.duration_s(match[match.lastindex or 0]) if match else None
 
 
 def period_of(count: str | None, word: str) -> float | None:
