@@ -44,6 +44,18 @@ def test_the_variable_of_the_sdk_is_honoured_and_named(tmp_path):
     assert "a-secret" not in "\n".join(said)
 
 
+@pytest.mark.parametrize(("by", "sent"), [("variable", "gpt-5"), ("option", "openai/gpt-5")])
+def test_a_row_may_name_its_provider_where_nothing_else_does(tmp_path, by, sent):
+    with OddServer(answer) as server, OddServer(answer) as other:
+        environ = {"OPENAI_BASE_URL": server.base_url, "GROQ_BASE_URL": other.base_url, "GROQ_API_KEY": "k"}
+        given = {"base_url": server.base_url} if by == "option" else {}
+        lines = [chat("a", model="openai/gpt-5"), chat("b", model="groq/openai/gpt-oss-120b")]
+        code, report, _ = run(tmp_path, lines, environ, **given)
+        assert (code, report["ok"]) == (0, 2)
+        assert server.asked[0]["model"] == sent
+        assert [body["model"] for body in other.asked] == (["openai/gpt-oss-120b"] if by == "variable" else [])
+
+
 def test_the_option_holds_before_the_variable(tmp_path):
     with OddServer(answer) as server:
         environ = {"OPENAI_BASE_URL": "http://127.0.0.1:9"}

@@ -59,13 +59,18 @@ def provider_of(config: Config) -> str | None:
     return provider.name if provider else None
 
 
+def goes_anywhere(config: Config) -> bool:
+    """Whether no setting says where requests go, so that a model may begin with the name of its provider, as in ``groq/llama-4``."""
+    return not (provider_of(config) or config.base_url or config.group)
+
+
 def at_home(form: Form, config: Config) -> Form:
-    """``form`` with the provider whose API every request uses: as set, or by the beginning of its model, as in ``groq/llama-4``.
+    """``form`` with the provider whose API every request uses: as set, or by the beginning of its model.
 
     A server of your own may have models with such names, and so may a provider that is named: theirs stay as they are.
     """
     provider = provider_of(config)
-    found = prefixed(form.model) if form.model and not (provider or config.base_url or config.group) else None
+    found = prefixed(form.model) if form.model and goes_anywhere(config) else None
     return replace(form, provider=provider) if found is None else replace(form, provider=found[0].name, model=found[1])
 
 

@@ -29,6 +29,7 @@ from paceline.batch.address import (
     address_at,
     address_of,
     at_home,
+    goes_anywhere,
     placing,
     root_of,
 )
@@ -144,7 +145,8 @@ class Job:
             lines = Lines(file, of_rows=True, ready=False) if self.of_rows else as_lines(file, self.source, form)
             if lines.recognised:
                 view.say(lines.recognised)
-            given = Source(lines.file, form.provider, self.shard, lines.of_rows, strict=lines.ready or self.strict)
+            strict, anywhere = lines.ready or self.strict, not form.provider and goes_anywhere(self.config)
+            given = Source(lines.file, form.provider, self.shard, lines.of_rows, strict, anywhere)
             with lines.file:
                 rows = partial(identified, file, self.source, form, lines, self.shard)
                 if table is not None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 
 from paceline.core.results import PacelineError, SettingsError
 from paceline.providers.base import Provider
-from paceline.providers.registry import provider_named
+from paceline.providers.registry import prefixed, provider_named
 
 FORM = 'write {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}'
 """What a line has to be."""
@@ -160,24 +160,30 @@ _NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
 """A path of Gemini, or an older one of Azure; its model holds, and not the model of the body."""
 
 
-def read_request(line: int, raw: bytes | None, provider: str | None = None) -> RunRequest:
+def read_request(line: int, raw: bytes | None, provider: str | None = None, *, anywhere: bool = False) -> RunRequest:
     """Read one line.
 
     Args:
         line: Its number, from 1.
         raw: The line; ``None`` when it was too long to read.
         provider: The provider whose API every line uses; by the line's format when not given.
+        anywhere: Whether a model may begin with the name of its provider, because nothing else says where a line goes.
 
     Raises:
         BadLineError: The line is not a valid request.
     """
     if raw is None:
         raise BadLineError(f"longer than {LINE_MAX // 2**20} MB")
-    return request_of(line, decode(raw), provider)
+    return request_of(line, decode(raw), provider, anywhere=anywhere)
 
 
-def request_of(line: int, value: Mapping[str, Any], provider: str | None = None, *, unit: str = "line") -> RunRequest:
-    """The request in the fields of a line; see :func:`read_request`."""
+def request_of(
+    line: int, value: Mapping[str, Any], provider: str | None = None, *, unit: str = "line", anywhere: bool = False
+) -> RunRequest:
+    """The request in the fields of a line; see :func:`read_request`.
+
+    ``anywhere``: whether a model may begin with the name of its provider (``groq/llama-4``), because nothing else says where it goes.
+    """
     if "params" in value and "body" not in value:
         path, body, name = MESSAGES, value["params"], "params"
     else:
@@ -190,6 +196,9 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None,
         raise BadLineError(f"{name} is missing or not a JSON object")
     dialect = provider_named(provider or format_of)
     model = body.get("model")
+    if anywhere and isinstance(model, str) and (found := prefixed(model)) is not None:
+        dialect, model = found
+        body = body | {"model": model}
     if _NAMES_MODEL.search(path) and (call := dialect.describe(path, body)) is not None:
         model = call.model
     if not isinstance(model, str) or not model:
@@ -291,6 +300,7 @@ class Source:
         shard: The part of the input.
         of_rows: Whether each line was made of a row, and has an id that no other one has.
         strict: Whether one line that cannot be sent stops all. Otherwise it is the error of its row.
+        anywhere: Whether models may begin with the names of their providers: neither a provider nor a server is set.
     """
 
     file: BinaryIO
@@ -298,6 +308,7 @@ class Source:
     shard: Shard = WHOLE
     of_rows: bool = False
     strict: bool = True
+    anywhere: bool = False
 
     @property
     def unit(self) -> str:
@@ -316,8 +327,8 @@ class Source:
     def read(self, line: int, raw: bytes | None) -> RunRequest:
         """The request in a line; see :func:`read_request`."""
         if raw is None or not self.of_rows:
-            return read_request(line, raw, self.provider)
+            return read_request(line, raw, self.provider, anywhere=self.anywhere)
         value = decode(raw)
         if INVALID in value:
             raise BadLineError(value[INVALID])
-        return request_of(line, value, self.provider, unit=self.unit)
+        return request_of(line, value, self.provider, unit=self.unit, anywhere=self.anywhere)

@@ -358,7 +358,7 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     """
     from dataclasses import replace
 
-    from paceline.batch.address import at_home, placing
+    from paceline.batch.address import at_home, goes_anywhere, placing
     from paceline.batch.forms import as_lines
     from paceline.batch.requests import BadLineError, Source
     from paceline.limiter.limiter import Limiter
@@ -369,7 +369,8 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     form = at_home(form, config)
     with source.open("rb") as file:
         lines = as_lines(file, str(source), form)
-        given = Source(lines.file, form.provider, of_rows=lines.of_rows, strict=lines.ready)
+        anywhere = not form.provider and goes_anywhere(config)
+        given = Source(lines.file, form.provider, of_rows=lines.of_rows, strict=lines.ready, anywhere=anywhere)
         with lines.file:
             for line, raw in given.lines():
                 try:
