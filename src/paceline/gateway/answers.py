@@ -121,4 +121,4 @@ def _failed(reply: ClientReply, body: bytes, *, stream: bool) -> bool:
         return False
     if len(body) > _END and isinstance(splitter, ServerSent | JsonLines):
         body = body[-_END:].partition(b"\n")[2]
-    return any(event.kind is StreamEventKind.ERROR for event in splitter.feed(body + b"\n\n"))
+    return any(not isinstance(event, StreamEventKind) for event in splitter.feed(body + b"\n\n"))

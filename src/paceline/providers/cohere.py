@@ -13,7 +13,7 @@ from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, INPUTS, CostRule
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
-from paceline.providers.parse import as_mapping, count
+from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import Found, JsonReader
 
@@ -82,9 +82,5 @@ def _images(body: Mapping[str, Any]) -> int:
     """The images that a request embeds: in ``images``, or an input with one among its parts."""
     images, inputs = body.get("images"), body.get("inputs")
     parts = [as_mapping(one).get("content") for one in inputs] if isinstance(inputs, list) else []
-    with_image = [one for one in parts if isinstance(one, list) and any(map(_is_image, one))]
-    return (len(images) if isinstance(images, list) else 0) + len(with_image)
-
-
-def _is_image(part: Any) -> bool:
-    return as_mapping(part).get("type") == "image_url"
+    kinds = [{as_text(as_mapping(part).get("type")) for part in one} for one in parts if isinstance(one, list)]
+    return (len(images) if isinstance(images, list) else 0) + sum("image_url" in one for one in kinds)

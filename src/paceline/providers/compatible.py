@@ -264,14 +264,10 @@ class Ollama(Compatible):
         return super().usage(payload) or own
 
 
-def _refusal(kind: str, **said: Any) -> Refusal:
-    return Refusal(RefusalKind(kind), **said)
-
-
 ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "costs": lambda row: CostRule(**row),
     "documented": lambda row: Documented(**row),
-    "codes": lambda rows: {code: _refusal(**row) for code, row in rows.items()},
+    "codes": lambda rows: {code: Refusal(**row | {"kind": RefusalKind(row["kind"])}) for code, row in rows.items()},
     "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
     **dict.fromkeys(
         ("modes", "reads", "counts", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -22,22 +21,12 @@ class StreamEventKind(Enum):
     START = "start"
     """An answer begins; nothing of it is here."""
     CONTENT = "content"
-    ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
-    """An event; ``error`` is the error in it."""
+StreamEvent = StreamEventKind | Mapping[str, Any]
+"""What an event is; if it is an error, the error."""
 
-    kind: StreamEventKind
-    error: Mapping[str, Any] = field(default_factory=dict)
-
-
-_IDLE, _START, _CONTENT = (
-    StreamEvent(StreamEventKind.IDLE),
-    StreamEvent(StreamEventKind.START),
-    StreamEvent(StreamEventKind.CONTENT),
-)
+_IDLE, _START, _CONTENT = StreamEventKind
 _PINGS: Final = frozenset(table("answers")["pings"])
 _STARTS: Final = frozenset(table("answers")["starts"])
 
@@ -56,7 +45,7 @@ def event_of(name: str, value: Any, *, sound: bool = False) -> StreamEvent:
         return _IDLE
     error = None if sound else value if kind == "error" and not value.get("error") else error_in(value)
     if error is not None:
-        return StreamEvent(StreamEventKind.ERROR, error)
+        return error
     if kind in _STARTS or _only_opens(kind, value):
         return _START
     choices = value.get("choices")
@@ -152,9 +141,7 @@ class Frames(Splitter):
                 value, name = as_mapping(decode(payload)), headers.get(":event-type", "")
                 fails = headers.get(":exception-type") or headers.get(":error-code")
                 if fails:
-                    yield StreamEvent(
-                        StreamEventKind.ERROR, {**value, "__type": fails, "message": value.get("message", "")}
-                    )
+                    yield {**value, "__type": fails, "message": value.get("message", "")}
                 else:
                     yield event_of("", unpacked(value)) if name == "chunk" else event_of(name, value)
         except ValueError:

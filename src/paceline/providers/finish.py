@@ -110,7 +110,7 @@ class _Kind(Enum):
     DATA = "data"  # an image or a sound, which is an answer without a text
 
 
-_SAID, _THOUGHT, _WORDS_OF, _CALL, _DATA = _Kind
+_SAID, _THOUGHT, _WORDS, _CALL, _DATA = _Kind
 
 
 def _kinds(names: Mapping[str, list[str]]) -> dict[str, _Kind]:
@@ -158,25 +158,17 @@ _FIRST: Final = frozenset(path.partition(".")[0] for form in FORMS for path in f
 class _Read:
     """What was found in an answer, in the order of its fields."""
 
-    text: list[str] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    calls: list[dict[str, Any]] = field(default_factory=list)
-    data: list[Any] = field(default_factory=list)
+    of: dict[_Kind, list[Any]] = field(default_factory=lambda: {kind: [] for kind in _Kind})
 
     def take(self, value: Any, kind: _Kind) -> None:
         """Sort what ``value`` contains."""
-        if kind is _SAID and isinstance(value, str):
-            self.text.append(value)
-        elif isinstance(value, LISTS):
+        if isinstance(value, LISTS):
             for one in value:
                 self.take(one, kind)
         elif kind is _CALL:
             self._call(value)
-        elif kind is _DATA:
-            self.data.append(value)
-        elif isinstance(value, str):
-            (self.thoughts if kind is _THOUGHT else self.words).append(value)
+        elif kind is _DATA or isinstance(value, str):
+            self.of[kind].append(value)
         elif isinstance(value, MAPPING):
             self._part(value, kind)
 
@@ -205,14 +197,14 @@ class _Read:
                 arguments = json.loads(arguments)
         name = as_text(call.get("name")) or as_text(call.get("type"))
         if call.get("name") or name in _ANSWERS["unnamed_calls"]:
-            self.calls.append({"name": name, "arguments": arguments})
+            self.of[_CALL].append({"name": name, "arguments": arguments})
 
     def texts(self) -> tuple[str, str]:
         """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags.
 
         The first tag is missing where it ends the prompt (the templates of Qwen3 Thinking and DeepSeek R1; their model cards, 2026).
         """
-        text, thoughts = "".join(self.text), "".join(self.thoughts)
+        text, thoughts = "".join(self.of[_SAID]), "".join(self.of[_THOUGHT])
         start = text.lstrip()
         inside, end, rest = start.removeprefix("<think>").partition("</think>")
         if start.startswith("<think>") or (end and rest.startswith("\n") and "<think>" not in inside):
@@ -247,12 +239,12 @@ def finish_of(body: Any) -> Finish:
         return _of_data(body)
     found, text, thoughts = _read(body, form)
     state, reason = _state(body, form, found, text)
-    words = "".join(found.words) or next(
+    words = "".join(found.of[_WORDS]) or next(
         (said for path in _ANSWERS["said_of_it"] if (said := as_text(at(body, path)))), ""
     )
-    if not text and found.data:
-        text = _as_json(found.data)
-    return Finish(state, reason, text, thoughts, tuple(found.calls), words)
+    if not text and found.of[_DATA]:
+        text = _as_json(found.of[_DATA])
+    return Finish(state, reason, text, thoughts, tuple(found.of[_CALL]), words)
 
 
 def _as_json(value: Any) -> str:
@@ -288,11 +280,11 @@ def _state(body: Any, form: AnswerForm, found: _Read, text: str) -> tuple[State,
     state = STATES.get(reason.lower())
     if state is not None:
         return state, reason
-    if found.words:
+    if found.of[_WORDS]:
         return State.DECLINED, reason
-    if found.calls:
+    if found.of[_CALL]:
         return State.TOOL_CALL, reason
-    if text.strip() or found.data or not form.generates:
+    if text.strip() or found.of[_DATA] or not form.generates:
         return State.COMPLETE, reason
     return State.BLOCKED if _BLOCKS[0] in form.why and _reason(body, _BLOCKS) else State.EMPTY, reason
 

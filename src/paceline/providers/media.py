@@ -128,9 +128,8 @@ def seconds_of(data: memoryview) -> float:
         seconds = reader(head, data)
     except (IndexError, ZeroDivisionError):
         seconds = 0.0
-    return (
-        seconds if 0 < seconds <= len(data) else len(data) / BYTES_PER_S
-    )  # no recording has less than a byte a second
+    # No recording has less than a byte a second.
+    return seconds if 0 < seconds <= len(data) else len(data) / BYTES_PER_S
 
 
 def _wav_s(head: bytes, data: memoryview) -> float:

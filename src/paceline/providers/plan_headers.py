@@ -169,9 +169,8 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
     found: dict[str, PlanReading] = {}
     for reading, _ in _windows(groups, headers, now_s):
         before = found.get(reading.window)
-        if before is None or (before.used or 0.0) < (
-            reading.used or 0.0
-        ):  # lengths that are not stated: the fuller one
+        # Of two windows whose lengths are not stated, the fuller one.
+        if before is None or (before.used or 0.0) < (reading.used or 0.0):
             found[reading.window] = reading
     if claimed := _claim(over_all := groups.get(_OVER_ALL, {})):
         found[claimed] = _of_claim(found.get(claimed), claimed, over_all, headers, now_s)

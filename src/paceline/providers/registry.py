@@ -213,11 +213,6 @@ def base_of(name: str) -> str:
     return _canonical(name).partition("@")[0]
 
 
-def with_account(provider: Provider, account: str) -> Provider:
-    """``provider`` with quotas of its own, under the name ``provider@account``."""
-    return under_name(provider, f"{base_of(provider.name)}@{account}")
-
-
 def under_name(provider: Provider, name: str) -> Provider:
     """The dialect of ``provider`` under another name, which has quotas of its own."""
     other: Any = copy(provider)
@@ -326,9 +321,10 @@ def _plug_in() -> None:
 
 @facts.cached
 def _load(name: str) -> Provider:
-    base, at, account = name.partition("@")
+    base, at, _ = name.partition("@")
     if at:
-        return with_account(provider_named(base), account)
+        provider = provider_named(base)
+        return under_name(provider, base_of(provider.name) + name.removeprefix(base))
     entry = PROVIDERS.get(name)
     if entry is None:
         from paceline.providers.generic import Generic

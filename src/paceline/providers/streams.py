@@ -92,9 +92,8 @@ class JsonReader(_Reader):
             ends = (self._tail[-_END:], self._head)
             _, before, end = bytes(self._head + self._tail)[-_END:].rstrip().rpartition(b"\n")
             line = decode(end)  # of an object a line
-            if (
-                line is None
-            ):  # it is longer than what is kept: the fields behind its last list (Ollama's context of all tokens)
+            # A line that is longer than what is kept: the fields behind its last list (Ollama's context of all tokens).
+            if line is None:
                 line = decode(b"{" + end.rpartition(b"],")[2])
             last = self._usage_of(line) if isinstance(line, Mapping) else None
             self.state = state_in(line) if isinstance(line, Mapping) else None

@@ -13,6 +13,7 @@ from paceline.core.hints import did_you_mean
 from paceline.core.quota import KNOWN_UNITS, Quota, parse_quotas
 from paceline.core.results import SettingsError, Source, SourceKind, warn
 from paceline.facts.lives import Life, newer_row
+from paceline.providers.naming import plain
 from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
@@ -104,7 +105,7 @@ def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -
         warn(f"{provider}/{matched}: {remark}")
     about = _is_about(provider, model, row, matched)
     confidence = row["confidence"] if stated == asked and (about or model == DEFAULT) else ASSUMED
-    sure = named and about and row["confidence"] != ASSUMED and stated in _equals(table, asked)
+    sure = named and about and row["confidence"] != ASSUMED and stated in _rungs(table, asked)[0]
     kind = SourceKind.PUBLISHED if sure else SourceKind.ASSUMED
     sources = dict.fromkeys(parse_quotas(row[stated]), _source(kind, row, stated))
     if matched != DEFAULT and not row.get("complete"):
@@ -249,11 +250,6 @@ def misspelt(provider: str, model: str) -> str:
     return did_you_mean(model, [name for name in known if "*" not in name], cutoff=0.75)  # as for a provider's name
 
 
-def plain(name: str) -> str:
-    """``name`` without punctuation, in lower case: for the comparison of spellings."""
-    return "".join(filter(str.isalnum, name)).lower()
-
-
 @facts.cached
 def _table(provider: str) -> dict[str, Any]:
     return facts.heads()[provider] | {"limits": facts.rows(provider, facts.LIMITS)}
@@ -302,16 +298,12 @@ def _matches(names: tuple[str, ...], pattern: str) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for name in names)
 
 
-def _equals(table: dict[str, Any], tier: str) -> list[str]:
-    """``tier`` and its other names."""
-    return next(rung for ladder in table["ladders"] for rung in ladder if tier in rung)
+def _rungs(table: dict[str, Any], tier: str) -> list[list[str]]:
+    """The rung of ``tier``, which has its other names, and the lower ones of its ladder."""
+    ladders = (ladder[height::-1] for ladder in table["ladders"] for height, rung in enumerate(ladder) if tier in rung)
+    return next(ladders, [[tier]])
 
 
 def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:
     """``tier``, then its equals, then the lower tiers of its ladder."""
-    for ladder in table["ladders"]:
-        for height, rung in enumerate(ladder):
-            if tier in rung:
-                equals = [name for name in rung if name != tier]
-                return [tier, *equals, *(name for below in reversed(ladder[:height]) for name in below)]
-    return [tier]
+    return list(dict.fromkeys((tier, *(name for rung in _rungs(table, tier) for name in rung))))

@@ -111,9 +111,8 @@ def _several(text: str) -> tuple[Reading, ...]:
 def _named(text: str) -> dict[str, str]:
     """The parts that name a quota."""
     named: dict[str, str] = {}
-    several = (
-        len({short[0].lower() for short in _SAYS["short"].findall(text)}) > 1
-    )  # "600 RPM and 180000 TPM" names none
+    # "600 RPM and 180000 TPM" names none.
+    several = len({short[0].lower() for short in _SAYS["short"].findall(text)}) > 1
     for pattern in _QUOTAS:
         match = pattern.search(text)
         for name, words in match.groupdict().items() if match else ():

@@ -186,8 +186,9 @@ class Beginning:
                 piece = bytes(self.body)
             if self._splitter is not None:
                 self._read(self._splitter, piece)
-        if first and self._status < 300 and self._splitter is None and _is_binary(piece):
-            self.accept()  # a sound, a picture, or an encoding that is not known
+        may_be_binary = first and self._status < 300 and self._splitter is None and not piece.startswith(b"<")
+        if may_be_binary and _BINARY.search(piece, 0, 64):  # a sound, a picture, or an encoding that is not known
+            self.accept()
         self._enough = self._enough or self._is_long()
         return self._enough
 
@@ -234,8 +235,8 @@ class Beginning:
 
     def _read(self, splitter: Splitter, piece: bytes) -> None:
         for event in splitter.feed(piece):
-            if event.kind in (StreamEventKind.CONTENT, StreamEventKind.ERROR):
-                self._error = event.error if event.kind is StreamEventKind.ERROR else None
+            if event not in (StreamEventKind.IDLE, StreamEventKind.START):
+                self._error = event if isinstance(event, Mapping) else None
                 self._enough = True
                 return
 
@@ -265,7 +266,7 @@ class Beginning:
         payload = self.payload
         if payload is None and len(body) <= HELD_MAX:
             payload = decode(body.removeprefix(BOM))
-        elif payload is None and _is_json(body) and (not self._ended or _is_closed(body)):
+        elif payload is None and _is_json(body) and (not self._ended or body[-64:].rstrip().endswith((b"}", b"]"))):
             return Judged(Verdict.RESULT, self._status)  # too long for an error, and whole
         if payload is None or isinstance(payload, str | int | float):
             return self._text(body, kind)
@@ -304,15 +305,7 @@ def _is_json(body: bytearray) -> bool:
     return body[:64].removeprefix(BOM).lstrip().startswith((b"{", b"["))
 
 
-def _is_closed(body: bytearray) -> bool:
-    return body[-64:].rstrip().endswith((b"}", b"]"))
-
-
 _BINARY: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # in a terminal, a text may have an escape
-
-
-def _is_binary(start: bytes) -> bool:
-    return not start.startswith(b"<") and _BINARY.search(start, 0, 64) is not None
 
 
 def _form(body: bytearray) -> str:
