@@ -12,7 +12,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
-from paceline.providers.forms import dialect, endpoint_of, pool_in
+from paceline.providers.forms import dialect, endpoint_of, is_long, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
@@ -24,10 +24,6 @@ _OWN: Final = dialect("anthropic")
 # 1 500 to 3 000 tokens. Audio: assumption.
 MEDIA: Final = MediaTokens(image=1_600, small_image=1_600, audio=600, file=6_000)
 
-# Input beyond 200 000 tokens has limits of its own with the beta of 2025-08 (https://docs.anthropic.com/en/api/rate-limits,
-# 2025-09); later models have one limit for any length. The input is an estimate, which may be too low by a fifth.
-_LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
-_LONG_CONTEXT_TOKENS: Final = 0.8 * 200_000
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
 _BESIDE: Final = frozenset({"compaction", "advisor_message"})
@@ -63,7 +59,7 @@ class Anthropic(BaseProvider):
         most = parse.stated(body.get("max_tokens"), body.get("max_completion_tokens")) or None
         tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
         mode = "fast" if body.get("speed") == "fast" else ""
-        if tokens > _LONG_CONTEXT_TOKENS and _LONG_CONTEXT.fullmatch(alias):
+        if is_long("anthropic", alias, tokens):
             mode = "long_context"
         stream, tier = body.get("stream") is True, "fast" if mode == "fast" else ""
         others, beside = others_of(body, model)

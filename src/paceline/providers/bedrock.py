@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -20,7 +18,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import BaseProvider, token_cost
-from paceline.providers.forms import dialect
+from paceline.providers.forms import about, dialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
@@ -36,9 +34,8 @@ class Bedrock(BaseProvider):
     """The Bedrock runtime. A pool is a model or profile as requests name it, in ``region`` where the host names one."""
 
     media = MEDIA
-    holds_cached = (
-        True  # all input is held; what was read from the cache is given back at the end (its documentation, 2026-10)
-    )
+    # All input is held; what was read from the cache is given back at the end (its documentation, 2026-10).
+    holds_cached = True
     region = ""
 
     def at_host(self, host: str) -> Bedrock:
@@ -66,11 +63,12 @@ class Bedrock(BaseProvider):
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:  # noqa: ARG002
         """All input and the most output, the model's maximum where the request sets none; the burndown comes later."""
         asked = call.max_output_tokens
-        return token_cost(input_tokens, _model(call.model)[1] if asked is None else asked)
+        return token_cost(input_tokens, about("bedrock", "models", call.model)[1] if asked is None else asked)
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """The input without cache reads, and output times the burndown rate. It may be more than was held."""
-        return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, _model(call.model)[0])
+        weight, _ = about("bedrock", "models", call.model)
+        return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, weight)
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON body, or for the frames of an event stream."""
@@ -98,12 +96,6 @@ class Bedrock(BaseProvider):
         """A throttling that counts requests says so in the words that are a status elsewhere."""
         requests = refusal.kind is RefusalKind.RATE and "too many requests" in text[:1_000].lower()
         return replace(refusal, unit=REQUESTS) if requests and refusal.unit is None else refusal
-
-
-@lru_cache(maxsize=1_024)
-def _model(model: str) -> tuple[float, int]:
-    """A model's burndown rate of output, and its maximum of output tokens."""
-    return next((weight, most) for pattern, weight, most in _OWN["models"] if fnmatchcase(model, pattern))
 
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:

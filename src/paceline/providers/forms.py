@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,19 @@ def endpoint_of(api: str, path: str) -> str | None:
     return next((name for end, name in dialect(api)["endpoints"].items() if clean.endswith(end)), None)
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=4_096)
+def about(api: str, field: str, model: str) -> list[Any]:
+    """What a list of an API says of a model: what follows the first pattern that matches its name; empty for nothing."""
+    return next((said for pattern, *said in dialect(api)[field] if fnmatchcase(model, pattern)), [])
+
+
 def pool_in(api: str, alias: str) -> str:
     """The pool that a model shares with others, by its alias; the alias itself if it shares none."""
-    return next((pool for pattern, pool in dialect(api)["pools"] if fnmatchcase(alias, pattern)), alias)
+    [pool] = about(api, "pools", alias) or [alias]
+    return str(pool)
+
+
+def is_long(api: str, model: str, input_tokens: int) -> bool:
+    """Whether a request of the model has limits of its own by its length, which is an estimate: it may be too low by a fifth."""
+    [most] = about(api, "long", model) or [inf]
+    return input_tokens > 0.8 * most

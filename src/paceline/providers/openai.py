@@ -13,7 +13,7 @@ from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.finish import ENDS
-from paceline.providers.forms import dialect, endpoint_of, pool_in
+from paceline.providers.forms import about, dialect, endpoint_of, is_long, pool_in
 from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
@@ -38,12 +38,6 @@ half a second for a character, seven times as slow as speech."""
 # Audio: assumption, a minute at 10 tokens a second. Files: assumption, three pages of 1 500 tokens.
 MEDIA: Final = MediaTokens(image=765, small_image=85, audio=600, file=4_500)
 
-# Requests with more input than this are limited apart from the others of the model (2025 for gpt-4.1, 2026-09). The
-# input is an estimate, which may be too low by a fifth.
-_LONG_CONTEXT: Final = (("gpt-4.1", 0.8 * 128_000), ("", 0.8 * 272_000))
-
-_LATE, _LATE_CACHE_S = re.compile(r"(?:ft:)?gpt-(?:5\.[6-9]|[6-9]|[1-9]\d)"), 1_800.0
-
 _MODE = re.compile(r"-(?:long-context|ultrafast|priority|flex|batch)$")  # at the end of a limit's name
 _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
@@ -64,9 +58,8 @@ class OpenAIDialect(BaseProvider):
     media = MEDIA
     units = frozenset({IMAGES, AUDIO_SECONDS})
     events = (*BaseProvider.events, EVENT.encode())
-    asks_usage = (
-        True  # ``stream_options`` (WEAK: checked for OpenAI; a host that refuses it gets the request without it)
-    )
+    # By ``stream_options`` (WEAK: checked for OpenAI; a host that refuses it gets the request without it).
+    asks_usage = True
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
@@ -148,11 +141,12 @@ class OpenAI(OpenAIDialect):
             return None
         if body.get("service_tier") == "ultrafast":
             return replace(call, mode="ultrafast")
-        return replace(call, mode="long_context") if _is_long(call) else call
+        return replace(call, mode="long_context") if is_long("openai", call.model, call.input_tokens) else call
 
     def keeps_s(self, model: str) -> float:
-        """Half an hour at least from GPT-5.6 on (OpenAI's announcement of 2026-06-27, by ai-cost-estimator.com), else five minutes."""
-        return _LATE_CACHE_S if _LATE.match(model) else self.cache_s
+        """Half an hour at least from GPT-5.6 on, else five minutes."""
+        [kept_s] = about("openai", "keeps", model.removeprefix("ft:")) or [self.cache_s]
+        return float(kept_s)
 
     def pool(self, model: str) -> str:
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
@@ -200,7 +194,3 @@ def _recording(payload: Mapping[str, Any]) -> Usage | None:
     counted = found.get("seconds") if found.get("type") == "duration" else None
     audio_s = parse.seconds(counted or ("text" in payload and payload.get("duration")))
     return Usage(audio_s=audio_s) if audio_s else None
-
-
-def _is_long(call: Call) -> bool:
-    return call.input_tokens > next(most for prefix, most in _LONG_CONTEXT if call.model.startswith(prefix))
