@@ -46,4 +46,4 @@ def pool_in(api: str, alias: str) -> str:
 def is_long(api: str, model: str, input_tokens: int) -> bool:
     """Whether a request of the model has limits of its own by its length, which is an estimate: it may be too low by a fifth."""
     [most] = about(api, "long", model) or [inf]
-    return input_tokens > 0.8 * most
+    return input_tokens > 0.8 * float(most)
