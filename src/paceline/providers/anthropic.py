@@ -83,19 +83,12 @@ class Anthropic(BaseProvider):
         The tokens of compactions and advisors are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
         """
         found = parse.usage_of(payload)
-        parts = _counted(found)
-        names = _OWN["counts"]
-        cached, written, fresh, output = (
-            sum(parse.first_count(one, names[part]) for one in parts)
-            for part in ("cached", "written", "input", "output")
-        )
-        told = any(name in one for one in parts for name in names["output"])
-        usage = parse.make_usage(fresh + cached + written, output if told else None, cached, written)
+        usage = parse.usage_by(_OWN["counts"], *_counted(found))
         if usage is None:
             return None
         hour = count(as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
         tier = parse.as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
-        return replace(usage, hour_write_tokens=min(hour, written), tier=tier)
+        return replace(usage, hour_write_tokens=min(hour, usage.cache_write_tokens), tier=tier)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again.

@@ -77,13 +77,8 @@ class Bedrock(BaseProvider):
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
         found = as_mapping(payload.get(_METRICS)) or parse.usage_of(payload)
-        names = _OWN["counts"]
-        cached, written, fresh = (parse.first_count(found, names[part]) for part in ("cached", "written", "input"))
-        output = parse.output_in(found, names["output"])
         results = payload.get("results")  # Titan counts each of its results
-        if not output and isinstance(results, list):
-            output = sum(count(as_mapping(result).get("tokenCount")) for result in results) or None
-        return parse.make_usage(fresh + cached + written, output, cached, written)
+        return parse.usage_by(_OWN["counts"], found, *map(as_mapping, results if isinstance(results, list) else ()))
 
     def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:
         if kind == "metadata":

@@ -65,10 +65,7 @@ class Cohere(OpenAIDialect):
         holders = (payload, as_mapping(payload.get("response")), as_mapping(payload.get("delta")))
         found = next((h[key] for h in holders for key in ("usage", "meta") if isinstance(h.get(key), Mapping)), payload)
         for name in ("billed_units", "tokens"):
-            units = as_mapping(found.get(name))
-            output = parse.output_in(units, ("output_tokens",))
-            usage = parse.make_usage(count(units.get("input_tokens")), output, 0, 0)
-            if usage is not None:
+            if usage := parse.usage_by(_OWN["counts"], as_mapping(found.get(name))):
                 return usage
         return super().usage(payload)
 

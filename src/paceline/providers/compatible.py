@@ -259,9 +259,7 @@ class Ollama(Compatible):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """OpenAI's form, or Ollama's own (its docs/api.md, 2026)."""
-        output = parse.output_in(payload, ("eval_count",))
-        own = parse.make_usage(count(payload.get("prompt_eval_count")), output, 0, 0)
-        return super().usage(payload) or own
+        return super().usage(payload) or parse.usage_by(dialect("ollama")["own_counts"], payload)
 
 
 ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {

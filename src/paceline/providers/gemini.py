@@ -96,19 +96,10 @@ class Gemini(OpenAIDialect):
         holder = as_mapping(payload.get("interaction")) or payload
         named = payload.get("usageMetadata") or payload.get("usage_metadata") or holder.get("usage")
         found = as_mapping(named) or payload
-        names = _OWN["counts"]
-        prompt, tools, answer, thoughts, cached = (
-            parse.first_count(found, names[part]) for part in ("prompt", "tools", "answer", "thoughts", "cached")
-        )
         audio, audio_output = (
-            _audio_of(next(filter(None, map(found.get, names[part])), None)) for part in ("details", "output_details")
+            _audio_of(next(filter(None, map(found.get, _OWN["audio"][part])), None)) for part in ("input", "output")
         )
-        total = parse.first_count(found, names["total"])
-        told = parse.output_in(found, names["answer"] + names["thoughts"], total, prompt + tools)
-        output = None if told is None else answer + thoughts or told
-        usage = parse.make_usage(
-            prompt + tools, output, cached, 0, audio_tokens=audio, audio_output_tokens=audio_output
-        )
+        usage = parse.usage_by(_OWN["counts"], found, audio_tokens=audio, audio_output_tokens=audio_output)
         return usage or super().usage(payload)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002

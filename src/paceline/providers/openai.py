@@ -95,13 +95,10 @@ class OpenAIDialect(BaseProvider):
         found = parse.usage_of(payload)
         inputs = _details(found, "prompt_tokens_details", "input_tokens_details", "input_token_details")
         outputs = _details(found, "completion_tokens_details", "output_tokens_details", "output_token_details")
-        total, input_tokens = found.get("total_tokens"), parse.first_count(found, ("prompt_tokens", "input_tokens"))
-        output_tokens = parse.output_in(found, ("completion_tokens", "output_tokens"), total, input_tokens)
-        return parse.make_usage(
-            input_tokens or (0 if output_tokens else count(total)),  # alone: embeddings of Voyage and others
-            output_tokens,
-            count(inputs.get("cached_tokens")),
-            count(inputs.get("cache_write_tokens")),
+        return parse.usage_by(
+            _OWN["counts"],
+            found,
+            inputs,
             audio_tokens=count(inputs.get("audio_tokens")),
             audio_output_tokens=count(outputs.get("audio_tokens")),
             tier=parse.tier_of(payload),

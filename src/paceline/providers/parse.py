@@ -223,7 +223,10 @@ def count(value: Any) -> int:
 
 def first_count(found: Mapping[str, Any], names: Iterable[str]) -> int:
     """The first count under one of ``names``; 0 for none."""
-    return next(filter(None, map(count, map(found.get, names))), 0)
+    for name in names:
+        if (value := found.get(name)) and (amount := count(value)):
+            return amount
+    return 0
 
 
 def seconds(value: Any) -> float:
@@ -333,27 +336,34 @@ STATED_USD_MAX: Final = 10_000.0
 """No request costs more."""
 
 
-def output_in(found: Mapping[str, Any], names: Iterable[str], total: Any = None, input_tokens: int = 0) -> int | None:
-    """The output under the first of ``names`` with a count, else what a ``total`` leaves; ``None`` if an answer reports neither.
+Counts = Mapping[str, list[list[str]]]
+"""Where a usage has its counts: the input, the output, the parts of the input, and the sum of both."""
 
-    An answer may leave out what is 0, and then has a total, as in Google's JSON.
+
+def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage | None:
+    """The usage in objects, with ``further`` fields; ``None`` when there is none.
+
+    Of each list of names the first one with a count is taken, and the lists and the objects are added up. An answer may leave out what is 0,
+    and then has a total, as in Google's JSON; a total alone is the input, as of embeddings. An output that is not reported is partial.
     """
-    stated = [found[name] for name in names if isinstance(found.get(name), NUMBER)]
-    if stated:
-        return next(filter(None, map(count, stated)), 0)
-    return count(total) - input_tokens if input_tokens and count(total) >= input_tokens else None
-
-
-def make_usage(
-    input_tokens: int, output_tokens: int | None, cached_tokens: int, cache_write_tokens: int, **further: Any
-) -> Usage | None:
-    """Usage whose parts do not exceed the input, with ``further`` fields; ``None`` when there is none. An output of ``None`` is not reported."""
+    found = {"cached": 0, "written": 0, "total": 0}
+    for what, lists in counts.items():
+        amount = 0
+        for names in lists:
+            for one in parts:
+                amount += first_count(one, names)
+        found[what] = amount
+    input_tokens, output_tokens, total = found["input"], found["output"], found["total"]
+    told = output_tokens or any(
+        isinstance(one.get(name), NUMBER) for one in parts for names in counts["output"] for name in names
+    )
+    if not told and 0 < input_tokens <= total:
+        told, output_tokens = True, total - input_tokens
+    input_tokens = input_tokens or (0 if output_tokens else total)
     if not input_tokens and not output_tokens:
         return None
-    if output_tokens is None:
-        output_tokens, further = 0, {**further, "partial": True}
-    cached_tokens, cache_write_tokens = min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens)
-    return Usage(input_tokens, output_tokens, cached_tokens, cache_write_tokens, **further)
+    cached, written = min(found["cached"], input_tokens), min(found["written"], input_tokens)
+    return Usage(input_tokens, output_tokens, cached, written, partial=not told, **further)
 
 
 _FIELDS: Final = table("errors")["fields"]
