@@ -209,7 +209,8 @@ def _show(rows: Sequence[tuple[str, Shown]], today: date, width: int) -> None:
 
 def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | None]]:
     """The providers and models that the arguments name; no model for a whole table."""
-    from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, provider_named, suggest
+    from paceline.core.hints import did_you_mean
+    from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, provider_named
     from paceline.providers.tables import DEFAULT, known_providers, listing
 
     known = known_providers()
@@ -227,7 +228,7 @@ def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | Non
     found = [] if model is not None else listing(provider)
     if found:
         return list(found)
-    hint = suggest(name, [*PROVIDERS, *ALIASES, *_all_models()])
+    hint = did_you_mean(name, [*PROVIDERS, *ALIASES, *_all_models()])
     raise click.UsageError(
         f"{provider!r} is no provider (known: {', '.join(known)}), and no table lists such a model{hint}"
     )
@@ -241,9 +242,9 @@ def _all_models() -> list[str]:
 
 
 def _rows(provider: str, model: str | None, tier: str | int | None, config: Config) -> list[tuple[str, Shown]]:
+    from paceline.core.hints import did_you_mean
     from paceline.pacing.limits import Limits
     from paceline.pacing.settings import PacingSettings
-    from paceline.providers.registry import suggest
     from paceline.providers.tables import DEFAULT, models, stated_tiers
 
     tier = tier if tier is not None or provider != config.home else config.tier
@@ -256,7 +257,7 @@ def _rows(provider: str, model: str | None, tier: str | int | None, config: Conf
     if model is not None and rows[0][1].is_row and rows[0][1].published.matched == DEFAULT and model != DEFAULT:
         others = ", ".join(stated_tiers(provider, model))
         why = f" in {rows[0][1].tier}: name a tier that has one ({others})" if others else ""
-        hint = "" if others else suggest(model, [name for name in models(provider) if "*" not in name])
+        hint = "" if others else did_you_mean(model, [name for name in models(provider) if "*" not in name])
         click.echo(f"{provider}: no row for {model!r}{why}; the default is used{hint}", err=True)
     return rows
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from paceline import facts
 from paceline.config.settings import FileSettings, plain_text
 from paceline.config.sources import Place, Problems, SettingsSource, nested
-from paceline.core.hints import why_missing
+from paceline.core.hints import did_you_mean, why_missing
 from paceline.core.plan import Overage, WhenShut
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
@@ -22,7 +22,7 @@ from paceline.core.results import SettingsError, StoreError, warn
 from paceline.pacing.allowances import check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S, Setting, declared
-from paceline.providers.registry import ALIASES, slip, suggest
+from paceline.providers.registry import ALIASES, slip
 from paceline.stores import as_store
 
 try:
@@ -106,7 +106,7 @@ def expected(
             result = None
         boolean = isinstance(value, bool) and not isinstance(result, bool)
         if result is None or boolean or not accepts(result):
-            raise ValueError(f"{shown(value)}: it must be {what}{suggest(str(value), words)}")
+            raise ValueError(f"{shown(value)}: it must be {what}{did_you_mean(str(value), words)}")
         return result
 
     return _Described(validate, description=what, **schema)
@@ -560,7 +560,7 @@ def leaves(value: Any, path: Place = (), depth: int = 9) -> Iterator[tuple[Place
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    return f"no such setting{suggest(name, known) or '; known: ' + ', '.join(known)}"
+    return f"no such setting{did_you_mean(name, known) or '; known: ' + ', '.join(known)}"
 
 
 def _key(path: Place) -> Key:

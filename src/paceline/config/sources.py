@@ -13,10 +13,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.core.hints import why_missing
+from paceline.core.hints import did_you_mean, why_missing
 from paceline.core.results import SettingsError, warn
 from paceline.facts import text_in
-from paceline.providers.registry import ALIASES, suggest
+from paceline.providers.registry import ALIASES
 from paceline.providers.tables import known_providers, models
 
 ENV_PREFIX: Final = "PACELINE_"
@@ -197,7 +197,7 @@ def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterabl
         if not variable.startswith(ENV_PREFIX) or variable in NO_SETTINGS or not value.strip():
             continue
         first, *rest = variable.removeprefix(ENV_PREFIX).lower().split("__")
-        if first not in known and not suggest(first, known):  # it may belong to another program
+        if first not in known and not did_you_mean(first, known):  # it may belong to another program
             warn(f"{variable} is not a setting of paceline")
             continue
         if first == "limits" and rest:

@@ -165,7 +165,8 @@ class Limits:
         Raises:
             QuotaError: ``name`` is unknown; the message lists the known names.
         """
-        from paceline.providers.registry import is_provider, maker, provider_named, suggest
+        from paceline.core.hints import did_you_mean
+        from paceline.providers.registry import is_provider, maker, provider_named
 
         if not isinstance(name, str) or not name.strip() or name.endswith("/"):
             raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-6-luna'")
@@ -185,7 +186,7 @@ class Limits:
         if name in self.given or "*" in self.given:
             return _given(name, self.given.get(name) or self.given["*"])
         raise QuotaError(
-            f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
+            f"no quota for {name!r}{did_you_mean(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-6-luna', or give the limiter a quota of that name"
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
@@ -141,8 +142,7 @@ class BaseProvider(Provider):
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
         if status >= 400:
             return self._classify(status, *parse.error_of(body), headers)
-        error = parse.error_in(parse.decode(body))
-        return None if error is None else self._classify(None, error, parse.message_of(error), headers)
+        return self._refused(parse.decode(body), headers)
 
     def usage_reader(self, call: Call) -> UsageReader:
         return SseReader(self._on_event, *self.events) if call.stream else JsonReader(self.usage)
@@ -173,10 +173,10 @@ class BaseProvider(Provider):
         """``refusal`` with what is particular to the provider; the arguments as in :meth:`_classify`."""
         return refusal
 
-    def _refused(self, event: Mapping[str, Any]) -> Refusal | None:
-        """The refusal in an event of a stream."""
-        error = parse.error_in(event)
-        return None if error is None else self._classify(None, error, parse.message_of(error), {})
+    def _refused(self, payload: Any, headers: Headers = MappingProxyType({})) -> Refusal | None:
+        """The refusal in an answer, or in an event of a stream."""
+        error = parse.error_in(payload)
+        return None if error is None else self._classify(None, error, parse.message_of(error), headers)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """Read an event of a stream; ``known`` is the usage so far."""

@@ -182,20 +182,14 @@ class Prices:
     def _find_highest(self, provider: str, model: str) -> Price:
         """The highest prices of the provider, for a model without a price; 0 for a provider without any."""
         price = self._highest_of(_id_of(provider))
-        if price is None:
-            log.warning(
-                "no price is known of %s at %s, so it counts as free: give one under [prices], in USD for a million tokens,"
-                ' or refuse such requests with unpriced = "refuse"',
-                model,
-                provider,
-            )
-            return Price(0.0, 0.0, 0.0, 0.0, 0.0)
-        log.warning(
-            "no price is known of the model %s of %s, so the highest of this provider is counted: give one under [prices]",
-            model,
-            provider,
+        said = (
+            "no price is known of %s at %s, so it counts as free: give one under [prices], in USD for a million tokens,"
+            ' or refuse such requests with unpriced = "refuse"'
+            if price is None
+            else "no price is known of the model %s of %s, so the highest of this provider is counted: give one under [prices]"
         )
-        return price
+        log.warning(said, model, provider)
+        return price or Price(0.0, 0.0, 0.0, 0.0, 0.0)
 
     def _find_highest_of(self, wanted: str) -> Price | None:
         prices = []

@@ -336,9 +336,6 @@ def _load(name: str) -> Provider:
     return make(name, entry.key_env, entry.hosts, entry.encoding)
 
 
-suggest = did_you_mean  # for packages that import it from here
-
-
 def is_loopback(host: str) -> bool:
     """Whether ``host`` is this machine."""
     import ipaddress
