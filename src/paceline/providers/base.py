@@ -135,13 +135,13 @@ class Provider(Protocol):
     label, and ``.*.`` any second label."""
     key_env: str
     """The environment variable that holds the key."""
-    charged_after: frozenset[str]
+    charged_after: frozenset[str] = frozenset()
     """The units that are charged when the answer is produced, and not at admission."""
-    holds_cached: bool
+    holds_cached: bool = False
     """Whether the whole prompt must fit at admission, even if it is cached."""
-    units: frozenset[str]
+    units: frozenset[str] = frozenset()
     """The units that the costs of some requests have, or that headers report, beside the units of every cost."""
-    asks_usage: bool
+    asks_usage: bool = False
     """Whether its chat streams of OpenAI's form report their usage only if they are asked to, or may be asked."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""

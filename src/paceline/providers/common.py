@@ -100,11 +100,8 @@ class BaseProvider(Provider):
     """
 
     costs = CostRule()
-    charged_after: frozenset[str] = frozenset()
     cache_s = 300.0
     """What :meth:`keeps_s` returns. Anthropic, OpenAI, Bedrock, Cerebras: 5 minutes at least (their documentation, 2026)."""
-    holds_cached = False
-    units: frozenset[str] = frozenset()
     media: MediaTokens
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")
@@ -117,7 +114,6 @@ class BaseProvider(Provider):
     """The header that says when to try again after a refusal that does not, with the quota's ``{unit}`` and ``{period}``."""
     day_ends_in = ""
     """The time zone at whose midnight a quota of a day restarts, also if a refusal states a shorter wait; empty: none."""
-    asks_usage = False
     errors_outrank = False
     """Whether an error beside a result means that the result is not whole."""
 

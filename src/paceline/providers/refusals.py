@@ -89,15 +89,12 @@ def _by_numbers(kind: RefusalKind, facts: Said, text: str) -> RefusalKind:
 _UNIT = re.compile(r"(?:rate_limit_reached_|rate_)?(token|request)s?(?:_(?:rate_)?limit_(?:reached|exceeded))?")
 
 
-def _unit_in(code: str) -> str | None:
-    """The unit that a code names: OpenAI's type ``tokens``, ``tokens_limit_reached``, ``rate_limit_reached_requests``."""
-    match = _UNIT.fullmatch(code.lower())
-    return f"{match[1]}s" if match else None
+"""A code that names a unit: OpenAI's type ``tokens``, ``tokens_limit_reached``, ``rate_limit_reached_requests``."""
 
 
 def _unit_of(facts: Said, names: list[str]) -> str | None:
     """The unit in the words of a refusal, or else in its codes. Where the words are about tokens, a code of requests holds (mocklimit 0.6)."""
-    coded = next(filter(None, map(_unit_in, names)), None)
+    coded = next((f"{match[1]}s" for name in names if (match := _UNIT.fullmatch(name.lower()))), None)
     return coded if facts.unit is None or (coded, facts.unit) == (REQUESTS, TOKENS) else facts.unit
 
 
