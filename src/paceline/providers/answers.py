@@ -98,7 +98,7 @@ def reported(pool: str, answer: object) -> Usage | None:
     if usage is None:  # the body is a model's own, which boto3 returns unread
         headers = headers_in(answer)
         sides = [count(parse.number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
-        usage = Usage(*sides) if any(sides) else None
+        usage = Usage(sides[0], sides[1]) if any(sides) else None
     return usage
 
 
