@@ -13,6 +13,7 @@ import uvicorn.server
 from hypothesis import HealthCheck, settings
 
 from cost import Costs
+from grids import sample
 
 settings.register_profile(
     "paceline", deadline=None, derandomize=True, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
@@ -46,6 +47,11 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.pluginmanager.register(Costs(config.getoption("--cpu-limit")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    sample(items)  # before those are left out that are marked
 
 
 def pytest_collection_finish():

@@ -1,10 +1,13 @@
 """Grids of parameters of which `make test` runs a few points, `make test-all` a sample, and `make soak` the rest."""
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from typing import Any
 
 import pytest
+
+from cost import EXEMPT
 
 WORLD = pytest.mark.long("a world of thousands of requests")
 
@@ -36,3 +39,23 @@ def some(values: Sequence[Any], *quick: Any, mark: Any = WORLD) -> list[Any]:
         value if value in quick else pytest.param(*(value if isinstance(value, tuple) else [value]), marks=mark)
         for value in values
     ]
+
+
+def sample(items: Iterable[pytest.Item]) -> None:
+    """Mark as ``long`` what ``pytest.mark.sample(count)`` leaves out of a test's combinations of parameters.
+
+    ``count`` of them stay, at equal distances on each axis: the first of all axes, the last of all, and some between.
+    What is marked already has no part in it.
+    """
+    grids = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sample") and not any(map(item.get_closest_marker, EXEMPT)):
+            grids[item.nodeid.partition("[")[0]].append((item, item.callspec.indices))
+    for grid in grids.values():
+        axes = {name: sorted({at[name] for _, at in grid}) for name in grid[0][1]}
+        (count,) = grid[0][0].get_closest_marker("sample").args
+        parts = [n / (count - 1) for n in range(count)]
+        kept = [{name: axis[round(part * (len(axis) - 1))] for name, axis in axes.items()} for part in parts]
+        for item, at in grid:
+            if at not in kept:
+                item.add_marker(pytest.mark.long("more of the same kind"))
