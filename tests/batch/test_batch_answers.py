@@ -72,6 +72,7 @@ def echo(status, error):
     return status, {"x-request-id": f"req-{error}"}, GOOD | {"error": detail, "echo": json.dumps({"key": error})}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("status", [200, 400, 401, 402, 403, 404, 429, 500])
 def test_no_key_in_results_or_messages(tmp_path, server, capsys, caplog, form, status):

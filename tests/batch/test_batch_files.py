@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from grids import some
 from paceline import Limiter
 from paceline.batch.address import ProviderAddress
 from paceline.batch.check import Checker, InputPlan
@@ -402,7 +401,8 @@ def test_a_disk_that_stays_full_ends_the_run(tmp_path, temporary, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
-@pytest.mark.parametrize("end", some(["room", "signal", "kill"], "room", mark=pytest.mark.long("starts a process")))
+@pytest.mark.long("starts a process")
+@pytest.mark.parametrize("end", ["room", "signal", "kill"])
 def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
     import resource
 
@@ -447,6 +447,7 @@ def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes")
+@pytest.mark.long("starts a process")
 def test_a_closed_pipe_ends_the_run(tmp_path, emulator, command):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
     process = command(

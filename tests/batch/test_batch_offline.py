@@ -479,6 +479,7 @@ def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     assert crashes > 30
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("seed", "style"),
     [(0, "both"), (1, "both"), (2, "both"), (3, "azure"), (4, "mistral"), (5, "together"), (6, "gemini")],

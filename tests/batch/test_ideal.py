@@ -104,7 +104,7 @@ TOLD = st.sampled_from(
 
 
 @given(WORLDS, TOLD, st.booleans(), st.sampled_from([1, 8, 60]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_no_share_is_above_one(server, told, learn, workers):
     share, _ = share_of(server, told, workers=workers, jobs=60, limit_s=900.0, learn=learn)
     assert share is None or 0 < share <= 1

@@ -119,6 +119,7 @@ def spoiled(request, emulator, tmp_path, monkeypatch):
     emulator.reset(batches={})
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("spoil", "after"), [(delete, 1), (delete, AFTER), (delete, ROWS + 1), (move, AFTER), (remove_folder, AFTER)]
 )
@@ -153,6 +154,7 @@ def test_what_was_cut_off_is_sent_again_or_read_again(spoiled, spoil):
     assert f"{ROWS} of {ROWS} answers came in batches" in said or spoiled.mode == "sync"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("spoil", [replace, edit, overwrite, extend])
 def test_the_file_of_another_program_stays_as_it_is(spoiled, spoil, capsys):
     content = []

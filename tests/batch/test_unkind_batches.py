@@ -81,6 +81,7 @@ TAKEN = (400, 403, 404, 409, 413, 422, 425, 429, 451)
 """Statuses of a creation that took effect all the same."""
 
 
+@pytest.mark.sample(9)
 @APIS
 @pytest.mark.parametrize(
     "unkind",
@@ -122,6 +123,7 @@ def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand
         assert one.wrong(late=True)[:-4] == []  # four were paid twice, as it was asked for
 
 
+@pytest.mark.sample(4)
 @APIS
 @pytest.mark.parametrize("unkind", [{"late": 1}, {"lag": 1}, {"late": 2}, {"lag": 2, "pending": 2}], ids=str)
 def test_a_creation_that_takes_effect_late_is_read(tmp_path, api, unkind):
@@ -358,6 +360,7 @@ def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(
         one.completes(most=6)
 
 
+@pytest.mark.sample(5)
 @APIS
 @pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n'], ids=str)
 def test_results_that_are_gone_end_as_unread(tmp_path, api, gone, monkeypatch):
@@ -442,6 +445,7 @@ def adding(api, monkeypatch, custom_id):
     monkeypatch.setattr(api, "content", odd)
 
 
+@pytest.mark.sample(7)
 @APIS
 @pytest.mark.parametrize("custom_id", ["\ud800", 10**30, 2, True, 1.0, None, ["r0"]], ids=repr)
 def test_a_result_with_an_id_of_any_form_is_of_no_request(tmp_path, api, monkeypatch, custom_id):
