@@ -231,6 +231,7 @@ READERS = {
 each_reader = pytest.mark.parametrize("ask", READERS.values(), ids=READERS)
 
 
+@pytest.mark.sample(6)
 @each_reader
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_what_was_held_comes_whole_and_is_settled(serve, ask, size):

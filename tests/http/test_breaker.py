@@ -138,6 +138,7 @@ async def test_refused_connections_are_waited_out_where_the_limiter_repeats_atte
     assert max(script.times) < 10
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("answer", [httpx2.ConnectError("no"), httpx2.ReadTimeout("no"), 500, 503])
 @pytest.mark.parametrize(("outage_s", "back_s"), [(1, 1), (300, 60)])
 @virtual

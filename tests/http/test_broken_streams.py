@@ -48,6 +48,7 @@ class Broken(httpx2.SyncByteStream):
             raise httpx2.ReadError("the connection is closed")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("how", ["whole", "breaks", "left"])
 @pytest.mark.parametrize("name", STREAMS)
 def test_it_counts_as_much_as_its_text(name, how):

@@ -264,6 +264,7 @@ def limiter_of(shape, clock, **options):
     return paceline.Limiter({"*": "100k requests/min"}, prices=PRICES, budget=shape["budget"], clock=clock, **options)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_is_charged_is_at_most_the_budget_and_one_request(name):
     shape = BASE | SHAPES[name]

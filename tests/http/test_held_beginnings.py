@@ -198,6 +198,7 @@ def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(way, come
     assert not pool_of(limiter)["in_flight"]
 
 
+@pytest.mark.sample(8)
 @each
 @pytest.mark.parametrize("size", [9, 1_000])
 def test_a_refusal_after_the_first_event_is_a_refused_attempt(way, size, limiter):
