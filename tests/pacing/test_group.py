@@ -169,6 +169,7 @@ async def test_threads_and_mixed_sizes_lose_nothing(clock):
 REFUSED = {"error": {"message": "Rate limit reached on requests per min (RPM).", "code": "rate_limit_exceeded"}}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("wait_s", [8, 30, 90])
 @pytest.mark.parametrize("timeout_s", [None, 200.0])
 @pytest.mark.parametrize("door", ["group", "routed"])
