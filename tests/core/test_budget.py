@@ -163,6 +163,7 @@ class SubWaiter(BudgetWaiter):
     """With what the world notes of it."""
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("processes", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(12))
 def test_never_more_than_the_budget_and_one_request(processes, seed, monkeypatch):

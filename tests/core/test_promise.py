@@ -36,6 +36,7 @@ def cost_of(ledger: Ledger, share: int) -> dict[str, float]:
     return {m.quota.unit: max(int(m.most * share / 100), 1) for m in ledger.meters}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("text", [*BUCKETS, *SPACED, *WINDOWS, *TOGETHER])
 @given(
     history=st.lists(st.tuples(gaps_ns, shares), max_size=12),
@@ -59,6 +60,7 @@ def test_refused_a_nanosecond_before_the_announced_instant_and_granted_at_it(tex
     assert isinstance(ledger.reserve(decision.at_ns, cost), Reservation)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", BUCKETS)
 @given(
     attempts=st.lists(st.tuples(gaps_ns, shares, st.booleans(), st.integers(0, 100)), max_size=40),

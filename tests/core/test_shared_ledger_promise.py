@@ -89,6 +89,7 @@ def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool
     return sorted((a for p in group.values() for a in p.attempts), key=lambda attempt: attempt.at_ns)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", BUCKETS)
 @given(history=histories, headroom_s=headrooms_s, gentle=st.booleans())
 def test_true_cost_in_any_interval_stays_within_burst_and_rate(text, history, headroom_s, gentle):
@@ -128,6 +129,7 @@ def test_slots_held_at_the_same_time_stay_within_the_amount(history):
         assert sum(a.amounts[0] for player in group.values() for a in player.attempts if a.open) <= 7
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("text", [*BUCKETS, *WINDOWS, *SLIDING, *TOGETHER])
 @given(
     history=st.lists(

@@ -36,6 +36,7 @@ def most_in_any_period(grants: list[tuple[int, float]], period_ns: int) -> float
     return most
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("text", LIMITS)
 @given(
     # A run is a backlog of so many equal costs, in hundredths of the amount, after an idle time in hundredths of the period.
@@ -57,6 +58,7 @@ def test_no_trailing_period_holds_more_than_the_amount(text, runs, headroom_s):
     assert most_in_any_period(grants, period_ns) <= limit.amount
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("text", LIMITS)
 @given(
     attempts=st.lists(

@@ -92,16 +92,17 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(len(CASES))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", CASES)
-def test_refusals_are_few_and_the_time_is_near_the_clairvoyants(name, monkeypatch):
+def test_refusals_are_few_and_the_time_is_near_the_clairvoyants(name, seed, monkeypatch):
     monkeypatch.setattr(MeasuredRate, "_accept", lambda *_: pytest.fail("a limit was taken for chance"))
     world, refused, slower = CASES[name]
-    for seed in SEEDS:
-        outcome, best_s = run(world, seed), ideal_s(world, seed)
-        found = f"seed {seed}: {outcome.refused} refused, {outcome.took_s / best_s:.2f} times the ideal"
-        assert outcome.served == world.requests, found
-        assert outcome.refused <= refused, found
-        assert outcome.took_s <= slower * best_s, found
+    outcome, best_s = run(world, seed), ideal_s(world, seed)
+    found = f"{outcome.refused} refused, {outcome.took_s / best_s:.2f} times the ideal"
+    assert outcome.served == world.requests, found
+    assert outcome.refused <= refused, found
+    assert outcome.took_s <= slower * best_s, found
 
 
 CHANCES = {
@@ -116,6 +117,7 @@ CHANCES = {
 four seeds: several refusals in a row right at the beginning still look as if nothing were admitted."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHANCES)
 def test_refusals_by_chance_cost_little_time(name):
     shares, buckets, slower = CHANCES[name]
