@@ -510,6 +510,7 @@ class TestJournal:
         )
         assert sorted(called) == list(range(10, 20))
 
+    @pytest.mark.long("starts several processes")
     def test_kills_at_random_moments(self, tmp_path):
         """Each item is called once, and again only if it was in flight at a kill."""
         seed = random.randrange(10**6)

@@ -307,19 +307,17 @@ def test_the_summary_adds_up_what_was_not_paced_in_all_processes():
     ]
 
 
-def test_a_process_that_sends_nothing_does_not_import_paceline(tmp_path):
-    out, err = run("python", "-c", "import sys; print([n for n in sys.modules if n.startswith('paceline')], sys.path)")
-    assert out.startswith("[] ")
-    assert "launcher" not in out
-    assert "no Python process of the command imported an HTTP library" in err
-    assert "paceline exec: `paceline exec --gateway` leads" in err
-
-
-def test_the_user_s_own_sitecustomize_is_run(tmp_path):
+def test_a_process_that_sends_nothing_imports_no_paceline_and_runs_the_user_s_own_sitecustomize(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = __file__")
     paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    out, _ = run("python", "-c", "import sys; print(sys.own)", environ={"PYTHONPATH": paths})
-    assert out.strip() == str(tmp_path / "sitecustomize.py")
+    line = "import sys; print(sys.own); print([n for n in sys.modules if n.startswith('paceline')], sys.path)"
+    out, err = run("python", "-c", line, environ={"PYTHONPATH": paths})
+    own, found = out.splitlines()
+    assert own == str(tmp_path / "sitecustomize.py")
+    assert found.startswith("[] ")
+    assert "launcher" not in found
+    assert "no Python process of the command imported an HTTP library" in err
+    assert "paceline exec: `paceline exec --gateway` leads" in err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no command env")
@@ -338,6 +336,7 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     assert "\npaceline exec: no request was paced: none came to the gateway" in err
 
 
+@LONG
 def test_a_paced_process_needs_the_standard_library_alone(tmp_path):
     """Its environment needs paceline and none of its extras: those of the command are where the command is."""
     (tmp_path / "httpx.py").write_text("")
@@ -472,7 +471,7 @@ def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     assert "install paceline" not in err
 
 
-@pytest.mark.parametrize(("end", "code"), [("", 125), ("; sys.exit(3)", 3)])
+@pytest.mark.parametrize(("end", "code"), [pytest.param("", 125, marks=LONG), ("; sys.exit(3)", 3)])
 def test_a_process_that_is_not_paced_is_an_error_if_asked_for(tmp_path, end, code):
     line = f"import os, sys; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx{end}"
     run("python", "-c", line, code=code, options=("--strict",))
