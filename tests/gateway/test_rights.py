@@ -327,6 +327,7 @@ LISTS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("where", LISTS)
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
 def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, keys, where, encoding):

@@ -127,6 +127,7 @@ def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, keys):
     assert client.get(f"{running.url}/v1/models").status_code == 401
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("status", "asked", "why"),
     [

@@ -51,7 +51,7 @@ def papers(minutes, rule):
 
 
 @pytest.mark.parametrize(
-    ("minutes", "rule"), [(12, Bucket), pytest.param(12, Trailing, marks=pytest.mark.long("thousands of requests"))]
+    ("minutes", "rule"), [(6, Bucket), pytest.param(12, Trailing, marks=pytest.mark.long("thousands of requests"))]
 )
 def test_none_refused_and_33_papers_a_minute(minutes, rule):
     provider, done = papers(minutes, rule)

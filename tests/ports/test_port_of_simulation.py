@@ -44,7 +44,7 @@ def simulate(agents, rounds):
 
 
 def test_none_refused_at_nearly_the_ideal_speed():
-    agents, rounds = 500, 3
+    agents, rounds = 500, 2
     provider, peak = simulate(agents, rounds)
     share = provider.models["gpt-5"].share
     print(

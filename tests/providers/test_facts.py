@@ -267,6 +267,7 @@ def limiters(monkeypatch):
     return made
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("place", ["user", "named", "found"])
 def test_all_programs_use_the_same_facts(users, tmp_path, monkeypatch, place, limiters, paceline_emulator):
     if place == "user":
@@ -614,6 +615,7 @@ class TestUpdate:
         with pytest.raises(SettingsError, match="use https"):
             data_set.install("http://acme.example/facts.toml", right)
 
+    @pytest.mark.sample(3)
     @pytest.mark.parametrize("text", ["x = 1", ROW.replace("tier_2", "tier_9"), "[[", "{}", '{"day": 1}'])
     def test_a_broken_one_changes_nothing(self, folder, tmp_path, text):
         data_set.install(str(self.of(tmp_path, "2026-11-20")))
