@@ -62,6 +62,7 @@ def test_a_crowd_uses_the_whole_quota(processes, per_min):
     assert crowd.calls_per_s(30, 90) < 250 + 2.5 * crowd.rate
 
 
+@WORLD
 @pytest.mark.parametrize("away_s", [5, pytest.param(60, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("processes", "per_min"), worlds("10"))
 def test_a_crowd_whose_store_is_away_for_a_time(processes, per_min, away_s):

@@ -86,6 +86,7 @@ def test_a_part_of_each_window_is_left(plans, work, late):
     assert sum(wait_s > 600 for wait_s in ours.person_s) <= late * len(ours.person_s)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", some([*SHORT], *QUICK))
 def test_a_few_requests_in_each_window(name):
     row, work, _, *bounds = WORLDS[name]

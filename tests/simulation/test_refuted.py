@@ -41,6 +41,7 @@ BAD = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", some([1, 2], 1))
 @pytest.mark.parametrize("world", BAD)
 def test_a_request_that_is_refused_for_its_own_sake_does_not_slow_the_others_down(world, seed):
@@ -66,6 +67,7 @@ TOLD = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", some([1, 2, 3], 1))
 @pytest.mark.parametrize("world", TOLD)
 def test_a_limit_that_refusals_refute_is_measured(world, seed):

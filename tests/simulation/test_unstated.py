@@ -96,7 +96,7 @@ IN_CORE = {
     "60/min, burst 1", "60/min, burst 10", "60/min, burst 60", "6/min, burst 1", "no limit, 50 requests", "1 in flight", "5 in flight",
     "5 in flight, answers of any length", "10, then 4, then 10/s", "30 in a minute", "states the wait, 60/min, burst 10", "states a day, 30 in 15 s",
 }  # fmt: skip
-"""Worlds of which `make test` runs the rate and the slots alone, with four seeds: core/test_unstated.py."""
+"""Worlds of which `make test` runs the rate and the slots alone: core/test_unstated.py."""
 
 
 def is_broken(name, seed):
@@ -105,6 +105,7 @@ def is_broken(name, seed):
     return bool(outcome.unserved) or outcome.refused > refused or outcome.times > times, str(outcome)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=WORLD), pytest.param(3, marks=WORLD)])
 @pytest.mark.parametrize("name", some([*BOUNDS], *(BOUNDS.keys() - IN_CORE)))
 def test_the_limit_is_found(name, seed):

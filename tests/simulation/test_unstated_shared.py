@@ -120,8 +120,8 @@ def test_a_store_that_is_lost_opens_and_stops_nothing(mode, share):
 
 
 def test_a_limit_that_headers_state_holds_in_place_of_the_measured_one():
-    fleet = Shared("600 requests/min", 1_000, 4, settings={"headers": True, "body_numbers": True})
-    fleet.run(3_600).all_served(1_000)
+    fleet = Shared("600 requests/min", 300, 4, settings={"headers": True, "body_numbers": True})
+    fleet.run(3_600).all_served(300)
     rows = {one["unit"]: one for one in report(fleet.pool, 0)["quotas"]}
     assert (rows["requests"]["rule"], rows["requests"]["limit"]) == ("bucket", 600)
     assert len(fleet.refused) <= 8
