@@ -6,6 +6,7 @@ import json
 import pytest
 from gateway_helpers import chat, stub
 
+from grids import some
 from paceline.gateway import reading
 from paceline.gateway.asked import Unasked, asking
 
@@ -88,7 +89,7 @@ def test_a_server_that_refuses_the_field_gets_the_request_without_it(gateway, cl
         ]  # the most is kept
 
 
-@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize("encoded", some([False, True], True, mark=pytest.mark.long("starts a process")))
 def test_a_body_that_another_process_reads_is_asked_for_too(gateway, client, monkeypatch, encoded):
     monkeypatch.setattr(reading, "LARGE", 10_000)
     server = Server()

@@ -884,9 +884,9 @@ class TestKeysStay:
         """Two commands that write the file at once do not lose a key."""
         code = "import sys; from pathlib import Path; from paceline.gateway.keys import KeyFile; KeyFile(Path(sys.argv[1])).add(sys.argv[2])"
         file = tmp_path / "keys.json"
-        running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(3)]
-        assert [one.wait() for one in running] == [0] * 3
-        assert len(KeyFile(file)) == 3
+        running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(2)]
+        assert [one.wait() for one in running] == [0] * 2
+        assert len(KeyFile(file)) == 2
 
 
 class TestSlowness:

@@ -79,6 +79,7 @@ def url(server):
         yield url
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("groups", [{}, {"two": {"members": ["main", "spare"], "in_order": True}}])
 def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, monkeypatch, large, groups):
