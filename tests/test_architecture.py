@@ -108,13 +108,18 @@ MODULES = {module_of(path) for path in FILES}
 
 
 @cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def every_import() -> list[tuple[Path, str, str, bool]]:
     """Path, its package, the imported module, whether at import time; lazy and type-only imports included."""
     return [
         (path, package, module, top)
         for path in FILES
         if (package := package_of(path)) != "__init__"
-        for module, top in imports(ast.parse(path.read_text(encoding="utf-8")))
+        for module, top in imports(tree_of(path))
     ]
 
 
@@ -195,39 +200,38 @@ def test_core_needs_the_standard_library_and_no_clock():
 
 
 def test_core_asks_no_clock():
-    clocks = {f"{name}.{method}" for name in ("time", "datetime") for method in ("now", "utcnow", "today", "time")}
-    for path in FILES:
-        if package_of(path) == "core":
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-                assert called not in clocks, path.name
+    for where, name, call in calls():
+        if where.startswith("core") and name in ("now", "utcnow", "today", "time"):
+            assert ast.unparse(call.func).rpartition(".")[0] not in ("time", "datetime"), where
 
 
-def calls() -> Iterator[tuple[str, ast.Call]]:
-    """Every call, and where it is."""
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                yield f"{path.relative_to(SOURCE)}:{node.lineno}", node
+@cache
+def calls() -> list[tuple[str, str, ast.Call]]:
+    """Every call: where it is, and the last word of what it calls."""
+    return [
+        (f"{path.relative_to(SOURCE)}:{node.lineno}", getattr(node.func, "attr", getattr(node.func, "id", "")), node)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+    ]
 
 
 def test_text_files_name_their_encoding():
     """By default it is that of the system, which is not UTF-8 on Windows."""
-    for where, call in calls():
-        name = ast.unparse(call.func).rpartition(".")[2]
+    for where, name, call in calls():
         given = [one.value for one in call.args if isinstance(one, ast.Constant)]
         names = {word.arg for word in call.keywords}
         mode = next((one for one in given if isinstance(one, str) and {*one} <= {*"rwxabt+"}), None)
         if name in ("read_text", "write_text"):
             assert "encoding" in names or len(call.args) > (name == "write_text"), where
-        elif ast.unparse(call.func) == "open" or (name == "open" and mode):
+        elif name == "open" and (mode or isinstance(call.func, ast.Name)):
             assert "encoding" in names or "b" in (mode or ""), where
 
 
 def test_nothing_is_used_that_windows_lacks_and_its_types_have():
     """What has other types there is found by the type checker; see ``make lint``."""
-    for where, call in calls():
-        names = {ast.unparse(call.func).rpartition(".")[2], *(word.arg for word in call.keywords)}
+    for where, name, call in calls():
+        names = {name, *(word.arg for word in call.keywords)}
         assert not names & {"add_signal_handler", "add_reader", "add_writer", "pass_fds", "preexec_fn"}, where
         assert not {one.value for one in call.args if isinstance(one, ast.Constant)} & {"fork", "forkserver"}, where
 
