@@ -51,37 +51,21 @@ def test_one_that_is_killed_takes_nothing_along(provider, store):
     assert tally["refused_total"] <= JITTER
 
 
-def assert_lost_and_back(results):
-    """Everybody saw that the store was lost; whoever was not done by then, that it was back."""
+@pytest.mark.parametrize(("away", "back"), [("freeze", "thaw"), ("kill", "restart")])
+def test_redis_that_freezes_or_starts_again_with_nothing(provider, redis_server, away, back):
+    """Each goes on with its share, and comes back by itself: a new ledger is restored from snapshots, with no full burst."""
+    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY, tells="lost") as crew:
+        crew.admitted(260)
+        getattr(redis_server, away)()
+        crew.told("lost")
+        crew.admitted(300)
+        getattr(redis_server, back)()
+        results, tally = crew.results()
+    assert tally["refused_total"] <= JITTER
+    # Everybody saw that the store was lost; whoever was not done by then, that it was back.
     states = [result["states"][result["states"].index("lost") :] for result in results]
     assert ["lost", "joined"] in states
     assert all(seen in (["lost"], ["lost", "joined"]) for seen in states)
-
-
-def test_redis_that_freezes(provider, redis_server):
-    """Each goes on with its share, and comes back by itself."""
-    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY, tells="lost") as crew:
-        crew.admitted(260)
-        redis_server.freeze()
-        crew.told("lost")
-        crew.admitted(300)
-        redis_server.thaw()
-        results, tally = crew.results()
-    assert tally["refused_total"] <= JITTER
-    assert_lost_and_back(results)
-
-
-def test_redis_that_starts_again_with_nothing(provider, redis_server):
-    """The processes restore the state from their snapshots: the new ledger does not start with a full burst."""
-    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY, tells="lost") as crew:
-        crew.admitted(260)
-        redis_server.kill()
-        crew.told("lost")
-        crew.admitted(300)
-        redis_server.restart()
-        results, tally = crew.results()
-    assert tally["refused_total"] <= JITTER
-    assert_lost_and_back(results)
 
 
 class TestSlots:
