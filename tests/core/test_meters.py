@@ -275,21 +275,16 @@ class TestShift:
         m.correct(after_s(10), mark, 10, 0)
         assert m.full_at_ns == after_s(10) + 1
 
-    def test_charges_that_were_too_high_lower_the_low_points(self):
+    @pytest.mark.parametrize(("by_s", "low_s", "lacks_s", "then_s"), [(3, 2, 17, 15), (7, 0, 13, 13)])
+    def test_charges_that_were_too_high_lower_the_low_points_and_none_below_a_full_bucket(
+        self, by_s, low_s, lacks_s, then_s
+    ):
         m = bucket()
         early, _ = m.charge(T0, 10), m.charge(after_s(5), 10)
-        m.shift(after_s(5), -3 * NS)
-        assert (m.low_lacks, lack_s(m)) == ([0, 2 * NS], 17)
+        m.shift(after_s(5), -by_s * NS)
+        assert (m.low_lacks, lack_s(m)) == ([0, low_s * NS], lacks_s)
         m.correct(after_s(5), early, 10, 0)
-        assert lack_s(m) == 15
-
-    def test_no_low_point_is_below_a_full_bucket(self):
-        m = bucket()
-        early, _ = m.charge(T0, 10), m.charge(after_s(5), 10)
-        m.shift(after_s(5), -7 * NS)
-        assert (m.low_lacks, lack_s(m)) == ([0, 0], 13)
-        m.correct(after_s(5), early, 10, 0)
-        assert lack_s(m) == 13
+        assert lack_s(m) == then_s
 
     @pytest.mark.parametrize("by_ns", [5 * NS, -5 * NS])
     def test_nothing_becomes_held(self, by_ns):

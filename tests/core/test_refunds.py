@@ -201,12 +201,15 @@ def test_a_call_that_hangs_for_a_burst_buys_no_third_burst():
     assert isinstance(ledger.reserve(T0 + 10 * NS, {"units": 1}), WaitUntil)
 
 
-def test_a_refund_is_worth_only_what_the_refill_had_not_given_back():
-    ledger = one_bucket("60 units/min burst 100")
+@pytest.mark.parametrize(
+    ("after_s", "more", "cost"), [(30, 40, 0), (10, 20, 30)], ids=["less what the refill gave back", "nothing was full"]
+)
+def test_a_refund_is_worth_what_the_refill_had_not_given_back(after_s, more, cost):
+    ledger, now_ns = one_bucket("60 units/min burst 100"), T0 + after_s * NS
     early = grant(ledger, T0, units=80)
-    grant(ledger, T0 + 30 * NS, units=40)
-    ledger.settle(T0 + 30 * NS, early, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 30 * NS) == 60
+    grant(ledger, now_ns, units=more)
+    ledger.settle(now_ns, early, {"units": cost})
+    assert ledger.entries[0].meter.level(now_ns) == 60
 
 
 def test_two_refunds_do_not_return_the_same_room_twice():
@@ -293,14 +296,6 @@ def test_no_trace_stays_of_a_cost_held_longer_than_a_period(end):
     else:
         ledger.lose_old(T0 + 100 * NS)
     assert (ledger.entries[0].meter.held, ledger.entries[0].meter.charged_early) == ({}, {})
-
-
-def test_a_refund_while_nothing_was_full_is_worth_its_amount():
-    ledger = one_bucket("60 units/min burst 100")
-    early = grant(ledger, T0, units=80)
-    grant(ledger, T0 + 10 * NS, units=20)
-    ledger.settle(T0 + 10 * NS, early, {"units": 30})
-    assert ledger.entries[0].meter.level(T0 + 10 * NS) == 60
 
 
 def test_debt_is_repaid_before_anything_else_goes():

@@ -376,20 +376,20 @@ class TestJournal:
         with pytest.raises(paceline.StoreError, match="not a database"):
             await quiet(double, [1], journal=journal)
 
-    async def test_a_damaged_value(self, journal):
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (("UPDATE entries SET entry = ?", (b"\xff{",)), "is damaged: the value of"),
+            (("PRAGMA user_version = 9",), "in format 9: update paceline"),
+        ],
+        ids=["a damaged value", "a newer format"],
+    )
+    async def test_what_it_cannot_read(self, journal, change, said):
         await quiet(double, [1], journal=journal)
         with sqlite3.connect(journal) as db:
-            db.execute("UPDATE entries SET entry = ?", (b"\xff{",))
+            db.execute(*change)
         db.close()
-        with pytest.raises(paceline.StoreError, match="is damaged: the value of"):
-            await quiet(double, [1], journal=journal)
-
-    async def test_a_newer_format(self, journal):
-        await quiet(double, [1], journal=journal)
-        with sqlite3.connect(journal) as db:
-            db.execute("PRAGMA user_version = 9")
-        db.close()
-        with pytest.raises(paceline.StoreError, match="in format 9: update paceline"):
+        with pytest.raises(paceline.StoreError, match=said):
             await quiet(double, [1], journal=journal)
 
     def test_a_disk_that_is_full_for_a_while(self, journal, monkeypatch):

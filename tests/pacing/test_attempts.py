@@ -398,30 +398,18 @@ def test_retries_at_full_servers_keep_to_the_budget_that_calls_earn():
     assert max(waits_s) < 5
 
 
-def test_the_end_of_the_program_is_no_refusal():
+@pytest.mark.parametrize(("error", "closes"), [(SystemExit(429), False), (answered(429), True)])
+def test_neither_the_end_of_the_program_nor_an_error_after_the_permit_s_end_is_a_refusal(error, closes):
     call = Call()
-
-    async def main():
-        for attempt in call.limiter.attempts(POOL):
-            async with attempt:
-                raise SystemExit(429)
-
-    with pytest.raises(SystemExit):
-        run_virtual(main(), call.clock)
-    assert "refused_rate" not in call.pool["counts"]
-
-
-def test_a_permit_that_the_block_has_closed_is_its_own_affair():
-    call = Call()
-    error = answered(429)
 
     async def main():
         for attempt in call.limiter.attempts(POOL):
             async with attempt as permit:
-                permit.settle()
+                if closes:
+                    permit.settle()
                 raise error
 
-    with pytest.raises(httpx.HTTPStatusError):
+    with pytest.raises(type(error)):
         run_virtual(main(), call.clock)
     assert "refused_rate" not in call.pool["counts"]
 

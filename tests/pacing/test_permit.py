@@ -56,17 +56,13 @@ class TestSettle:
             permit.settle({"usage": {"input_tokens": 30, "output_tokens": 20}})
         assert left(limiter) == (950, 59, 0)
 
-    @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "many"])
-    def test_with_what_nobody_can_mean(self, limiter, amount):
+    @pytest.mark.parametrize(
+        ("usage", "units"), [*((None, {"tokens": amount}) for amount in (-1, float("nan"), float("inf"), "many")), (object(), {})]
+    )  # fmt: skip
+    def test_with_what_nobody_can_mean_or_reports_no_usage(self, limiter, usage, units):
         permit = limiter.acquire("jobs", tokens=500).wait()
         with pytest.raises(QuotaError):
-            permit.settle(tokens=amount)
-        assert permit.open
-
-    def test_with_something_that_reports_no_usage(self, limiter):
-        permit = limiter.acquire("jobs", tokens=500).wait()
-        with pytest.raises(QuotaError):
-            permit.settle(object())
+            permit.settle(usage, **units)
         assert permit.open
 
 
