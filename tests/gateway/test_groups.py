@@ -11,6 +11,7 @@ import pytest
 from gateway_helpers import chat, stub
 from test_gateway import Odd
 
+from grids import some
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import reading
@@ -85,7 +86,7 @@ def test_the_bursts_of_all_members_are_used_at_once(group, regions, client):
     assert {"openai@eu/gpt-5", "openai@us/gpt-5", "openai@asia/gpt-5"} <= pools.keys()
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process again")))
 def test_each_server_gets_its_own_key_and_name_of_the_model(group, client, monkeypatch, large):
     read = set_apart(monkeypatch) if large else []
     eu, us = Odd(), Odd()
@@ -175,7 +176,7 @@ def test_a_stream_passes(group, regions, client):
     assert answer.text.rstrip().endswith("data: [DONE]")
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process again")))
 def test_a_client_key_may_use_the_group(group, regions, client, keys, monkeypatch, large):
     if large:
         set_apart(monkeypatch)

@@ -10,6 +10,7 @@ import pytest
 from attack_helpers import ANSWER, answers, post, raw_server, talk
 from test_attacks import attacked
 
+from grids import some
 from paceline.gateway import dispatch, reading
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey, KeyFile
@@ -76,7 +77,7 @@ def test_a_provider_that_another_process_does_not_know():
     assert task(changed).servers[0].provider == "groq"
 
 
-@pytest.mark.parametrize("loops", LOOPS)
+@pytest.mark.parametrize("loops", some(LOOPS, LOOPS[0], mark=pytest.mark.long("starts a process again")))
 def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
     async def read():
         reader, asked = BodyReader(), task(provider_named("openai"))
