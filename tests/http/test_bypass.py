@@ -32,7 +32,7 @@ class Channel:
 """
 
 
-@pytest.mark.parametrize("first", ["import", "instrument"])
+@pytest.mark.parametrize("first", some(["import", "instrument"], "import", mark=AGAIN))
 def test_what_is_only_looked_for_is_not_imported_and_a_module_is_watched_as_it_loads(tmp_path, first):
     """instructor and ragas look for packages that are not installed, and for some that they do not import."""
     for name in ("grpc", "grpc/aio"):

@@ -477,6 +477,7 @@ def test_a_process_that_is_not_paced_is_an_error_if_asked_for(tmp_path, end, cod
     run("python", "-c", line, code=code, options=("--strict",))
 
 
+@LONG
 def test_one_that_is_paced_is_no_error():
     run("python", "-c", "import httpx2", options=("--strict",))
 

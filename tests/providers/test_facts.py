@@ -18,6 +18,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
+from grids import some
 from paceline import facts
 from paceline.batch.address import at_home
 from paceline.batch.forms import Form
@@ -267,8 +268,9 @@ def limiters(monkeypatch):
     return made
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("place", ["user", "named", "found"])
+@pytest.mark.parametrize(
+    "place", some(["user", "named", "found"], "found", mark=pytest.mark.long("starts two processes again"))
+)
 def test_all_programs_use_the_same_facts(users, tmp_path, monkeypatch, place, limiters, paceline_emulator):
     if place == "user":
         users(ACME)
