@@ -136,6 +136,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_wrong_answers_in_a_row_end_a_run_that_was_served(tmp_path, capsys, monkeypatch, wrong):
     monkeypatch.setattr(client, "PAGE_S", 0.0)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 import paceline
-from grids import some
+from grids import WORLD, some
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.queue import LANES_MAX, Lanes, LaneSpec
@@ -131,6 +131,7 @@ def test_weights_by_calls_keep_the_scarce_model_busy(start):
     assert max(waits["prep"]) < 400
 
 
+@WORLD
 def test_strict_priority_can_starve():
     pony, _ = phases(STARTS["resumed at both ends"], wrap={"priority": 1})
     assert min(pony) < 50

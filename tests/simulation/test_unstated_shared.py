@@ -92,6 +92,7 @@ def test_a_moving_capacity_is_followed(hosts, most):
     assert fleet.admitted[-1][0] <= 60
 
 
+@WORLD
 def test_a_process_that_joins_begins_with_its_share():
     """It sends no burst, and soon all three get the same."""
     always = [((0.0, 1e9),)] * 2
