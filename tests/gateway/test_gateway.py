@@ -614,7 +614,9 @@ def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp
     (folder / "3.json").touch()  # of one that starts
     other = Limiter({"openai/gpt-5": "600 requests/min"}, store=store)
     (folder / "x").mkdir()
-    sibling = Siblings(other, {"there": {"state": "waiting"}}.get, folder / "x")
+    sibling = Siblings(
+        other, {"place": {"there": {"state": "waiting"}}.get, "resume": {"x": {"x": "no money left"}}.get}, folder / "x"
+    )
     file = next((folder / "x").glob("*.json")).rename(folder / "2.json")
     for _ in range(3):
         other.acquire("openai/gpt-5").wait().settle()

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "check": Command("ask a provider for the limits of a key, and compare"),
     "status": Command("show the pools of a running program, or of a store"),
     "top": Command("show the pools of a gateway or a program, live", "top"),
+    "resume": Command("end the stop of a pool of a gateway"),
     "config": Command("show the settings in effect, and where each comes from"),
     "doctor": Command("print one page for a bug report, without secrets"),
     "limits": Command("show the limits in use, check and update facts of providers"),

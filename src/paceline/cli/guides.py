@@ -94,7 +94,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
     ),
     "keys add": Guide(
         {
-            "Rights": "model endpoint may-read users",
+            "Rights": "model endpoint may-read may-resume users",
             "Share": "weight priority limit team",
             "Secret and file": "secret-file keys",
         },
@@ -102,7 +102,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         _CHANGED,
     ),
     "keys change": Guide(
-        {"Rights": "model endpoint may-read users", "Share": "weight priority limit team", "File": "keys"},
+        {"Rights": "model endpoint may-read may-resume users", "Share": "weight priority limit team", "File": "keys"},
         ("paceline keys change alice --weight 2", "paceline keys change alice --limit none --keys keys.json"),
         _CHANGED,
     ),
@@ -141,6 +141,11 @@ GUIDES: Final[Mapping[str, Guide]] = {
         _READ,
     ),
     "top": Guide({"Where": "key"}, ("paceline top", "paceline top http://127.0.0.1:8000"), "0 ended by q, 2 nothing to show."),
+    "resume": Guide(
+        {"Gateway": "key timeout"},
+        ("paceline resume openai/gpt-6-luna", "paceline resume 'openai/*' http://127.0.0.1:8080"),
+        "0 the pool goes on, 1 the gateway has no such pool or did not allow it, 2 a wrong option.",
+    ),
     "config": Guide(
         {**_LIMITS, "Form": "show schema json"},
         ("paceline config", "paceline config --schema > paceline.schema.json"),

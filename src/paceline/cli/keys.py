@@ -52,6 +52,7 @@ def command() -> None:
     help="An unmetered one that it may use, e.g. 'GET /v1/models' or '/v1/files*'; repeatable; the list of models by default.",
 )
 @click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
+@click.option("--may-resume", is_flag=True, help="It may resume a stopped pool, too.")
 @click.option("--team", default="", help='The team whose share and limits it is under; [lanes."team/NAME"] sets these.')
 @click.option("--users", metavar="HEADER", default="", help=_HELP_USERS)
 @click.option(
@@ -89,6 +90,7 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
 @click.option(
     "--may-read/--may-not-read", default=None, help="Whether it may read the page, the status and the metrics."
 )
+@click.option("--may-resume/--may-not-resume", default=None, help="Whether it may resume a stopped pool.")
 @click.option("--team", help="In place of its team; 'none' for none. What it has used stays with the team before.")
 @click.option("--users", metavar="HEADER", help=f"{_HELP_USERS} 'none': one client.")
 @FILE
@@ -136,7 +138,7 @@ def list_(*, file: Path | None) -> None:
         "models",
         "limits",
         "endpoints",
-        "page",
+        "may",
         "users",
         "former secret",
     )
@@ -150,7 +152,7 @@ def list_(*, file: Path | None) -> None:
             ", ".join(one.models) or "all",
             ", ".join(one.limits) or "-",
             ", ".join(("metered", *(one.endpoints or ("the list of models",)))),
-            "yes" if one.may_read else "no",
+            ", ".join(["read"] * one.may_read + ["resume"] * one.may_resume) or "-",
             one.users or "-",
             f"until {one.former_until}" if one.former else "-",
         )

@@ -170,8 +170,8 @@ def page_url(url: str) -> httpx2.URL:
     return where
 
 
-def fetch(where: httpx2.URL, key: str | None, timeout_s: float) -> Any:
-    """Read the JSON at an address of a page; ``None`` for something else.
+def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "GET") -> Any:
+    """Read the JSON with which an address of a page answers; ``None`` for something else.
 
     Raises:
         ReadError: It cannot be read.
@@ -184,7 +184,7 @@ def fetch(where: httpx2.URL, key: str | None, timeout_s: float) -> Any:
     from paceline.cli.standing import ReadError
 
     try:
-        code, body = asyncio.run(_get(where, key, timeout_s))
+        code, body = asyncio.run(_ask(method, where, key, timeout_s))
     except TimeoutError:
         raise ReadError(f"{where} did not answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as error:
@@ -218,7 +218,7 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
     return page
 
 
-async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int, bytes]:
+async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int, bytes]:
     """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
     import asyncio
 
@@ -226,7 +226,7 @@ async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int,
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
     client = httpx2.AsyncClient(timeout=None, trust_env=False, follow_redirects=True, headers=headers)
-    async with asyncio.timeout(timeout_s), client, client.stream("GET", url) as response:
+    async with asyncio.timeout(timeout_s), client, client.stream(method, url) as response:
         body = bytearray()
         async for part in response.aiter_bytes():
             body += part

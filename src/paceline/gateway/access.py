@@ -1,4 +1,4 @@
-"""The access log: a line of JSON about each request to a server, and about each that was refused for its key."""
+"""The access log: a line of JSON about each request to a server or to resume a pool, and each that was refused for its key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AccessEntry:
 
     Attributes:
         key: The name of the client's key; empty for none.
-        relayed: Whether it was for a server.
+        relayed: Whether it was for a server, or to resume a pool.
         model: The name of a model that has led to a server; empty if its path has.
         server: The server that has answered, or was to; empty for none.
         fallback: What its client is told of the places that have failed before; empty for none.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -17,6 +19,7 @@ from paceline.gateway.client import Headers, UpstreamClient
 from paceline.gateway.dispatch import Dispatch
 from paceline.gateway.errors import RequestError, json_reply, no_answer, on_error, refusal, respond, stopping, tell
 from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, Send
+from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import Upstreams, is_plain
@@ -26,6 +29,8 @@ from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.lack import lack_of
 from paceline.telemetry.status_app import is_page, status_app
+
+log = logging.getLogger("paceline.gateway")
 
 LOOK_S: Final = 5.0
 """The time between two looks for clients that are slower, and at a store that answers."""
@@ -41,6 +46,9 @@ OWN: Final = frozenset({"", "status", "history", "metrics", "assets", "api", "fa
 
 QUEUE: Final = "/api/v1/queue/"
 """What the path of a place in the queue begins with."""
+
+RESUME: Final = "/api/v1/resume/"
+"""The beginning of the path that ends the stop of a pool."""
 
 
 class _WithReadiness:
@@ -104,7 +112,7 @@ class Gateway:
         self._make = client
         self._dispatch = Dispatch(limiter, self.life, tells_quotas=tells_quotas, names_account=names_account)
         own: Any = limiter if tally is None else Counted(limiter, tally)
-        self._siblings = Siblings(own, self._dispatch.place, folder)
+        self._siblings = Siblings(own, {"place": self._dispatch.place, "resume": self._resume}, folder)
         one_or_all = own if folder is None else self._siblings
         self._page = status_app(_WithReadiness(one_or_all, self), apart=self._apart)  # answers the gateway's own paths
         self._reports = asyncio.Lock()
@@ -246,10 +254,14 @@ class Gateway:
             return
         key, given = self._admission.admit(headers, query) if passed is None else (None, "")
         if (entry := scope["extensions"].get(ENTRY)) is not None:
-            entry.key, entry.relayed = "" if key is None else key.name, passed is not None or first not in OWN
+            entry.key = "" if key is None else key.name
+            entry.relayed = passed is not None or first not in OWN or path.startswith(RESUME)
         if path == USAGE and self._tally is not None:
             name = None if key is None or key.may_read else key.name
             await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
+            return
+        if passed is None and path.startswith(RESUME):
+            await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
             return
         if passed is None and first in OWN:
             if key is not None and not key.may_read:
@@ -292,9 +304,39 @@ class Gateway:
 
     async def _tell_place(self, called: str, send: Send) -> None:
         """The place in the queue of the request that gave this id."""
-        place = await asyncio.to_thread(self._siblings.place, called)
+        place = await asyncio.to_thread(lambda: next(self._siblings.ask("place", called), None))
         missing = {"error": "no request with this x-paceline-id waits or is in flight"}
         await respond(json_reply(200, place) if place else json_reply(404, missing), send)
+
+    # The operator's side.
+
+    def _resume(self, pattern: str) -> dict[str, str | None]:
+        """End the stops of the pools of this process with such a name; returns the reason for the stop of each."""
+        schedulers = {one.pool.name: one for first in self.limiter.pacer.pools.in_use for one in (first, *first.beside)}
+        found = {name: one for name, one in schedulers.items() if name == pattern or fnmatchcase(name, pattern)}
+        stops = {name: one.pool.stopped for name, one in found.items()}
+        for one in found.values():
+            one.resume()
+        return {name: None if stop is None else stop.reason for name, stop in stops.items()}
+
+    async def _end_stops(self, method: str, pattern: str, key: ClientKey | None, send: Send) -> None:
+        """End the stops of the pools with such a name in all processes."""
+        if method != "POST":
+            raise RequestError(405, "method", "to resume a pool, use POST")
+        if key is not None and not key.may_resume:
+            allow = f"`paceline keys change {key.name} --may-resume`"
+            raise RequestError(403, "forbidden", f"this key may not resume pools: {allow}")
+        answers = await asyncio.to_thread(lambda: list(self._siblings.ask("resume", pattern)))
+        reasons = {pool: reason for answer in answers for pool, reason in answer.items() if reason}
+        pools = sorted({pool for answer in answers for pool in answer})
+        if not pools:
+            raise RequestError(404, "pool", f"no pool in use has the name {pattern[:200]!r}: see /status")
+        for pool, reason in reasons.items():
+            log.warning(
+                "%s: %s has ended its stop (%s)", pool, "a client" if key is None else f"key {key.name}", reason
+            )
+        told = {"resumed": sorted(reasons), "not_stopped": [pool for pool in pools if pool not in reasons]}
+        await respond(json_reply(200, told), send)
 
 
 async def _end(connection: Connection, send: Send, error: RequestError) -> None:

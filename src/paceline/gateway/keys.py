@@ -74,6 +74,7 @@ class ClientKey:
         models: Shell patterns of the models that it may use, with or without their provider; empty: all.
         limits: Quotas that hold for the key over all models, as texts.
         may_read: Whether it may read the page, the status and the metrics.
+        may_resume: Whether it may end the stop of a pool.
         endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all
             methods; empty: the list of models. Beside ``models`` or ``limits``, which do not hold there, only those that list models are possible.
         former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
@@ -91,6 +92,7 @@ class ClientKey:
     models: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     may_read: bool = False
+    may_resume: bool = False
     endpoints: tuple[str, ...] = ()
     former: str = ""
     former_until: str = ""

@@ -333,7 +333,7 @@ def private_gateway(
         PacelineError: A setting is invalid, or there is no port.
     """
     key = KeyFile(settings.keys).add(
-        "exec", may_read=True, endpoints=("/*",)
+        "exec", may_read=True, may_resume=True, endpoints=("/*",)
     )  # what the program could do with the real one
     settings = replace(
         settings,

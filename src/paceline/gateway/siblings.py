@@ -30,12 +30,13 @@ class Siblings:
 
     Args:
         limiter: The limiter of this process.
-        place: Returns the place in the queue of a request of this process by its id; ``None`` for an unknown one.
+        answers: What this process answers by the first word of a question, and is given the words after it.
         folder: Where each process has its file; ``None`` for the only process.
     """
 
-    def __init__(self, limiter: Reporting, place: Callable[[str], dict[str, Any] | None], folder: Path | None) -> None:
-        self._limiter, self._place, self._folder = limiter, place, folder
+    def __init__(self, limiter: Reporting, answers: Mapping[str, Callable[[str], Any]], folder: Path | None) -> None:
+        self._limiter, self._folder = limiter, folder
+        self._answers = {"status": lambda _: limiter.status(), **answers}
         self._own: Path | None = None
         if folder is not None:
             listener, secret = socket.create_server(("127.0.0.1", 0)), secrets.token_hex()
@@ -46,20 +47,22 @@ class Siblings:
     def status(self) -> Mapping[str, Any]:
         """The status of all processes as one; see :meth:`Limiter.status`."""
         own = self._limiter.status()
-        others = [answer for answer in self._ask("") if answer]
+        others = [answer for answer in self._ask("status", "") if answer]
         return merged([own, *others]) if others else own
 
-    def place(self, called: str) -> dict[str, Any] | None:
-        """The place in the queue of a request of any process."""
-        return self._place(called) or next(filter(None, self._ask(called)), None)
+    def ask(self, about: str, words: str) -> Iterator[Any]:
+        """The answers of all processes that have one, this process first."""
+        if own := self._answers[about](words):
+            yield own
+        yield from filter(None, self._ask(about, words))
 
     def close(self) -> None:
         """Remove the file of this process."""
         if self._own is not None:
             self._own.unlink(missing_ok=True)
 
-    def _ask(self, question: str) -> Iterator[Any]:
-        """The answers of the other processes: their status, or the place of the request with this id."""
+    def _ask(self, about: str, words: str) -> Iterator[Any]:
+        """The answers of the other processes."""
         if self._folder is None:
             return
         for path in sorted(self._folder.glob("*.json")):
@@ -73,7 +76,7 @@ class Siblings:
                     path.unlink(missing_ok=True)
                     continue
                 with other, other.makefile("rb") as answer:
-                    other.sendall(f"{secret} {question}".encode()[:NAME_MAX] + b"\n")
+                    other.sendall(f"{secret} {about} {words}".encode()[:NAME_MAX] + b"\n")
                     yield json.loads(answer.read(ANSWER_MAX))
 
     def _answer_all(self, listener: socket.socket, secret: str) -> None:
@@ -84,6 +87,6 @@ class Siblings:
                 with connection.makefile("rb") as asked:
                     line = asked.readline(NAME_MAX + 1).decode("utf-8", "replace").strip()
                 known, _, question = line.partition(" ")
-                if secrets.compare_digest(known.encode(), secret.encode()):
-                    answer = self._place(question) if question else self._limiter.status()
-                    connection.sendall(json.dumps(answer).encode())
+                about, _, words = question.partition(" ")
+                if secrets.compare_digest(known.encode(), secret.encode()) and about in self._answers:
+                    connection.sendall(json.dumps(self._answers[about](words)).encode())

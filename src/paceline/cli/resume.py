@@ -1,0 +1,42 @@
+"""``paceline resume``: ends the stop of a pool of a gateway."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+from urllib.parse import quote
+
+import click
+
+from paceline.cli.guides import Helped
+from paceline.cli.line import GATEWAY, USUAL
+from paceline.cli.options import KEY
+from paceline.cli.status import fetch, page_url, plain
+
+_PATH: Final = "/api/v1/resume/"
+
+
+@click.command(cls=Helped, name="resume")
+@click.argument("pool")
+@click.argument("url", required=False)
+@KEY
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, help="Seconds in all."
+)
+def command(pool: str, url: str | None, key: str | None, timeout_s: float) -> None:
+    """End the stop of a pool of a gateway.
+
+    Use it after you have topped up the account: the next request goes at once. POOL is a name that `paceline status` shows, or a pattern such
+    as 'openai/*'. URL is http://127.0.0.1:8080 by default. If clients need keys, --key is a key made with --may-resume.
+    """
+    from paceline.cli.standing import ReadError
+
+    where = page_url(url or os.environ.get(GATEWAY) or USUAL)
+    where = where.copy_with(path=where.path.rstrip("/") + _PATH + quote(pool))
+    found = fetch(where, key, timeout_s, "POST")
+    if not isinstance(found, dict) or not isinstance(found.get("resumed"), list):
+        raise ReadError(f"{where} answers, but not as a gateway that resumes pools: is it an older version?")
+    for name in found["resumed"]:
+        click.echo(f"resumed: {plain(name)}")
+    for name in found["not_stopped"]:
+        click.echo(f"not stopped: {plain(name)}")
