@@ -25,7 +25,7 @@ REFUSED, USAGE = 1, 2
 
 @click.command(cls=Helped)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--provider", help="The provider; by address or model when not given.")
+@click.option("--provider", help="The provider. [default: by the address or the model]")
 @options.TIER
 @options.LIMIT
 @options.CONFIG
@@ -33,14 +33,14 @@ REFUSED, USAGE = 1, 2
 @click.option(
     "--admin",
     is_flag=True,
-    help="Ask with an administrator's key for the limits and the ends of models of an organization.",
+    help="Read the organization's limits and models' ends with an administrator's key.",
 )
-@click.option("--project", help="With --admin: OpenAI's project, whose limits are asked for, too.")
+@click.option("--project", help="With --admin: also read the limits of this OpenAI project.")
 @click.option(
-    "--workspace", help="With --admin: Anthropic's workspace, whose limits hold in place of the organization's."
+    "--workspace", help="With --admin: read the limits of this Anthropic workspace instead of the organization's."
 )
-@click.option("--yes", is_flag=True, help="Send without asking.")
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON on standard output.")
+@click.option("--yes", is_flag=True, help="Send without asking you first.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on standard output.")
 def command(
     *,
     models: tuple[str, ...],
@@ -53,10 +53,10 @@ def command(
 ) -> None:
     """Ask a provider for the limits of your key.
 
-    Sends one tiny request per MODEL, and compares the limits that the answers state with the configured ones. Without MODEL: every model that the configuration has limits for. It asks before it sends.
+    Sends one tiny request per MODEL, and compares the limits in the responses with your settings. If you name no MODEL: every model with limits in your settings. paceline asks you before it sends.
 
-    --admin sends no request to a model: it reads lists with an administrator's key (ANTHROPIC_ADMIN_KEY, OPENAI_ADMIN_KEY),
-    which is not stored, and keeps them for requests with your usual key.
+    --admin sends no request to a model. It reads the limits with an administrator's key (ANTHROPIC_ADMIN_KEY, OPENAI_ADMIN_KEY), which paceline
+    doesn't store, and saves them for requests with your usual key.
     """
     of_organization = {name: given.pop(name) for name in ("project", "workspace")}
     if admin:

@@ -12,7 +12,7 @@ import click
 from paceline.cli import options
 from paceline.cli.guides import Helped
 
-EPILOG = """FILE is TOML or YAML; without it $PACELINE_CONFIG, or paceline.toml or paceline.yaml in the current folder.
+EPILOG = """FILE is TOML or YAML. By default it is $PACELINE_CONFIG, or paceline.toml or paceline.yaml in this folder.
 The command line overrides PACELINE_... variables, which override the file, which overrides the published tables.
 `paceline limits PROVIDER` lists a table."""
 
@@ -24,7 +24,7 @@ class Documented(Helped):
         """Write the settings, and then the epilog."""
         from paceline.config.settings import reference
 
-        with formatter.section("Settings of a file; PACELINE_<NAME> in the environment"):
+        with formatter.section("Settings of a file, or PACELINE_<NAME> in the environment"):
             formatter.write_dl(
                 [(name, f"{text} [{default}]" if default else text) for name, default, text in reference()]
             )
@@ -33,12 +33,12 @@ class Documented(Helped):
 
 @click.command(cls=Documented, epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--show", is_flag=True, help="Print every setting and its source (the default).")
-@click.option("--schema", is_flag=True, help="Print the JSON schema of a file, for editors.")
+@click.option("--show", is_flag=True, help="Print every setting and its source. This is the default.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of the settings, for your editor.")
 @click.option("--provider", help="The provider.")
 @options.TIER
 @options.limits
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
     file: Path | None,
@@ -50,7 +50,7 @@ def command(
 ) -> None:
     """Show the settings in effect, and where each comes from.
 
-    Passwords are left out.
+    It never shows passwords.
     """
     from paceline.config import Config, find_file, parse_limit
     from paceline.config.schema import json_schema

@@ -16,7 +16,7 @@ from paceline.cli.guides import Helped
     default=".",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the picture.",
+    help="The folder for the picture.",
 )
 @click.option("--requests", type=click.IntRange(1), hidden=True)
 @click.option("--workers", type=click.IntRange(1), hidden=True)
@@ -29,8 +29,8 @@ from paceline.cli.guides import Helped
 def command(out: Path, **given: Any) -> None:
     """Send one batch with and without paceline, live.
 
-    500 workers send it to an emulated provider on this machine: first as an SDK does it by itself, then at the pace of
-    a limiter. It takes about 75 s and ends with a table and a picture.
+    500 workers send it to an emulated provider on this machine, first with an SDK alone, then with paceline. The demo takes about 75 s, and ends
+    with a table and a picture.
     """
     from paceline.demo.batch import DemoBatch
     from paceline.demo.show import show

@@ -58,13 +58,13 @@ Row = tuple[str, str]
     type=click.FloatRange(0.1, 60),
     default=3.0,
     show_default=True,
-    help="Seconds for the store to answer.",
+    help="The longest wait for the store, in seconds.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, file: Path | None, timeout_s: float, as_json: bool) -> None:
     """Print what a bug report needs, without secrets.
 
-    It shows versions, what is paced here, keys by name, limits, the store, the clock, files, proxies, and what is wrong.
+    The report shows versions, paced libraries, names of keys, limits, the store, the clock, files, proxies and problems.
     """
     page = Page()
     page.look(file, os.environ, timeout_s)

@@ -28,41 +28,49 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 
 
 @click.command(cls=Helped, short_help="serve an API that limits like a provider")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="0 takes any free port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
-    "--limit", "limits", multiple=True, metavar="MODEL=LIMITS", help="'gpt-6-luna=500 requests/min,400k tokens/min'; '*' for all others; repeatable."
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
+)
+@click.option(
+    "--limit", "limits", multiple=True, metavar="MODEL=LIMITS", help="The limits of a model: 'gpt-6-luna=500 "
+                                                                     "requests/min,400k tokens/min'. '*' is every "
+                                                                     "other model. Repeatable."
 )  # fmt: skip
-@click.option("--rule", metavar="RULE", help="bucket, quantised, window or sliding.")
-@click.option("--quantum", "quantum_s", type=float, help="Seconds of the rate that a quantised bucket holds.")
-@click.option("--offset", "offset_s", type=float, help="Seconds past the full minute at which a window restarts.")
+@click.option("--rule", metavar="RULE", help="How limits count: bucket, quantised, window or sliding.")
+@click.option("--quantum", "quantum_s", type=float, help="The size of a quantised bucket, in seconds of its rate.")
+@click.option("--offset", "offset_s", type=float, help="When a window restarts, in seconds past the full minute.")
 @click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
 @click.option(
-    "--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also 429, drop, slow, growth, stream."
+    "--faults",
+    metavar="KIND=P,...",
+    help="The share of requests with a fault: '500=0.02,529=0.01'. Also 429, drop, slow, growth, stream.",
 )
 @click.option(
-    "--batches", metavar="NAME=VALUE,...", help="'turnaround_s=420,cancel_s=60,enqueued_tokens=2M': the Batch APIs."
+    "--batches",
+    metavar="NAME=VALUE,...",
+    help="Serve the Batch APIs: 'turnaround_s=420,cancel_s=60,enqueued_tokens=2M'.",
 )
+@click.option("--cache", is_flag=True, default=None, help="Cache prompts for 5 min, as Anthropic and OpenAI do.")
+@click.option("--cache-life", "cache_life_s", type=float, help="Seconds until an unread prompt leaves the cache.")
+@click.option("--cache-misses", type=float, help="The share of requests that read nothing from the cache, 0 to 1.")
 @click.option(
-    "--cache", is_flag=True, default=None, help="Prompts are cached, as Anthropic and OpenAI cache them, for 5 minutes."
-)
-@click.option("--cache-life", "cache_life_s", type=float, help="Seconds that a cached prefix lives without a read.")
-@click.option("--cache-misses", type=float, help="Share of the requests that read nothing from the cache, 0 to 1.")
-@click.option(
-    "--cache-held", is_flag=True, default=None, help="The whole prompt counts until the answer begins, as at Bedrock and Groq."
+    "--cache-held", is_flag=True, default=None, help="Charge the whole prompt until the answer begins, as Bedrock "
+                                                     "and Groq do."
 )  # fmt: skip
-@click.option("--other-users", type=float, help="Share of every rate that other users take, 0 to 1.")
-@click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
+@click.option("--other-users", type=float, help="The share of every rate that other users take, 0 to 1.")
+@click.option("--failed-count", is_flag=True, default=None, help="Charge refused requests to the requests quota.")
 @click.option(
-    "--settle", metavar="WHEN", help="'never', or 'actual': unused reservations are returned; by default as the provider does."
+    "--settle", metavar="WHEN", help="Whether unused reservations are refunded: never, or actual. [default: as "
+                                     "the provider does]"
 )  # fmt: skip
-@click.option("--no-headers", "headers", flag_value=False, default=None, help="Answers without rate-limit headers.")
-@click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Refusals without numbers.")
-@click.option("--valid-key", help="The only API key that is accepted.")
-@click.option("--money-after", type=int, help="Admitted requests after which the account has no money.")
-@click.option("--seed", type=int, help="Makes every random choice repeatable.")
-@click.option("--dialect", metavar="NAME", help="The API on OpenAI's paths: openai, azure, groq, together or plain.")
-@click.option("--scenario", metavar="NAME|FILE", help="A shipped scenario (see --scenarios), or a TOML file.")
+@click.option("--no-headers", "headers", flag_value=False, default=None, help="Send no rate-limit headers.")
+@click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Send no numbers in refusals.")
+@click.option("--valid-key", help="The only API key to accept.")
+@click.option("--money-after", type=int, help="How many requests the account can pay for.")
+@click.option("--seed", type=int, help="The seed of all random choices.")
+@click.option("--dialect", metavar="NAME", help="The API at OpenAI's paths: openai, azure, groq, together or plain.")
+@click.option("--scenario", metavar="NAME|FILE", help="A scenario of --scenarios, or a TOML file.")
 @click.option(
     "--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the scenarios."
 )
@@ -77,7 +85,8 @@ def command(
 ) -> None:
     """Serve an API that limits like a provider.
 
-    It has the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals. Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
+    The emulator has the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals. Nothing leaves this
+    machine, and every API key works. GET /emulator/tally counts the requests. Ctrl-C stops the emulator.
     """
     from paceline.emulator.app import App
     from paceline.emulator.server import listen, make_server

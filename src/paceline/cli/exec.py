@@ -34,7 +34,7 @@ LINES_MAX = 1_000
 )
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENTS]...")
 @options.CONFIG
-@click.option("--provider", help="The provider, also of hosts that do not show theirs (a gateway).")
+@click.option("--provider", help="The provider, also at hosts that paceline doesn't know (a gateway).")
 @options.TIER
 @options.limits
 @options.STORE
@@ -42,15 +42,15 @@ LINES_MAX = 1_000
 @click.option(
     "--gateway/--no-gateway",
     default=None,
-    help="A gateway for the program: by default for a command that is not Python.",
+    help="Whether to pace the program through a gateway. [default: if it isn't Python]",
 )
 @click.option(
     "--login",
     is_flag=True,
-    help="Pass the program's own login to a plan on: of Claude Code, or of Codex with ChatGPT.",
+    help="Pass on the program's own login to a plan (Claude Code, or Codex with ChatGPT).",
 )
-@click.option("--strict", is_flag=True, help="Exit code 125 in place of 0 if a process, or a program, was not paced.")
-@click.option("--quiet", is_flag=True, help="No summary on standard error.")
+@click.option("--strict", is_flag=True, help="End with code 125 instead of 0 if a process or a program wasn't paced.")
+@click.option("--quiet", is_flag=True, help="Print no summary.")
 def command(
     *,
     words: tuple[str, ...],

@@ -24,27 +24,27 @@ EPILOG = """Nothing is sent without --check, and a file that exists is not overw
     type=click.Path(path_type=Path),
     default=Path("paceline.toml"),
     show_default=True,
-    help="'-' prints it.",
+    help="Write the settings here. -: print them.",
 )
 @click.option(
     "--from",
     "source",
     metavar="LITELLM.YAML",
     type=click.Path(path_type=Path),
-    help="Convert the config.yaml of a litellm proxy, and say what has no counterpart.",
+    help="Convert this config.yaml of a litellm proxy, and list the settings without a counterpart.",
 )
 @click.option(
     "--check",
     "models",
     multiple=True,
     metavar="MODEL",
-    help="Ask the provider for its limits, as `paceline check` does; repeatable.",
+    help="Ask the provider for the limits of this model, as `paceline check` does. Repeatable.",
 )
-@click.option("--yes", is_flag=True, help="With --check: send without asking.")
+@click.option("--yes", is_flag=True, help="With --check: send without asking you first.")
 def command(*, output: Path, source: Path | None, models: tuple[str, ...], yes: bool) -> None:
     """Write a first configuration, with comments.
 
-    It is for the keys in the environment, or of a litellm proxy's. Keys are named, never written.
+    The file is for the providers whose keys are in the environment, or comes from a litellm proxy's file. It names keys, and never contains them.
     """
     from paceline.config.starter import of_environment, providers_of
 

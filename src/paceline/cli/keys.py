@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from paceline.gateway.keys import KeyFile
 
 FILE = click.option(
-    "--keys", "file", type=click.Path(path_type=Path), help="The file; in this user's folder by default."
+    "--keys",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The file of keys. [default: $PACELINE_KEYS, or keys.json in this user's settings]",
 )
 
 _NONE: Final[dict[str, tuple[Any, Any]]] = {
@@ -25,7 +28,7 @@ _NONE: Final[dict[str, tuple[Any, Any]]] = {
 """What stands for nothing, by field, and what is kept then."""
 
 _HELP_USERS: Final = (
-    "The client serves many people, and names the one who asks in this header, e.g. X-OpenWebUI-User-Id."
+    "The header that names the person who asks, such as X-OpenWebUI-User-Id, if the client serves many people."
 )
 
 
@@ -39,34 +42,44 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--weight", type=float, default=1.0, show_default=True, help="The share of its lane among busy ones.")
-@click.option("--priority", type=int, default=0, show_default=True, help="A higher one goes before all lower ones.")
 @click.option(
-    "--model", "models", multiple=True, help="A model that it may use, e.g. 'gpt-6*'; repeatable; all by default."
+    "--weight", type=float, default=1.0, show_default=True, help="The weight of its lane among the lanes that wait."
 )
-@click.option("--limit", "limits", multiple=True, help="E.g. '60 requests/min', over all models; repeatable.")
+@click.option("--priority", type=int, default=0, show_default=True, help="The priority of its lane. Higher goes first.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="A model that the key can use, such as 'gpt-6*'. Repeatable. [default: all]",
+)
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    help="A limit or budget over all models, such as '60 requests/min' or '10 usd/day'. Repeatable.",
+)
 @click.option(
     "--endpoint",
     "endpoints",
     multiple=True,
-    help="An unmetered one that it may use, e.g. 'GET /v1/models' or '/v1/files*'; repeatable; the list of models by default.",
+    help="An unmetered endpoint that the key can use, such as '/v1/files*'. Repeatable. [default: GET /v1/models]",
 )
-@click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
-@click.option("--may-resume", is_flag=True, help="It may resume a stopped pool, too.")
-@click.option("--team", default="", help='The team whose share and limits it is under; [lanes."team/NAME"] sets these.')
+@click.option("--may-read", is_flag=True, help="Let it read the page, the status and the metrics.")
+@click.option("--may-resume", is_flag=True, help="Let it resume stopped pools.")
+@click.option("--team", default="", help='Its team. [lanes."team/NAME"] sets the share and the limits.')
 @click.option("--users", metavar="HEADER", default="", help=_HELP_USERS)
 @click.option(
     "--secret-file",
     metavar="FILE",
     type=click.File(encoding="utf-8", lazy=True),
-    help="Take over the secret in this file, '-' for standard input, or its hash as 'sha256:HEX', in place of making one.",
+    help="Use the secret in this file (- for standard input), or its hash as sha256:HEX, instead of a new one.",
 )
 @FILE
 def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: Any) -> None:
     """Make a key for NAME and print it.
 
-    It is shown once: only its hash is stored. The key is a lane of its own, so that it cannot hold up the others. A client that has a secret of another proxy keeps it with
-    --secret-file, and nothing is printed then.
+    paceline prints the key once and stores only its hash. The key is a lane of its own, so that its requests never delay other keys. If the client has a
+    secret of another proxy, take it over with --secret-file: nothing is printed then.
     """
     hashed = "" if secret_file is None else _hash_in(secret_file)
     keys = _keys(file)
@@ -82,22 +95,29 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
 
 @command.command()
 @click.argument("name")
-@click.option("--weight", type=float, help="The share of its lane among busy ones.")
-@click.option("--priority", type=int, help="A higher one goes before all lower ones.")
-@click.option("--model", "models", multiple=True, help="In place of the models that it may use; 'all' for all.")
-@click.option("--limit", "limits", multiple=True, help="In place of its limits; 'none' for none.")
-@click.option("--endpoint", "endpoints", multiple=True, help="In place of its unmetered ones; 'none' for the default.")
+@click.option("--weight", type=float, help="The weight of its lane among the lanes that wait.")
+@click.option("--priority", type=int, help="The priority of its lane. Higher goes first.")
 @click.option(
-    "--may-read/--may-not-read", default=None, help="Whether it may read the page, the status and the metrics."
+    "--model",
+    "models",
+    multiple=True,
+    help="The models that the key can use from now on. all: every model. Repeatable.",
 )
-@click.option("--may-resume/--may-not-resume", default=None, help="Whether it may resume a stopped pool.")
-@click.option("--team", help="In place of its team; 'none' for none. What it has used stays with the team before.")
-@click.option("--users", metavar="HEADER", help=f"{_HELP_USERS} 'none': one client.")
+@click.option("--limit", "limits", multiple=True, help="Its limits from now on. none: no limit. Repeatable.")
+@click.option(
+    "--endpoint", "endpoints", multiple=True, help="Its unmetered endpoints from now on. none: the default. Repeatable."
+)
+@click.option(
+    "--may-read/--may-not-read", default=None, help="Whether it can read the page, the status and the metrics."
+)
+@click.option("--may-resume/--may-not-resume", default=None, help="Whether it can resume stopped pools.")
+@click.option("--team", help="Its team from now on. none: no team. Its usage so far stays with the old team.")
+@click.option("--users", metavar="HEADER", help=f"{_HELP_USERS} none: the client is one person.")
 @FILE
 def change(*, name: str, file: Path | None, **options: Any) -> None:
-    """Change what the key of NAME may do.
+    """Change the rights of the key of NAME.
 
-    Its secret stays, and so does what is not named here.
+    Its secret stays, and so does every right that you don't name.
     """
     fields = {field: value for field, value in options.items() if value not in (None, ())}
     fields |= {field: kept for field, (word, kept) in _NONE.items() if fields.get(field) == word}
@@ -113,13 +133,13 @@ def change(*, name: str, file: Path | None, **options: Any) -> None:
     type=click.FloatRange(0, 8_760),
     default=24.0,
     show_default=True,
-    help="How long the present secret stays valid.",
+    help="How many hours the old secret stays valid.",
 )
 @FILE
 def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
     """Make a new secret for the key of NAME.
 
-    Prints it. Its lane, its limits and their use stay.
+    paceline prints the secret once. The lane, the limits and their use stay.
     """
     click.echo(_keys(file).rotate(name, overlap_hours * 3_600))
 
@@ -127,7 +147,7 @@ def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
 @command.command(name="list")
 @FILE
 def list_(*, file: Path | None) -> None:
-    """Show the keys, and what each may do."""
+    """Show the keys and their rights."""
     keys = _keys(file).all()
     header = (
         "name",

@@ -29,7 +29,7 @@ OLD_DAYS: Final = 120
 """The age from which a row is shown with it."""
 
 STORE_S: Final = 3.0
-"""Seconds for the store to answer."""
+"The longest wait for the store, in seconds."
 
 SET, STATED, YOURS, TABLE, ASSUMED = "set", "stated by an answer", "your file", "table", "assumed"
 """Where a limit comes from."""
@@ -105,7 +105,7 @@ def command() -> None:
 def check_facts(file: Path) -> None:
     """Check a file of facts about providers.
 
-    It is one like tables/providers.toml, or settings with [providers.NAME].
+    The file has the form of tables/providers.toml, or contains settings with [providers.NAME].
     """
     from paceline import facts
     from paceline.config import Config
@@ -126,12 +126,12 @@ def check_facts(file: Path) -> None:
 
 @command.command(name="update")
 @click.argument("source", metavar="FILE|URL", required=False)
-@click.option("--sha256", help="The SHA-256 of its bytes; needed for a URL.")
-@click.option("--undo", is_flag=True, help="Use the data set of before again.")
+@click.option("--sha256", help="The SHA-256 of the data set. A URL needs it.")
+@click.option("--undo", is_flag=True, help="Go back to the data set before.")
 def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
     """Install a newer data set for this user.
 
-    It changes no host and no root of a known provider.
+    The data set never changes the address of a known provider.
     """
     from paceline.config import data_set
 
@@ -144,14 +144,14 @@ def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
 @command.command(name="show")
 @click.argument("provider", required=False)
 @click.argument("model", required=False)
-@click.option("--tier", help="The account's tier, e.g. 2 or build; the lowest when not given.")
+@click.option("--tier", help="Your tier, such as 2 or build. [default: the lowest]")
 @options.CONFIG
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def show(provider: str | None, model: str | None, tier: str | None, file: Path | None, *, as_json: bool) -> None:
     """Show the limits in use, and where each comes from.
 
-    That is a setting, an answer, your file or a table. Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: the limits
-    of that model. PROVIDER can be PROVIDER/MODEL, or a model alone: then every provider is shown that lists it.
+    A limit comes from a setting, a response, your file or a table. PROVIDER: every model of its table. MODEL: the limits of this model. If you give
+    neither: every provider with a table. PROVIDER can be PROVIDER/MODEL, or a model alone, for every provider that lists it.
     """
     from rich.console import Console
 

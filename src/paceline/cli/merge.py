@@ -16,9 +16,9 @@ INCOMPLETE, USAGE = 1, 2
 @click.command(cls=Helped)
 @click.argument("source", metavar="INPUT")
 @click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
-@click.option("-o", "--output", "target", help="The result; INPUT with .results.jsonl by default.")
+@click.option("-o", "--output", "target", help="Write the result here. [default: INPUT.results.jsonl]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing result.")
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on standard output.")
 def command(*, source: str, outputs: tuple[str, ...], target: str | None, overwrite: bool, as_json: bool) -> None:
     """Join the outputs of shards, in the order of INPUT.
 

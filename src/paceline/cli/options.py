@@ -26,53 +26,59 @@ LIMIT: Decorator = click.option(
     "limits",
     multiple=True,
     metavar="TEXT",
-    help="E.g. 'gpt-6-luna=500 requests/min,400k tokens/min'; repeatable.",
+    help="The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. Repeatable.",
 )
-TIER: Decorator = click.option("--tier", help=_TEXTS["tier"].brief)
-BASE_URL: Decorator = click.option("--base-url", help="The server's root, with or without /v1.")
+TIER: Decorator = click.option("--tier", help=f"{_TEXTS['tier'].brief}.")
+BASE_URL: Decorator = click.option(
+    "--base-url", help="The server's address, with or without /v1. [default: the provider's]"
+)
 CONFIG: Decorator = click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
-    help="Settings as TOML or YAML; by default $PACELINE_CONFIG, or paceline.toml or paceline.yaml in the current folder.",
+    help="The settings, TOML or YAML. [default: $PACELINE_CONFIG, or paceline.toml or paceline.yaml in this folder]",
 )
-KEY: Decorator = click.option("--key", envvar="PACELINE_KEY", help="What the page asks for; or PACELINE_KEY.")
+KEY: Decorator = click.option(
+    "--key", envvar="PACELINE_KEY", help="A key of the gateway or of the status page. [default: $PACELINE_KEY]"
+)
 STORE: Decorator = click.option(
-    "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for no store."
+    "--store", help="The store of the quotas: sqlite:PATH, redis://HOST, ..., or memory: for none."
 )
 ON_STORE_FAILURE: Decorator = click.option(
     "--on-store-failure",
     metavar="fail_safe|fail_closed|fail_open",
-    help=_TEXTS["on_store_failure"].brief,
+    help=f"{_TEXTS['on_store_failure'].brief}.",
 )
 
 TIERS: Decorator = click.option(
-    "--tier", "tiers", multiple=True, help="Your tier there; repeatable, and 'all' for every tier."
+    "--tier", "tiers", multiple=True, help="Your tier at the provider, or all for every tier. Repeatable."
 )
 PICTURE: Decorator = click.option(
-    "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Draw the use of the quotas over time in this file, .svg or .png.",
 )
 
 _ROWS: Final[tuple[Decorator, ...]] = (
-    click.option("--model", help="The model of rows that name none."),
-    click.option("--column", help="The column of the prompts; 'prompt' or 'messages' by default."),
+    click.option("--model", help="The model of rows that don't name one."),
+    click.option("--column", help="The column of the prompts. [default: prompt or messages]"),
     click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'."),
-    click.option("--key", help="The column with the identity of a row; 'custom_id', 'id' or 'key' by default."),
+    click.option("--key", help="The column that identifies a row. [default: custom_id, id or key]"),
     click.option(
         "--files",
         metavar="NAME",
         multiple=True,
-        help="A column with the paths of images or PDF files. Can be repeated.",
+        help="A column with paths of images or PDF files. Repeatable.",
     ),
+    click.option("--no-header", is_flag=True, help="The table has no header. Its columns are column1, column2, ..."),
     click.option(
-        "--no-header", is_flag=True, help="The first line of the table is a row; its columns are column1, column2, ..."
+        "--task",
+        type=click.Choice(["embed", "chat"]),
+        help="embed: one vector per row. chat: one answer per row. [default: by the model]",
     ),
-    click.option(
-        "--task", type=click.Choice(["embed", "chat"]), help="embed: a vector of each row; by the model when not given."
-    ),
-    click.option("--lines", is_flag=True, help="Each line of the input is a prompt, and none a header."),
-    click.option("--max-tokens", type=click.IntRange(1), help="The most tokens of an answer."),
-    click.option("--schema", metavar="FILE", help="A file with the JSON schema that the answers are asked for."),
+    click.option("--lines", is_flag=True, help="Every line of the input is a prompt."),
+    click.option("--max-tokens", type=click.IntRange(1), help="The most output tokens of an answer."),
+    click.option("--schema", metavar="FILE", help="A file with the JSON schema that answers must match."),
 )
 
 
@@ -91,7 +97,7 @@ class Told(Helped):
 def limits(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that replace limits, or use a share of them."""
     for name in ("usable", "tpm_override", "rpm_override"):
-        command = click.option(f"--{name.replace('_', '-')}", type=float, help=_TEXTS[name].brief)(command)
+        command = click.option(f"--{name.replace('_', '-')}", type=float, help=f"{_TEXTS[name].brief}.")(command)
     return LIMIT(command)
 
 

@@ -38,8 +38,8 @@ SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 GC_THRESHOLD: Final = 50_000, 20, 100
 """As of :mod:`paceline.cli.run`."""
 
-EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or an input of paceline run with its options; with --agents it is a model:
-each agent holds a conversation, whose prompts the provider caches. Nothing is sent."""
+EPILOG = """SOURCE is a workload file (TOML or YAML), or an input of `paceline run` with its options. With --agents SOURCE is a model: every agent
+has a conversation, and the provider caches its prompts. Nothing is sent."""
 
 
 def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
@@ -58,53 +58,61 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
 @click.command(cls=options.Told, epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
 @options.BASE_URL
-@click.option("--provider", help="The provider; by address, model or format when not given.")
+@click.option("--provider", help="The provider. [default: by the address, the model or the format]")
 @options.TIERS
 @options.rows
-@click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at the same time; repeatable.")
+@click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at once. Repeatable.")
 @click.option(
     "--agents",
     multiple=True,
     type=click.IntRange(1, 1_000_000),
-    help="Agents at the same time, of the model SOURCE; repeatable.",
+    help="Agents at once. SOURCE is their model. Repeatable.",
 )
-@click.option("--turns", type=click.IntRange(1, 1_000), help="Turns of each agent; 10 by default.")
+@click.option("--turns", type=click.IntRange(1, 1_000), help="Turns per agent. [default: 10]")
 @click.option(
-    "--prompt", callback=options.tokens, metavar="TOKENS", help="The first prompt of an agent; 20k by default."
+    "--prompt", callback=options.tokens, metavar="TOKENS", help="The first prompt of an agent. [default: 20k]"
 )
 @click.option(
     "--shared",
     callback=options.tokens,
     metavar="TOKENS",
-    help="The part of it that all agents begin with; 0 by default.",
+    help="The beginning of the prompt that all agents share. [default: 0]",
 )
 @click.option(
     "--grows",
     callback=options.tokens,
     metavar="TOKENS",
-    help="Tokens that each turn adds to the prompt, with the answer; 500 by default.",
+    help="Tokens that a turn adds to the prompt, with its answer. [default: 500]",
 )
-@click.option("--answer", callback=options.tokens, metavar="TOKENS", help="The output of a turn; 100 by default.")
+@click.option("--answer", callback=options.tokens, metavar="TOKENS", help="The output of a turn. [default: 100]")
 @click.option(
     "--think",
     callback=options.duration,
     metavar="TIME",
-    help="From an answer to the next turn, on average; 10s by default.",
+    help="The mean time from an answer to the next turn. [default: 10s]",
 )
-@click.option("--cache-misses", type=click.FloatRange(0, 1), help="Share of the turns that find nothing in the cache.")
+@click.option(
+    "--cache-misses",
+    type=click.FloatRange(0, 1),
+    help="The share of turns that find nothing in the cache. [default: 0]",
+)
 @options.limits
 @options.CONFIG
-@click.option("--by", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
+@click.option("--by", metavar="HH:MM", callback=_clock, help="Say which variants end by this time of day.")
 @click.option(
-    "--within", "within_s", metavar="TIME", callback=options.duration, help="The same, as a duration: '6h', '90min'."
+    "--within",
+    "within_s",
+    metavar="TIME",
+    callback=options.duration,
+    help="Say which variants end within this time, such as 6h or 90min.",
 )
-@click.option("--latency-s", type=click.FloatRange(0, 1e5), help="Seconds until an answer starts; 1 by default.")
+@click.option("--latency-s", type=click.FloatRange(0, 1e5), help="Seconds until an answer starts. [default: 1]")
 @click.option(
-    "--latency-per-token-s", type=click.FloatRange(0, 1e3), help="And for each output token; 0.02 by default."
+    "--latency-per-token-s", type=click.FloatRange(0, 1e3), help="Further seconds per output token. [default: 0.02]"
 )
-@click.option("--seed", type=int, default=0, help="Another seed gives other latencies.")
+@click.option("--seed", type=int, default=0, help="The seed of the random latencies. [default: 0]")
 @options.PICTURE
-@click.option("--json", "as_json", is_flag=True, help="The plans as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON on standard output.")
 def command(
     *,
     source: str,

@@ -12,14 +12,14 @@ import click
 from paceline.cli import options
 from paceline.cli.guides import Helped
 
-EPILOG = """LOG is what a limiter, gateway or run with the setting traffic_log or shadow has written, an export of OpenTelemetry
+EPILOG = """LOG is the file of the setting traffic_log or shadow, an export of OpenTelemetry
 (OTLP JSON), Langfuse, LangSmith, Helicone, litellm or OpenAI's usage, or CSV with the columns start, model, input_tokens and
-output_tokens. It can be lines or an array of JSON, CSV, TSV or Parquet, also compressed (gzip, zstd). Nothing is sent."""
+output_tokens. Its form is lines or an array of JSON, CSV, TSV or Parquet, also compressed (gzip, zstd). Nothing is sent."""
 
 
 @click.command(cls=Helped, epilog=EPILOG)
 @click.argument("source", metavar="LOG", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--provider", help="The provider; by model when not given.")
+@click.option("--provider", help="The provider. [default: by the model]")
 @options.TIERS
 @options.limits
 @options.CONFIG
@@ -27,10 +27,10 @@ output_tokens. It can be lines or an array of JSON, CSV, TSV or Parquet, also co
     "--speed",
     type=click.FloatRange(1e-3, 1e3),
     default=1.0,
-    help="How many times as fast requests arrive; 1 by default.",
+    help="How many times faster requests arrive. [default: 1]",
 )
 @options.PICTURE
-@click.option("--json", "as_json", is_flag=True, help="The results as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON on standard output.")
 def command(
     *,
     source: Path,

@@ -21,7 +21,12 @@ _PATH: Final = "/api/v1/resume/"
 @click.argument("url", required=False)
 @KEY
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0.1, 600), default=5.0, show_default=True, help="Seconds in all."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 600),
+    default=5.0,
+    show_default=True,
+    help="The longest wait for the response, in seconds.",
 )
 def command(pool: str, url: str | None, key: str | None, timeout_s: float) -> None:
     """End the stop of a pool of a gateway.

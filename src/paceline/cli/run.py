@@ -26,36 +26,36 @@ sends the requests that have no answer yet."""
 @click.option(
     "-o",
     "--output",
-    help="The file of answers; INPUT with .results.jsonl by default, - for standard output. With the end .csv, .tsv or .parquet"
-    " the rows with their answers, at the end of the run.",
+    help="Write the answers here, - for standard output. .csv, .tsv or .parquet: the rows with their answers, at "
+    "the end. [default: INPUT.results.jsonl]",
 )
 @options.BASE_URL
-@click.option("--provider", help="The provider; by address or format when not given.")
-@click.option("--group", help="A group of servers in the configuration: each request goes to the soonest.")
+@click.option("--provider", help="The provider. [default: by the address or the format]")
+@click.option("--group", help="A group of the configuration: each request goes to the server that can take it soonest.")
 @options.TIER
 @options.limits
 @options.CONFIG
-@click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
+@click.option("--workers", type=int, help="Requests that wait or are in flight at once. [default: 500]")
 @options.rows
-@click.option("--into", default="answer", help="The column of the answers in a table; 'answer' by default.")
+@click.option("--into", default="answer", help="The column for answers in a table. [default: answer]")
 @click.option(
     "--cut-off",
     metavar="keep|raise|TOKENS",
-    help="An answer that reaches the maximum of tokens is an error. keep: it is an answer. raise: it is asked for once more with four"
-    " times the maximum; TOKENS: with this one.",
+    help="If an answer reaches its maximum of tokens: keep it, or send the request once more with four times the "
+    "maximum (raise) or with TOKENS. [default: an error]",
 )
 @click.option(
     "--again",
     metavar="NAMES",
-    help="Send these errors of earlier runs once more, which are final otherwise: declined, blocked, cut_off, paused; after two"
-    " runs also empty, invalid. With commas between them.",
+    help="Send requests with these final errors of earlier runs once more: declined, blocked, cut_off, paused, "
+    "and after two runs empty, invalid. Separate names with commas.",
 )
-@click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
-@click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
+@click.option("--max-attempts", type=int, help="The most HTTP attempts per request. [default: 6]")
+@click.option("--timeout", "timeout_s", type=float, help="The longest HTTP attempt, in seconds. [default: 600]")
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Only the lines I, I+N, I+2N, ...: for N processes, each with an I from 1 to N of its own.",
+    help="Send lines I, I+N, I+2N, ... only. Give every one of N processes its own I, from 1 to N.",
 )
 @options.STORE
 @options.ON_STORE_FAILURE
@@ -64,34 +64,38 @@ sends the requests that have no answer yet."""
     "checked",
     type=click.Choice(["auto", "first"]),
     default="auto",
-    help="first: the whole input is checked before the first request. auto (the default): so is an input of up to 16 MB,"
-    " or one whose output has answers; of a larger one each line is checked when it is sent.",
+    help="When to check the input. first: all of it before the first request. auto: the same up to 16 MB or if "
+    "the output contains answers, otherwise each line when it is sent. [default: auto]",
 )
 @click.option(
     "--mode",
     type=click.Choice(["sync", "batch", "auto"]),
     default="sync",
-    help="batch: by the Batch APIs of OpenAI, Azure, Groq, Mistral, Together, Anthropic and Gemini: at their price for"
-    " batches, within a day. auto: so as long as the rest can still be sent one by one before the --deadline.",
+    help="batch: send through the Batch API, within a day, at its lower price (OpenAI, Azure, Groq, Mistral, "
+    "Together, Anthropic, Gemini). auto: the same, as long as single requests can still meet the --deadline. "
+    "[default: sync]",
 )
 @click.option(
     "--deadline",
     metavar="TIME",
     callback=options.duration,
-    help="For --mode auto: '6h', '90min', from the first start on.",
+    help="With --mode auto: the time since the first start, such as 6h or 90min.",
 )
-@click.option("--batch-lines", type=click.IntRange(1, 100_000), help="The most requests of one batch.")
+@click.option("--batch-lines", type=click.IntRange(1, 100_000), help="The most requests in one batch.")
 @click.option(
-    "--batch-queue", type=click.IntRange(1), help="The limit of enqueued input tokens of each model, if you know it."
+    "--batch-queue", type=click.IntRange(1), help="The limit of enqueued input tokens per model, if you know it."
 )
-@click.option("--strict", is_flag=True, help="Send nothing if a row of the input cannot be sent.")
-@click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
+@click.option("--strict", is_flag=True, help="Send nothing if a row of the input can't be sent.")
+@click.option("--restart", is_flag=True, help="Send everything again, and save the old answers as .bak.")
 @click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
 @click.option(
-    "--page", type=click.IntRange(0, 65_535), metavar="PORT", help="Serve the live page at this port meanwhile."
+    "--page",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Serve the live page at this port while the run lasts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON on standard output.")
-@click.option("--quiet", is_flag=True, help="No progress and no summary on standard error.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on standard output.")
+@click.option("--quiet", is_flag=True, help="Print no progress and no summary.")
 def command(
     *,
     source: str,

@@ -31,37 +31,53 @@ if TYPE_CHECKING:
 
 ALL_HOSTS = ("0.0.0.0", "[::]")  # noqa: S104  (compared)
 
-EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
-ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY, or OPENAI_API_KEY_FILE for a file);
-where one is not set, the key that the client sends is passed on. A signal ends it when what is in flight is done."""
+EPILOG = """Point a client at the gateway instead of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
+ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The gateway reads the providers' keys from their usual variables (OPENAI_API_KEY, or OPENAI_API_KEY_FILE for
+a file). If a variable is not set, the gateway passes on the client's key. After SIGTERM or Ctrl-C it finishes the requests in flight."""
 
 
 @click.command(cls=Helped, epilog=EPILOG)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen; off loopback, clients need keys."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen at. If other machines can reach it, clients need keys.",
 )
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="0 takes any free port.")
-@click.option("--provider", help="The provider that also gets paths without a name, such as /v1/messages.")
+@click.option(
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
+)
+@click.option("--provider", help="The provider of paths without a name, such as /v1/messages.")
 @options.BASE_URL
 @options.TIER
 @options.limits
 @options.CONFIG
-@click.option("--timeout", "timeout_s", type=float, help="Seconds between two parts of an answer; 600 by default.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    help="The longest time between two parts of a response, in seconds. [default: 600]",
+)
 @options.STORE
 @options.ON_STORE_FAILURE
-@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
-@click.option("--watch", is_flag=True, help="Read the file of settings again when it changes, in a next process.")
-@click.option("--keys", type=click.Path(path_type=Path), help="The file of client keys (see paceline keys).")
-@click.option("--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS.")
-@click.option("--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="Its private key.")
-@click.option("--access-log", type=click.Path(path_type=Path), help="Append a line of JSON about each request.")
+@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that serve.")
+@click.option("--watch", is_flag=True, help="When the settings change, start a new process with them.")
+@click.option(
+    "--keys", type=click.Path(path_type=Path), help="The file of client keys. [default: the file of `paceline keys`]"
+)
+@click.option(
+    "--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS with this certificate."
+)
+@click.option(
+    "--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="The private key of the certificate."
+)
+@click.option("--access-log", type=click.Path(path_type=Path), help="Append one JSON line per request to this file.")
 @click.option(
     "--drain",
     "drain_s",
     type=click.FloatRange(0, 3_600),
     default=1.0,
     show_default=True,
-    help="Seconds after SIGTERM in which /readyz answers 503 and requests are still taken.",
+    help="Seconds after SIGTERM while /readyz answers 503 and the gateway still accepts requests.",
 )
 @click.option(
     "--finish",
@@ -69,12 +85,12 @@ where one is not set, the key that the client sends is passed on. A signal ends 
     type=click.FloatRange(1, 86_400),
     default=30.0,
     show_default=True,
-    help="Seconds after those in which requests may end.",
+    help="Seconds after the drain until requests in flight are cut off.",
 )
 @click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--otel", is_flag=True, help="Spans and metrics through the global providers of OpenTelemetry.")
-@click.option("--demo", is_flag=True, help="Emulated providers in place of the real ones, and some traffic.")
+@click.option("--otel", is_flag=True, help="Send spans and metrics through OpenTelemetry's global providers.")
+@click.option("--demo", is_flag=True, help="Use emulated providers instead of real ones, and send them some traffic.")
 def command(
     *,
     host: str,

@@ -34,7 +34,7 @@ PAGE: Final = 8000
 @click.command(cls=Helped, name="status")
 @click.argument("url", required=False)
 @KEY
-@click.option("--store", metavar="URL", help="Read this store instead, e.g. sqlite:quotas.db or redis://HOST.")
+@click.option("--store", metavar="URL", help="Read this store instead: sqlite:quotas.db, redis://HOST, ...")
 @click.option(
     "--page",
     is_flag=False,
@@ -47,10 +47,12 @@ PAGE: Final = 8000
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.1, 600),
-    help="Seconds in all, 5 by default; with --line 1.",
+    help="The longest wait for the response, in seconds. [default: 5, with --line 1]",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output, with each shard of a run.")
-@click.option("--line", is_flag=True, help="The windows of plans in one line, for a status line. The exit code is 0.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every shard of a run.")
+@click.option(
+    "--line", is_flag=True, help="Print the windows of plans in one line, for a status line. The exit code is 0."
+)
 def command(
     url: str | None,
     key: str | None,
@@ -63,10 +65,9 @@ def command(
 ) -> None:
     """Show what is left of the quotas, and what waits.
 
-    With URL: the pools of the gateway, or of the program whose status page (paceline.status_app) is there.
-    With --store: the pools in a store, and the progress of each `paceline run` that uses it, with all of its shards.
-    Without both: the gateway of the `paceline exec` that this runs in; else the file in which `paceline run` keeps this
-    user's quotas, or with --line the gateway at 127.0.0.1:8080.
+    URL is a gateway, or a program that serves its status (paceline.status_app). --store shows the pools in a store, and the progress of every
+    `paceline run` that uses it, with all of its shards. If you give neither: the gateway of the `paceline exec` around this command. If there is
+    none: the quotas of this user's runs, or with --line the gateway at 127.0.0.1:8080.
     """
     if line:
         if store is not None or page is not None or as_json:

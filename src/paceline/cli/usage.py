@@ -38,21 +38,28 @@ def _month(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.argument("url", required=False)
 @KEY
 @click.option(
-    "--by", type=click.Choice(["key", "team", "user"]), default="key", show_default=True, help="A row for each."
+    "--by",
+    type=click.Choice(["key", "team", "user"]),
+    default="key",
+    show_default=True,
+    help="One row per key, team or user.",
 )
+@click.option("--month", callback=_month, metavar="YYYY-MM", help="The month, in UTC. [default: the last 31 days]")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @click.option(
-    "--month", callback=_month, metavar="YYYY-MM", help="The month, by days in UTC; the last 31 days by default."
-)
-@click.option("--csv", "as_csv", is_flag=True, help="A table of comma-separated values on standard output.")
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(0.1, 600), default=30.0, show_default=True, help="Seconds in all."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 600),
+    default=30.0,
+    show_default=True,
+    help="The longest wait for the response, in seconds.",
 )
 def command(
     url: str | None, key: str | None, by: str, month: tuple[dt.date, dt.date] | None, timeout_s: float, *, as_csv: bool
 ) -> None:
     """Show what the clients of a gateway have used.
 
-    A row has requests, tokens and US dollars. URL is http://127.0.0.1:8080 by default. A key made with --may-read shows all, another one its own.
+    A row shows requests, tokens and US dollars. URL is http://127.0.0.1:8080 by default. A key with --may-read shows every key, any other key only itself.
     """
     from paceline.cli.standing import ReadError
 

@@ -19,32 +19,33 @@ class FileSettings(PlainSettings):
 
     # fmt: off
     limits: Mapping[str, tuple[Quota, ...]] = setting({},
-        "Quotas by model, ``provider/*``, ``*`` or the name of a pool of your own, the first argument in code.")
+        "Quotas by model, ``provider/*``, ``*`` or the name of your own pool. In code: the first argument.")
     base_url: str | None = setting(None,
-        "The server's address, with or without ``/v1``, for runs. The provider's own by default.")
+        "The server's address for runs, with or without ``/v1``. Default: the provider's.")
     workers: int = setting(500,
-        "Requests of a run that wait or are in flight at the same time.", ("a whole number", 1, 20_000))
+        "Requests of a run that wait or are in flight at once.", ("a whole number", 1, 20_000))
     max_attempts: int = setting(6,
-        "HTTP attempts for one request of a run, the same as ``retry.max_attempts``.", ("a whole number", 1, 1_000))
+        "The most HTTP attempts per request of a run, the same as ``retry.max_attempts``.", ("a whole number", 1, 1_000))
     timeout_s: float = setting(600.0, "The longest duration of one attempt of a run.", ("seconds", 0.001, 86_400))
     store: str | None = setting(None,
-        "The URL of the store where processes share the quotas. A run chooses its store.", repr=False)
-    retry: Mapping[str, Any] = setting({}, "The policy after refusals: fields of :class:`~paceline.RetryPolicy`.")
+        "The URL of the store in which processes share quotas. Runs use a file of this user by default.", repr=False)
+    retry: Mapping[str, Any] = setting({}, "When to retry after a refusal: fields of "
+                                           ":class:`~paceline.RetryPolicy`.")
     plans: Mapping[str, Any] = setting({},
-        "How the windows of plans are used: fields of :class:`~paceline.PlanPolicy`.")
+        "How to use the windows of plans: fields of :class:`~paceline.PlanPolicy`.")
     breaker: BreakerPolicy | None = setting(BreakerPolicy(),
-        "The policy after failures of a host: fields of :class:`~paceline.BreakerPolicy`, or off.")
+        "When to pause after failures of a host: fields of :class:`~paceline.BreakerPolicy`, or off.")
     lanes: Mapping[str, LaneSpec] = setting({},
-        "Weights, priorities and limits by lane, where ``paceline.lane()`` has none.")
+        "Weights, priorities and limits by lane, unless ``paceline.lane()`` sets them.")
     upstreams: Mapping[str, Mapping[str, Any]] = setting({}, "The servers of the gateway and of groups, by name.")
-    groups: Mapping[str, Mapping[str, Any]] = setting({}, "Several servers for the same requests, by name.")
-    group: str | None = setting(None, "The group that answers all requests of a run.")
+    groups: Mapping[str, Mapping[str, Any]] = setting({}, "Servers for the same requests, by name.")
+    group: str | None = setting(None, "The group that a run sends to.")
     models: Mapping[str, tuple[str, ...]] = setting({},
-        "For the gateway, by the names of models at its one address: where each goes, then where to if that fails.")
+        "Models at the gateway's one address, by name: the server of each, then its fallbacks.")
     unlisted: tuple[str, ...] = setting((),
-        "For the gateway: names in ``models`` that work, and are not in its list of models.")
+        "Names in ``models`` that work but aren't in the gateway's list of models.")
     providers: Mapping[str, Mapping[str, Any]] = setting({},
-        "Facts about providers, which are used in all of the process. See ``paceline.facts``.")
+        "Facts about providers, for the whole process. See ``paceline.facts``.")
     # fmt: on
 
 

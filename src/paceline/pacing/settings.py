@@ -109,81 +109,81 @@ class PlainSettings:
 
     # fmt: off
     provider: str | None = setting(None,
-        "The provider whose published limits apply where no others are set. ``None``: by the address or the format of "
-        "a request.")
+        "The provider whose published limits apply if you set none. ``None``: by the address or the format of a "
+        "request.")
     tier: str | int | None = setting(None,
-        "The tier of the account at that provider, or at the only one that the limits name.")
+        "Your tier at this provider, or at the only provider that your limits name.")
     rpm_override: float | None = setting(None,
-        "Requests per minute for every model, in place of its own limit.", ("a number", 1e-3, 1e12))
+        "Requests per minute for every model, instead of its own limit.", ("a number", 1e-3, 1e12))
     tpm_override: float | None = setting(None,
-        "Tokens per minute, input and output together, for every model, in place of its own limit.",
+        "Tokens per minute (input plus output) for every model, instead of its own limit.",
         ("a number", 1e-3, 1e12))
     learn: Learns = setting(True,
-        'Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they '
-        "raise them, too.", choices=(True, False, "up"))
+        "Whether responses correct the limits. ``True``: they lower the limits that you set, and never raise "
+        'them. ``"up"``: they also raise them.', choices=(True, False, "up"))
     concurrency: Mapping[str, int] | None = setting(None,
-        "The bound on requests in flight by provider, over all its models, ``*`` for every other provider.")
+        "The most requests in flight by provider, over all its models. ``*``: every other provider.")
     joint_limits: Mapping[str, QuotaLike] | None = setting(None,
-        'Quotas that several pools are charged to together, by the pattern of their names. ``{"openai/*": "2500 '
-        'requests/min"}``; several patterns with commas. A request waits for its own pool, and then for each of '
-        "these.")
+        'Quotas that several pools share, by a pattern of their names. ``{"openai/*": "2500 requests/min"}``, '
+        "several patterns with commas. A request waits for its own pool, then for these quotas.")
     min_interval_s: float = setting(0.0,
-        "The least time between two starts at one provider, over all its models, or in one pool of your own.",
+        "The least time between two starts at one provider, over all its models, or in one of your own pools.",
         ("seconds", 0, 3_600))
     acquire_timeout_s: float | None = setting(None,
-        "The default timeout of a request. ``None`` for none. Runs have none.", ("seconds", 0, TIMEOUT_MAX_S))
+        "The longest wait of a request. ``None``: no bound. Runs have no bound.", ("seconds", 0, TIMEOUT_MAX_S))
     max_tokens_per_call: float | None = setting(None,
-        "A request that is estimated above it, input and output together, is not sent. ``TooLargeError``, and from an "
-        "attached client the SDK's error. ``None``: no bound.", ("tokens", 1, 1e9))
+        "The largest request to send, in estimated tokens (input plus output). A larger one raises "
+        "``TooLargeError``, in an attached client the SDK's error. ``None``: no bound.", ("tokens", 1, 1e9))
     usable: float = setting(1.0,
-        "The share of every limit that is used, also of learned ones. Requests in flight are not reduced. A request "
-        "above it and within the limit goes when the quota is unused. With a store, the same in all processes.",
+        "The share of every limit to use, also of learned limits. Limits of requests in flight aren't reduced. A "
+        "request above the share and within the limit goes when the quota is unused. With a store, the same in "
+        "all processes.",
         ("a share", 0.001, 1))
     headroom_s: float | None = setting(None,
-        "The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way to the "
-        "provider. ``None``: 1 s, which adapts to what is needed, from 0.25 s to 4 s, in the buckets of a provider's "
-        "model (without a store), and none in a pool whose quotas are all ``exact`` or ``even``.",
+        "The part of every quota to leave unused, in seconds of its refill, because requests can arrive closer "
+        "together than they were sent. ``None``: 1 s, which adapts from 0.25 s to 4 s in the buckets of a "
+        "provider's model (without a store), and 0 s in a pool whose quotas are all ``exact`` or ``even``.",
         ("seconds", 0, 3_600))
     ttl_s: float = setting(900.0,
-        "The age at which an open permit is closed, charged in full. For runs at least twice ``timeout_s``, unless it "
-        "is set.", ("seconds", 0.001, TIMEOUT_MAX_S))
+        "The age at which paceline closes an open permit and charges it in full. Runs: at least twice "
+        "``timeout_s``, unless you set it.", ("seconds", 0.001, TIMEOUT_MAX_S))
     waiting_max: int = setting(WAITING_MAX,
-        "How many requests may wait in one pool.", ("a whole number", 1, 100_000_000))
+        "The most requests that can wait in one pool.", ("a whole number", 1, 100_000_000))
     estimate_factor: float | None = setting(None,
-        "The factor for estimates of input, on top of their learned ratio. ``None``: a margin that is learned from "
-        "their spread.", ("a factor", 0.1, 10))
+        "The factor on estimates of input, on top of their learned ratio. ``None``: a margin learned from their "
+        "spread.", ("a factor", 0.1, 10))
     prompt_cache: bool = setting(True,
-        "Whether requests whose prompts the provider still has in its cache go first in their lanes, and reserve what "
-        "they are expected to cost. ``False``: order of arrival, and whole prompts.")
+        "Whether a request whose prompt is in the provider's cache goes first in its lane, and reserves its "
+        "expected cost only. ``False``: order of arrival, and whole prompts.")
     priorities: Mapping[str, int] | None = setting(None,
-        "Priorities of waiters in no lane, by shell pattern of their names. The first that matches holds: "
+        "Priorities of waiters without a lane, by a shell pattern of their names. The first match applies: "
         '``{"coordinator*": 10}``.')
     budget: QuotaLike = setting((),
-        'Quotas in US dollars for all requests of clients together. ``"100 usd/day"``: they cost at most the budget '
-        "and one request. When it is spent, requests get a :class:`~paceline.BudgetError`. A lane has budgets and "
-        "limits in ``LaneSpec(limits=...)``.")
+        'The budget in US dollars for all requests of clients together. ``"100 usd/day"``: you spend at most the '
+        "budget and one request. When it is spent, requests get a :class:`~paceline.BudgetError`. For budgets of "
+        "a lane, see ``LaneSpec(limits=...)``.")
     prices: Mapping[str, Mapping[str, float]] | None = setting(None,
-        "By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones of "
-        "genai-prices. ``input``, ``output``, ``cached`` and ``cache_write``, ``hour_write`` (of input written to a "
-        "cache that keeps it for an hour), ``audio`` and ``audio_output``, and ``request``, a fee for each request in "
-        "US dollars. ``provider/model@tier`` is the price of a service tier.")
+        "Prices in US dollars per million tokens, by ``provider/model``, instead of the prices of genai-prices. "
+        "``input``, ``output``, ``cached``, ``cache_write``, ``hour_write`` (input written to a cache for an "
+        "hour), ``audio``, ``audio_output``, and ``request``, a fee per request in US dollars. "
+        "``provider/model@tier``: the price of a service tier.")
     unpriced: Unpriced = setting("count",
-        "What a budget does with a request whose price is not known. ``count`` counts the highest price of the "
-        "provider, or nothing at one without prices, and warns; ``refuse`` does not send it.",
+        "How a budget treats a request without a known price. ``count``: charge the highest price of the provider "
+        "(nothing, if none is known), and warn. ``refuse``: don't send it.",
         choices=get_args(Unpriced))
     on_store_failure: OnStoreFailure = setting("fail_safe",
-        "What to do while the store does not answer. ``fail_safe`` continues with this process's share of the limits, "
-        "``fail_closed`` grants nothing, and ``fail_open`` continues as if this process were alone.",
+        "What to do while the store doesn't respond. ``fail_safe``: use this process's share of the limits. "
+        "``fail_closed``: send nothing. ``fail_open``: use the full limits, as if this process were alone.",
         choices=get_args(OnStoreFailure))
     lease_s: float | None = setting(None,
-        "With a store: for how many seconds a process may lease a share of the rate, in place of one exchange per "
-        "request. 0: never; ``None``: under high load.", ("seconds", 0, 60))
+        "With a store: how long a process can lease a share of the rate, instead of asking the store for every "
+        "request. 0: never. ``None``: under high load.", ("seconds", 0, 60))
     shadow: str | PathLike[str] | None = setting(None,
-        "A file in which requests are logged in place of being held. Each is sent at once, and a line about it is "
-        "appended, for ``paceline replay``. The lines have no prompts, answers or keys. Permits by hand are granted "
-        "at once, too, except after a refusal that the program reports. Not for runs.")
+        "A file that records requests instead of pacing them. paceline sends every request at once, and appends a "
+        "line for ``paceline replay``, without prompts, answers or keys. Permits by hand are granted at once too, "
+        "except after a refusal that your program reports. Not for runs.")
     traffic_log: str | PathLike[str] | None = setting(None,
-        "A file for the same lines, of requests that are held as usual.")
+        "A file for the same lines, while paceline paces requests as usual.")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -204,22 +204,23 @@ class PacingSettings(PlainSettings):
 
     # fmt: off
     quotas: Mapping[str, QuotaLike] | None = field(default=None, kw_only=False, metadata=_told(
-        'Quotas by name: ``{"openai/gpt-6-luna": ["500 requests/min", "500k tokens/min"]}``. A name may be a '
-        "provider's model, a model, ``openai/*``, ``*``, or the user's own name for a pool."
+        'Quotas by name: ``{"openai/gpt-6-luna": ["500 requests/min", "500k tokens/min"]}``. A name is a '
+        "provider's model, a model, ``openai/*``, ``*``, or the name of your own pool."
     ))
-    retry: RetryPolicy | None = setting(None, "The policy of attached clients and of :meth:`attempts` after refusals.")
-    breaker: BreakerPolicy | None = setting(BreakerPolicy(), "The policy after failures of a host; ``None`` for none.")
+    retry: RetryPolicy | None = setting(None, "When attached clients and :meth:`attempts` retry after a refusal.")
+    breaker: BreakerPolicy | None = setting(BreakerPolicy(), "When to pause after failures of a host. ``None``: "
+                                                             "never.")
     plans: PlanPolicy = setting(PlanPolicy(),
-        "How the windows of plans are used (Claude Pro, Max and Team, ChatGPT with Codex).")
-    lanes: Iterable[LaneSpec] = setting((), "Weights and priorities of lanes, for callers that give only the name.")
+        "How to use the windows of plans (Claude Pro, Max and Team, ChatGPT with Codex).")
+    lanes: Iterable[LaneSpec] = setting((), "Weights and priorities of lanes that callers only name.")
     store: object = setting(None,
         "Where processes share the quotas: a store, a Redis client, or a URL for :func:`~paceline.stores.open_store` "
         '(``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None`` and ``"memory:"``: the quotas are in this '
         "process.")
     events: Callable[[Event], None] | None = setting(None,
-        "Called with every :class:`~paceline.Event`, in the thread that causes it. It should be quick; its exceptions "
-        "are logged.")
-    clock: Clock = setting(SYSTEM_CLOCK, "The clock; tests use their own.")
+        "Called with every :class:`~paceline.Event`, in the thread that causes it. Keep it quick. paceline logs "
+        "its exceptions.")
+    clock: Clock = setting(SYSTEM_CLOCK, "The clock. Set it in tests only.")
     # fmt: on
 
 
