@@ -707,3 +707,10 @@ def test_each_worker_has_an_id_of_its_own_for_opentelemetry():
     alone = {}
     server.name_instance(alone)
     assert alone[server.RESOURCE].startswith(server.INSTANCE)
+
+
+def test_a_path_of_ollama_at_the_root_is_told_where_to_begin(serve, emulator, client):
+    running = serve(emulator.base_url, provider=None)
+    for method, path in (("POST", "/api/chat"), ("GET", "/api/tags")):
+        said = client.request(method, running.url + path)
+        assert (said.status_code, "begin the path with one of openai" in said.text) == (404, True)

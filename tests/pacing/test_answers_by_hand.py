@@ -283,3 +283,7 @@ def test_how_many_are_needed_in_flight(quotas, most):
 def test_how_many_are_needed_in_flight_follows_the_answers(limiter):
     limiter.observe("openai/m", {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "59"})
     assert limiter.max_safe_concurrent("openai/m") == 30
+
+
+def test_an_estimate_has_no_noise_of_floats(limiter):
+    assert limiter.estimate("openai/m", "hello there my", output_tokens=30)["input_tokens"] == 7.7

@@ -142,11 +142,14 @@ class TestErrors:
     def test_what_never_fits_is_said_at_once(self):
         limiter = jobs(ManualClock(), {"jobs": "100 tokens/min"})
         with pytest.raises(
-            NeverFitsError, match="jobs: the request costs 101 tokens, and the quota holds 100"
+            NeverFitsError,
+            match=r"jobs: the request costs 101 tokens, and the quota holds 100 at most \(100 tokens/min\)",
         ) as caught:
             limiter.acquire("jobs", tokens=101).wait()
         assert (caught.value.unit, caught.value.cost, caught.value.most) == ("tokens", 101, 100)
-        assert limiter.try_acquire("jobs", tokens=101) == paceline.NeverFits("tokens", 101, 100)
+        refused = limiter.try_acquire("jobs", tokens=101)
+        assert refused == paceline.NeverFits("tokens", 101, 100)
+        assert refused.quota == "100 tokens/min"
 
     @virtual
     async def test_the_bound_of_the_line(self, clock):

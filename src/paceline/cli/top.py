@@ -201,7 +201,7 @@ def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
     if pool["binds"] == NO_ANSWER:
         return plain(f"{name} gets no answers, and sends one request at a time: {waiting}")
     if pool["cool_down_s"]:
-        return plain(f"{name} is paused by the provider for {_duration(pool['cool_down_s'])}: {waiting}")
+        return plain(f"{name} pauses for {_duration(pool['cool_down_s'])}: {waiting}")
     last = f", the last one goes in about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
     return plain(f"{name} is {_held(pool)}: {waiting}{last}")
 

@@ -148,7 +148,7 @@ class Ledger:
         """The first amount that is above its ``refused_above``; ``None`` for none."""
         for i, entry in enumerate(self.entries):
             if amounts[i] > entry.refused_above:
-                return NeverFits(entry.unit, amounts[i], entry.refused_above)
+                return NeverFits(entry.unit, amounts[i], entry.refused_above, self.names[i])
         return None
 
     def fitting(self, amounts: list[float]) -> list[float]:
@@ -207,7 +207,7 @@ class Ledger:
                 m = entry.meter
                 if amount > m.most:
                     if amount > entry.refused_above:
-                        return NeverFits(entry.unit, amount, entry.refused_above)
+                        return NeverFits(entry.unit, amount, entry.refused_above, self.names[i])
                     amount, is_oversized = m.most, True
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:

@@ -133,10 +133,9 @@ class QuotaError(SettingsError):
 class NeverFitsError(PacelineError):
     """The cost of the request is above what a given quota can ever hold: no wait is long enough."""
 
-    def __init__(self, pool: str, unit: str, cost: float, most: float, quota: str = "the quota") -> None:
-        super().__init__(
-            f"{pool}: the request costs {cost:,.0f} {unit}, and {quota} holds {most:,.0f} at most: send less, or raise the limit"
-        )
+    def __init__(self, pool: str, unit: str, cost: float, most: float, quota: str = "") -> None:
+        holds = f"the quota holds {most:,.0f} at most{f' ({quota})' if quota else ''}"
+        super().__init__(f"{pool}: the request costs {cost:,.0f} {unit}, and {holds}: send less, or raise the limit")
         self.pool, self.unit, self.cost, self.most = pool, unit, cost, most
 
 
@@ -308,12 +307,12 @@ class WaitUntil(NamedTuple):
 @public
 @dataclass(frozen=True, slots=True)
 class NeverFits:
-    """The cost of ``unit`` is above ``most``, the largest amount that its quota can hold; ``quota`` names one of another pool."""
+    """The cost of ``unit`` is above ``most``, the largest amount that ``quota`` can hold."""
 
     unit: str
     cost: float
     most: float
-    quota: str = "the quota"
+    quota: str = field(default="", compare=False)
 
     def __bool__(self) -> Literal[False]:
         """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""

@@ -243,6 +243,8 @@ class Gateway:
         if passed is not None:  # the key has admitted it, and is in no path from here on, the access log's neither
             scope["raw_path"], scope["path"] = passed.encode("latin-1"), unquote(passed)
         first = path[1:].partition("/")[0] if passed is None else ""
+        if first == "api" and not path.startswith("/api/v1/"):  # Ollama has such paths
+            first = path
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)
             return

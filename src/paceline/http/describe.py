@@ -361,7 +361,9 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
         call = replace(call, max_output_tokens=most)
     found = metered(pacer, provider, call, scheduler)
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
-    cost = {unit: float(amount) for unit, amount in found.cost().items() if unit in units}
+    cost = {
+        unit: round(float(amount), 3) for unit, amount in found.cost().items() if unit in units
+    }  # 7.7, not 7.7000...01
     if INPUT_TOKENS in cost:
         sized = cost[INPUT_TOKENS] = Estimated(cost[INPUT_TOKENS])
         sized.learn = found.learn

@@ -389,7 +389,7 @@ def _named(scheduler: Scheduler, outcome: Outcome) -> Outcome:
     """``outcome``, of a further scheduler, with the name of its pool beside the quota."""
     match outcome:
         case NeverFits():
-            return replace(outcome, quota=f"the quota of {scheduler.pool.name}")
+            return replace(outcome, quota=_quota(scheduler, outcome.quota))
         case Expired(_, quota):
             return replace(outcome, quota=_quota(scheduler, quota))
         case WaitUntil(at_ns, quota):
