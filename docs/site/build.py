@@ -45,31 +45,30 @@ GIVEN = ("Acquisition", "Permit")
 """Classes whose objects users get and never make."""
 
 REFERENCE: dict[str, tuple[str, str, str]] = {
-    "api_limiter.md": (
-        "Limiter",
-        "Limiter Group lane LaneSpec Buffer Quota Rule RetryPolicy BreakerPolicy PlanPolicy instrument status_app eta",
-        "planner.forecast",
-    ),
+    "api_limiter.md": ("Limiter", "Limiter instrument status_app", ""),
     "api_permit.md": (
         "Permit",
         "Permit Acquisition Later NeverFits Waiting Refusal RefusalKind RefusalScope refusal_of Reading HeaderLimits limits_in Finish finish_of Event",
         "",
     ),
+    "api_lanes.md": (
+        "Lanes, groups and policies",
+        "Group lane LaneSpec Buffer Quota Rule RetryPolicy BreakerPolicy PlanPolicy",
+        "",
+    ),
     "api_data.md": ("run, map, partition", "run arun map map_sync partition", ""),
     "api_errors.md": ("Errors", "", ""),
-    "api_testing.md": (
-        "Testing and planning",
-        "",
-        "testing planner.plan planner.workload planner.logs planner.simulation",
-    ),
+    "api_testing.md": ("Testing", "", "testing planner.simulation"),
+    "api_planning.md": ("Planning", "eta", "planner.forecast planner.plan planner.workload planner.logs"),
     "api_integrations.md": (
         "Integrations",
         "",
         (
             "integrations.anthropic integrations.langchain integrations.dspy integrations.ray integrations.beam integrations.extropy"
-            " integrations.flatmachines integrations.massgen stores providers.base telemetry.otel"
+            " integrations.flatmachines integrations.massgen"
         ),
     ),
+    "api_stores.md": ("Stores and providers", "", "stores providers.base telemetry.otel"),
 }
 """The pages of the API: a title, names of ``paceline``, and its modules. The page of errors has every error and warning."""
 

@@ -1,5 +1,6 @@
 // Appended to the worker of the search, which finds only pages that have every word of a query. Where there is none, the pages that
-// have as many of its words as possible are found: words that say little are left out first, then one word, then two, and so on.
+// have as many of its words as possible are found: words that say little are left out first, then one word, then two, and so on. Pages that
+// explain come before the reference, unless the query is a name of the code, and those for developers come last.
 {
   const [SETUP, QUERY, RESULT] = [0, 2, 3]; // the kinds of messages of the worker
   const SAY_LITTLE = new Set(
@@ -8,7 +9,11 @@
   );
   const search = self.onmessage;
   const send = self.postMessage.bind(self);
+  const BEHIND = /\/(api_\w+|cli)\.html/;
+  const LAST = /\/(examples|files|dev)\/|\/(systems|packages|promises|benchmarks|benchmarks_peers|architecture|design|contributing|changelog|releasing|security)\.html/;
+  const NAME = /[._]|\w[A-Z]/;
   let separator;
+  let places = [];
 
   const found = (data) => {
     let result;
@@ -25,7 +30,10 @@
 
   self.onmessage = (message) => {
     const { type, data } = message.data;
-    if (type === SETUP) separator = new RegExp(data.config.separator, "u");
+    if (type === SETUP) {
+      separator = new RegExp(data.config.separator, "u");
+      places = data.items.map((item) => item.location);
+    }
     if (type !== QUERY || typeof data.input !== "string" || data.page) return search(message);
     const words = data.input.toLowerCase().split(separator).filter(Boolean).slice(0, 8);
     const telling = words.filter((word) => !SAY_LITTLE.has(word));
@@ -38,6 +46,10 @@
           break;
         }
       }
+    }
+    if (result?.type === RESULT && !NAME.test(data.input.trim())) {
+      const rank = ({ id }) => (LAST.test(places[id]) ? 2 : BEHIND.test(places[id]) ? 1 : 0);
+      result.data.items.sort((one, other) => rank(one) - rank(other));
     }
     if (result) send(result);
   };
