@@ -23,7 +23,7 @@ TABLES = {"cli.html", "providers.html", "status.html", "architecture.html"}
 """Pages that are lists and tables to look something up, and may be higher."""
 
 FIRST = {
-    "429": "how_limits_work.html#a-429-although-you-are-under-the-limit",
+    "429": "troubleshooting.html#a-429-below-your-limit",
     "pool": "concepts.html#pool",
     "docker": "operate.html#containers-and-kubernetes",
     "troubleshooting": "troubleshooting.html",
@@ -37,6 +37,9 @@ FIRST = {
     "share between processes": "processes.html",
     "test": "testing.html",
     "claude plan": "plans.html",
+    "what is a pool": "concepts.html#pool",
+    "how do I retry": "how_limits_work.html#why-retrying-makes-it-worse",
+    "stop at a budget": "budgets.html",
     "PoolStoppedError": "api_errors.html#paceline.core.results.PoolStoppedError",
 }
 """The first page that a search finds."""

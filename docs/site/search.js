@@ -12,6 +12,7 @@
   const BEHIND = /\/(api_\w+|cli)\.html/;
   const LAST = /\/(examples|files|dev)\/|\/(systems|packages|promises|benchmarks|benchmarks_peers|architecture|design|contributing|changelog|releasing|security)\.html/;
   const NAME = /[._]|\w[A-Z]/;
+  const QUESTION = /^(what|where|which|how|when|why)( (is|are|do|does|can|to))?( (a|an|the|i|my|you))? (?=\S)/i;
   let separator;
   let places = [];
 
@@ -30,6 +31,7 @@
 
   self.onmessage = (message) => {
     const { type, data } = message.data;
+    if (type === QUERY && typeof data.input === "string") data.input = data.input.replace(QUESTION, "");
     if (type === SETUP) {
       separator = new RegExp(data.config.separator, "u");
       places = data.items.map((item) => item.location);
