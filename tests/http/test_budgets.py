@@ -419,6 +419,15 @@ class TestPrices:
         assert prices.usd("openai", "mine", Usage(1_000_000, 0, tier="default")) == 1
         assert not caplog.text
 
+    def test_accounts_have_the_prices_of_their_provider_which_are_looked_up_and_missed_once(self, caplog):
+        prices = Prices({"openai@eu/gpt-4o": {"input": 9, "output": 9}})
+        accounts = [f"openai@{n:06x}" for n in range(3)]
+        assert len({id(prices.find(account, "gpt-4o")) for account in accounts}) == 1
+        assert prices.find("openai@eu", "gpt-4o").input == 9
+        for account in accounts:
+            prices.usd(account, "my-own-model", Usage(1_000, 0))
+        assert caplog.text.count("no price is known") == 1
+
     def test_a_given_price_has_a_fee_and_the_price_of_long_writes(self):
         given = {"input": 1, "output": 2, "cache_write": 3, "hour_write": 4, "request": 0.5}
         assert Prices({"m": given}).usd("x", "m", Usage(2_000_000, 0, 0, 2_000_000, 1_000_000)) == 3 + 4 + 0.5

@@ -93,6 +93,7 @@ class Prices:
 
     def __init__(self, given: Mapping[str, Mapping[str, float]]) -> None:
         self._given = {name: _given(name, fields) for name, fields in given.items()}
+        self._sellers = {name.partition("/")[0] for name in given}
         try:
             self._snapshot: Any = import_module("genai_prices.data_snapshot").get_snapshot()
         except ImportError as error:
@@ -115,18 +116,25 @@ class Prices:
         return self._of(provider, model, usage).most(usage)
 
     def _of(self, provider: str, model: str, usage: Usage) -> Price:
-        return self.find(provider, model, usage.tier, usage.input_tokens) or self._highest(provider, model)
+        found = self.find(provider, model, usage.tier, usage.input_tokens)
+        return found or self._highest(self._seller(provider), model)
+
+    def _seller(self, provider: str) -> str:
+        """Whose prices an account has: its own if some are given, else its provider's, which thousands of accounts share."""
+        return provider if provider in self._sellers else base_of(provider)
 
     def output_max(self, provider: str, model: str) -> int | None:
         """The tokens that an answer of a model has at most, its context window if no more is known; ``None``: nothing is."""
-        most: int | None = stated(provider, model, "output_max")
-        found = self._model(provider, model) if most is None else None
+        most: int | None = stated(base_of(provider), model, "output_max")
+        found = self._model(base_of(provider), model) if most is None else None
         return most if found is None else found[1].context_window
 
     def find(self, provider: str, model: str, tier: str = "", input_tokens: float = 0) -> Price | None:
         """The price of a model for inputs of this length; ``None`` if it is not known."""
         band = bisect_left(STARTS, input_tokens)
-        return self._price(provider, model, "" if tier in PLAIN else tier, band, int(time.time()) // FRESH_S)
+        return self._price(
+            self._seller(provider), model, "" if tier in PLAIN else tier, band, int(time.time()) // FRESH_S
+        )
 
     def _find(self, provider: str, model: str, tier: str, band: int, _minute: int) -> Price | None:
         names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model, undated(model.rpartition("/")[2])
@@ -137,7 +145,7 @@ class Prices:
         given = next((self._given[name] for name in names if name in self._given), None)
         if given is None and (fields := stated(provider, model, "price")):
             given = _price(fields)
-        library = None if given is not None else self._model(provider, model)
+        library = None if given is not None else self._model(base_of(provider), model)
         if tier and (given is not None or (library is not None and not _has_tier(library[1], tier))):
             self._warn_of_tier(provider, model, tier)
         if library is None:
