@@ -191,6 +191,8 @@ class TestHistory:
             recorder.sample()
         pools = recorder.document(since_s=0)["pools"]
         assert (len(pools), {len(pool["t"]) for pool in pools.values()}) == (3, {600})
+        samples = [sample for kept in recorder._pools.values() for sample in kept]
+        assert len({id(sample.state) for sample in samples}) == 3  # of a pool in which nothing happens
 
     def test_it_begins_when_it_is_looked_at(self, limiter):
         app = paceline.status_app(limiter)

@@ -67,6 +67,11 @@ class Sample(NamedTuple):
     state: PoolSample
     speed: dict[str, float]
 
+    def sharing(self, last: Sample) -> Sample:
+        """This sample, with what is equal in the last one."""
+        state = last.state if last.state == self.state else self.state
+        return Sample(self.t, state, last.speed if last.speed == self.speed else self.speed)
+
 
 class Reporting(Protocol):
     """A :class:`~paceline.Limiter`, or an object with a similar status."""
@@ -140,7 +145,9 @@ class Recorder(logging.Handler):
                 if len(self._pools) >= POOLS_MAX:
                     continue
                 kept = self._pools[name] = deque(maxlen=SAMPLES)
-            kept.append(Sample(now_s, state, _speed(kept, now_s, state)))
+            new = Sample(now_s, state, _speed(kept, now_s, state))
+            # An idle pool has the same numbers each second, which are kept once.
+            kept.append(new.sharing(kept[-1]) if kept else new)
 
     def _states(self) -> Iterator[tuple[str, PoolSample]]:
         pacer = getattr(self._limiter, "pacer", None)
