@@ -83,6 +83,18 @@ def test_those_that_were_held_back_do_not_go_at_once():
     assert [type(capacity.reserve(at_ns, one)) for one in waiters[1:]] == [Reservation] * 2 + [WaitUntil]
 
 
+def test_what_is_in_flight_counts_by_the_share_of_one_request():
+    plan = plan_of(0.89, 5)
+    plan.each = {"5h": 0.004}
+    capacity = PlanCapacity(plan, T0)
+    went = [capacity.reserve(T0, Waiter({}, AGENT)) for _ in range(5)]
+    assert [type(one) for one in went] == [Reservation] * 3 + [WaitUntil] * 2
+    assert isinstance(capacity.reserve(T0, Waiter({}, PERSON)), Reservation)
+    for one in went[:3]:
+        capacity.settle(T0, one, None)
+    assert isinstance(capacity.reserve(T0, Waiter({}, AGENT)), Reservation)
+
+
 @pytest.mark.parametrize(
     "policy", [{"keep": 1}, {"keep": -0.1}, {"stop_at": 0}, {"stop_at": 80}, {"overage": "no"}, {"when_shut": "x"}]
 )

@@ -7,7 +7,7 @@ window is not known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, NamedTuple
@@ -95,43 +95,49 @@ class Plan:
 
     Attributes:
         windows: The windows by name.
+        each: By window the share of it that one request uses, where enough requests have shown it.
         person_ns: When a person's request was looked at last.
     """
 
-    __slots__ = ("_stop_at", "person_ns", "policy", "windows")
+    __slots__ = ("_stop_at", "each", "person_ns", "policy", "windows")
 
     def __init__(self, policy: PlanPolicy) -> None:
         self.policy = policy
         self.windows: dict[str, Window] = {}
+        self.each: Mapping[str, float] = {}
         self.person_ns = -THERE_NS
         waits = 1.0 if policy.overage == "wait" else inf
         self._stop_at = waits if policy.stop_at is None else min(policy.stop_at, waits)
 
-    def held(self, now_ns: int, lane: LaneSpec) -> tuple[int, str]:
-        """Until when a request is held back, unless an answer states less, and the name of the window; past: it is not."""
+    def held(self, now_ns: int, lane: LaneSpec, in_flight: int = 0) -> tuple[int, str]:
+        """Until when a request is held back, unless an answer states less, and the name of the window; past: it is not.
+
+        ``in_flight``: those that no answer has in its share yet.
+        """
         person = lane.name == INTERACTIVE
         if person:
             self.person_ns = now_ns
         latest, name = now_ns, ""
         for one in self.windows.values():
-            until_ns = self._until_ns(now_ns, one, person=person) if one.ends_ns > now_ns else now_ns
+            used = one.used + in_flight * self.each.get(one.name, 0.0)
+            until_ns = self._until_ns(now_ns, one, used, person=person) if one.ends_ns > now_ns else now_ns
             if until_ns > latest:
                 latest, name = until_ns, one.name
         return latest, name
 
-    def _until_ns(self, now_ns: int, one: Window, *, person: bool) -> int:
-        """Until when one window holds a request back."""
-        if one.used >= self._stop_at:
+    def _until_ns(self, now_ns: int, one: Window, used: float, *, person: bool) -> int:
+        """Until when one window holds a request back, of which so much is used in the end."""
+        if used >= self._stop_at:
             return one.ends_ns
         until_ns, keep, length_ns = now_ns, self.policy.keep, one.length_ns
         if person or one.used >= 1:  # used up: the provider says whether it goes on
             return until_ns
-        if keep and one.used >= 1 - keep and (gone_ns := self.person_ns + THERE_NS) > now_ns:
-            melted_ns = one.ends_ns - round((1 - one.used) / (MELTS * keep) * length_ns) if length_ns else one.ends_ns
+        if keep and used >= 1 - keep and (gone_ns := self.person_ns + THERE_NS) > now_ns:
+            melted_ns = one.ends_ns - round((1 - used) / (MELTS * keep) * length_ns) if length_ns else one.ends_ns
             until_ns = min(melted_ns, gone_ns)
         spread = self.policy.spread
         if one.name in ((spread,) if isinstance(spread, str) else spread) and length_ns:
-            until_ns = max(until_ns, one.ends_ns - round((1 - one.used) * length_ns + DAY_S * NS))
+            until_ns = max(until_ns, one.ends_ns - round((1 - used) * length_ns + DAY_S * NS))
         return min(until_ns, one.ends_ns)
 
 
@@ -158,7 +164,7 @@ class PlanCapacity(LocalCapacity):
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
-        until_ns, window = self.plan.held(now_ns, waiter.lane)
+        until_ns, window = self.plan.held(now_ns, waiter.lane, self.ledger.in_flight)
         if until_ns > now_ns:
             self.holds, self.held_ns, self.behind = window, until_ns, f"the share of {window} that is left"
             self._tell(now_ns, window)
@@ -189,5 +195,5 @@ class PlanCapacity(LocalCapacity):
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""
         at_ns = super().wake_ns(now_ns, head, until)
-        held_ns = self.plan.held(now_ns, head.lane)[0]
+        held_ns = self.plan.held(now_ns, head.lane, self.ledger.in_flight)[0]
         return max(at_ns or 0, held_ns) if held_ns > now_ns else at_ns

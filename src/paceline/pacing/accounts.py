@@ -205,7 +205,7 @@ class Accounts:
     ) -> None:
         """Keep what an answer has stated of the plan of an account, as :meth:`Plans.read`."""
         self.plans.read(account, readings, served=served, sent_s=sent_s)
-        self._pools.read_plan(account, readings)
+        self._pools.read_plan(account, readings, self.plans.each(account))
 
     def digits(self, claimed: str) -> str:
         """Some digits that stand for a name which a client claims; empty for none. To be called after :meth:`of`."""

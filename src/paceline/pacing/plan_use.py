@@ -154,11 +154,15 @@ class WindowUse:
     @property
     def requests_left(self) -> int | None:
         """How many requests like those so far are left, with two digits; ``None`` while that is not known."""
-        if self._used is None or not self._requests or not self._weight.is_known:
+        if self._used is None or not (share := self.each):
             return None
-        share = self._weight.weight * self._amount / self._requests
-        left = max(1.0 - self._used, 0.0) / share if share else 0.0
-        return round(float(f"{left:.2g}")) if share else None
+        return round(float(f"{max(1.0 - self._used, 0.0) / share:.2g}"))
+
+    @property
+    def each(self) -> float:
+        """The share of the window that one request like those so far uses; 0 while that is not known."""
+        is_known = self._requests and self._weight.is_known
+        return self._weight.weight * self._amount / self._requests if is_known else 0.0
 
     def sessions(self) -> list[SessionStatus]:
         """The sessions, those that have used most first."""

@@ -107,6 +107,11 @@ class Plans:
                 if (use := uses.get(window)) is not None:
                     use.charge(client, amount)
 
+    def each(self, account: str) -> dict[str, float]:
+        """By window the share that one request uses, 0 while that is not known."""
+        with self._lock:
+            return {window: use.each for window, use in self._uses.get(account, {}).items()}
+
     def forget(self, account: str) -> None:
         """Drop what is known of an account."""
         with self._lock:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.budget import THE_SLOT, BudgetPool
 from paceline.core.capacity import Capacity
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked
 for."""
+
+NONE_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -154,10 +157,10 @@ class Pools:
             found.setdefault(one.pool.name.partition("/")[0], []).append(one)
         return found
 
-    def read_plan(self, account: str, readings: Sequence[PlanReading]) -> None:
+    def read_plan(self, account: str, readings: Sequence[PlanReading], each: Mapping[str, float] = NONE_KNOWN) -> None:
         """Hold requests of an account back by what an answer states of its windows, if the user has asked for that.
 
-        The processes that share a store are told.
+        ``each``: by window the share that one request uses. The processes that share a store are told.
         """
         if not (self._settings.plans.holds or self.worker) or self._settings.shadow is not None:
             return
@@ -165,7 +168,7 @@ class Pools:
         notes = {} if self.worker is None else self.stated.news(account, readings)
         if windows or notes:
             scheduler = self._further.get(of_plan(account)) or self.open_account(account)
-            scheduler.read_plan(windows.values(), notes)
+            scheduler.read_plan(windows.values(), notes, each)
 
     def shut(self) -> list[tuple[str, str | None, Shut]]:
         """The allowances that are used up: the account, the model (``None``: all of them), and the state."""

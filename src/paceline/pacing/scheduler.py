@@ -308,13 +308,17 @@ class Scheduler:
             self._section.change(self.pool.answered)
             self.lines.notices()
 
-    def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str]) -> None:
-        """Take what an answer states of the windows of the account; ``notes``: the same for other processes, by window."""
+    def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str], each: Mapping[str, float]) -> None:
+        """Take what an answer states of the windows of the account.
+
+        ``notes``: the same for other processes, by window. ``each``: the share of each that one request uses.
+        """
 
         def read(now_ns: int) -> None:
             capacity = self.pool.capacity
             assert isinstance(capacity, PlanCapacity)
             capacity.plan.windows = capacity.plan.windows | {one.name: one for one in windows}  # others read it now
+            capacity.plan.each = each
             for window, text in notes.items():
                 capacity.note_window(now_ns, window, text)
 
