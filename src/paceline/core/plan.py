@@ -24,8 +24,8 @@ from paceline.core.results import QUEUE, Decision, SettingsError, WaitUntil, pub
 INTERACTIVE: Final = "interactive"
 """The lane of a person, who waits for the answer."""
 
-THERE_NS: Final = 8 * 3_600 * NS
-"""A share is kept for so long after a person's request: a working day."""
+THERE_NS: Final = 16 * 3_600 * NS
+"""A share is kept for so long after a person's request: from the end of a working day to the next morning."""
 
 MELTS: Final = 5
 """The kept share melts in this part of a window, the last fifth: a person needs less of it by then."""
@@ -42,7 +42,7 @@ class PlanPolicy:
 
     Attributes:
         keep: The share of each window that is left to requests of the lane ``interactive``, while there was one in the
-            last 8 hours. It melts in the last fifth of the window.
+            last 16 hours. It melts in the last fifth of the window.
         spread: The windows that are spread, such as ``7d``: others than these requests use at most the part of it that
             has passed, and a day more.
         stop_at: The share at which all requests wait for the next window; ``None``: none.
