@@ -374,7 +374,7 @@ def test_memory_is_bounded_and_the_oldest_goes_first():
         table.put(key, 1, 1)
     table.put(0, 2, 2)
     table.put(-1, 1, 1)
-    assert len(table) == prefixes.KEYS_MAX
+    assert len(table.entries) == prefixes.KEYS_MAX
     assert (table.get(0), table.get(1), table.get(2)) == ((2, 2), NOTHING, (1, 1))
 
 

@@ -272,10 +272,8 @@ class Ledger:
             self.arrived(now_ns, reservation)
         true = reserved
         if actual:
-            if self._counts_tokens:
-                true = self.settled_amounts(reservation, actual)
-            else:  # the same, without a call
-                true = list(map(actual.get, self.units, reserved))
+            cost = merged(reservation.cost, actual) if self._counts_tokens else actual
+            true = list(map(cost.get, self.units, reserved))  # settled_amounts, without a call
             entries, marks = self.entries, reservation.marks
             for i, amount in enumerate(true):
                 if amount != reserved[i]:

@@ -58,19 +58,17 @@ class Correction:
         self._weight = _KEEP * self._weight + weight
         self._ratios = _KEEP * self._ratios + weight * ratio
         self._squares = _KEEP * self._squares + weight * ratio * ratio
-        self.factor = self._factor()
+        mean = self._ratios / self._weight
+        if self._fixed_factor is not None:
+            self.factor = mean * self._fixed_factor
+        else:
+            variance = max(0.0, self._squares / self._weight - mean**2)
+            self.factor = min(max(mean + math.sqrt(variance), _FACTOR_MIN), _FACTOR_MAX)
 
     @property
     def ratio(self) -> float:
         """The mean of actual ÷ estimated; 1 before the first answer."""
         return self._ratios / self._weight if self._weight else 1.0
-
-    def _factor(self) -> float:
-        if self._fixed_factor is not None:
-            return self.ratio * self._fixed_factor
-        mean = self._ratios / self._weight
-        variance = max(0.0, self._squares / self._weight - mean**2)
-        return min(max(mean + math.sqrt(variance), _FACTOR_MIN), _FACTOR_MAX)
 
     def apply(self, estimated: float) -> float:
         """The tokens that admission should use; 0 for NaN, infinity and numbers below 0."""

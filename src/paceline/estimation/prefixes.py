@@ -233,24 +233,25 @@ def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 
 
 class Prefixes:
-    """The prompts of all pools that are known to be cached, and the lengths of conversations, by their keys."""
+    """The prompts of all pools that are known to be cached, and the lengths of conversations, by their keys.
+
+    Attributes:
+        entries: What was last reported under each key.
+    """
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[int, Cached] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self.entries: OrderedDict[int, Cached] = OrderedDict()
 
     def get(self, key: int) -> Cached:
         """What was last reported under ``key``, also if it is lost by now."""
-        return self._entries.get(key, NOTHING)
+        return self.entries.get(key, NOTHING)
 
     def put(self, key: int, tokens: int, lost_ns: int) -> None:
         """Note what an answer has reported; each step is atomic, because threads share the table."""
-        self._entries.pop(key, None)
-        self._entries[key] = Cached(tokens, lost_ns)
-        if len(self._entries) > KEYS_MAX:
-            self._entries.popitem(last=False)
+        self.entries.pop(key, None)
+        self.entries[key] = Cached(tokens, lost_ns)
+        if len(self.entries) > KEYS_MAX:
+            self.entries.popitem(last=False)
 
 
 class PromptCache:
@@ -316,7 +317,7 @@ class PromptCache:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known to be cached, at any pool."""
-        return not len(self._prefixes)
+        return not self._prefixes.entries
 
     @property
     def is_used(self) -> bool:
@@ -411,16 +412,14 @@ class Prompt:
 
     def look(self, now_ns: int) -> Cached:
         """What the cache is expected to hold of the prompt now."""
-        self.cached = self._look(now_ns)
+        self._turn = False
+        self.cached = NOTHING if self.cache.is_empty else self._looked(now_ns)
         if self._first is None:
             self._first = self.cached.tokens
         return self.cached
 
-    def _look(self, now_ns: int) -> Cached:
-        get, self._turn = self.cache.get, False
-        if self.cache.is_empty:
-            return NOTHING
-        keys = self._keys
+    def _looked(self, now_ns: int) -> Cached:
+        get, keys = self.cache.get, self._keys
         for key in (keys.own, *keys.earlier):
             found = get(key)
             if found.tokens:

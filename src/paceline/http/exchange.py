@@ -255,7 +255,7 @@ class Exchange:
         *,
         timeout_s: float | None = None,
         name: str | None = None,
-        seen: Callable[[Judged, Binding], bool] = lambda *_: False,
+        seen: Callable[[Judged, Binding], bool] | None = None,
     ) -> None:
         self.pacer, self.http, self.metered, self.target = pacer, http, metered, target
         self.acquisition: Acquisition | None = None
@@ -375,7 +375,7 @@ class Exchange:
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False
-        self.record.cost, self.record.granted_ns = permit.cost, permit.reservation.granted_ns
+        self.record.cost, self.record.granted_ns = permit.reservation.cost, permit.reservation.granted_ns
         self.record.waited_s += permit.waited_s
         return permit
 
@@ -385,16 +385,18 @@ class Exchange:
         self.record.attempts = self.tries.made
         permit.model = self.metered.call.model
         response = await self._send(permit)
-        if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
+        if (
+            response is None or not permit.reservation.open
+        ):  # superseded: the library has repeated the request, in another exchange
             return response
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head
-        permit.status, refusal = judged.status, judged.refusal
-        self._count_answer(judged.status, _cause_of(judged))
-        ends = self._seen(judged, self.http)
+        permit.status, refusal, now_ns = judged.status, judged.refusal, self.pacer.clock.now_ns()
+        self._count_answer(judged.status, _cause_of(judged), now_ns)
+        ends = self._seen is not None and self._seen(judged, self.http)
         try:
-            self._read_plan(headers, refusal)
-            self._observe(headers, permit, refusal)
+            self._read_plan(headers, refusal, now_ns)
+            self._observe(headers, permit, refusal, now_ns)
             row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
             failed = is_server_fault(judged.status, refusal, row)
             if failed:
@@ -417,14 +419,14 @@ class Exchange:
         token = sending.set(self.target)
         try:
             response = await self.http.send(permit)
-            if permit.open:
+            if permit.reservation.open:
                 await self._judge(response, permit)
         except BaseException as error:
-            if not permit.open:  # superseded
+            if not permit.reservation.open:  # superseded
                 raise
             fault, delay_s = fault_of(error), None
             if (cause := cause_of_error(error)) is not None:
-                self._count_answer(0, cause)
+                self._count_answer(0, cause, self.pacer.clock.now_ns())
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
@@ -447,21 +449,19 @@ class Exchange:
         await self._delay(delay_s)
         return None
 
-    def _count_answer(self, status: int, cause: str) -> None:
+    def _count_answer(self, status: int, cause: str, now_ns: int) -> None:
         """Count what came of the attempt."""
-        pacer, pool = self.pacer, self.metered.scheduler.pool.name
-        pacer.answers.count(self.http.address, pool, status, cause, pacer.clock.now_ns() / NS)
+        self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, status, cause, now_ns / NS)
 
-    def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None) -> None:
+    def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None, now_ns: int) -> None:
         """Keep what a response says of the plan of the account that has paid."""
-        now_s = self.pacer.clock.now_ns() / NS
-        found = plan_readings(headers, now_s, None if refusal is None else refusal.window)
+        found = plan_readings(headers, now_ns / NS, None if refusal is None else refusal.window)
         if found:
             self._windows.update(reading.window for reading in found)
             sent_s = self.record.granted_ns / NS
             self.pacer.accounts.read_plan(self.metered.provider.name, found, served=refusal is None, sent_s=sent_s)
 
-    def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
+    def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None, now_ns: int) -> None:
         """Let the pool learn from the headers of a response.
 
         Headers of an answer about another limit than the pool's may be about that limit, too: they are not read.
@@ -469,8 +469,8 @@ class Exchange:
         if not headers or self.metered.call.mode or (refusal is not None and refusal.scope is RefusalScope.MODE):
             return
         scheduler = self.metered.scheduler
-        if refusal is not None or scheduler.reads_now():
-            readings = self.metered.provider.readings(headers, self.pacer.clock.now_ns() / NS)
+        if refusal is not None or scheduler.reads_at(now_ns):
+            readings = self.metered.provider.readings(headers, now_ns / NS)
             if readings:
                 scheduler.observe(readings, permit.reservation)
 
@@ -496,10 +496,10 @@ class Exchange:
             patience.judged(beginning, judged.refusal)
         self.judged = judged if judged.refusal is None else replace(judged, refusal=self._scoped(judged.refusal))
 
-    def _scoped(self, refusal: Refusal | None) -> Refusal | None:
+    def _scoped(self, refusal: Refusal) -> Refusal:
         """``refusal``, about no more than the request's mode where that has limits of its own; a balance is the account's."""
-        broad = refusal is not None and refusal.kind is not RefusalKind.MONEY and refusal.scope is RefusalScope.POOL
-        return replace(refusal, scope=RefusalScope.MODE) if refusal and broad and self.metered.call.mode else refusal
+        broad = refusal.kind is not RefusalKind.MONEY and refusal.scope is RefusalScope.POOL
+        return replace(refusal, scope=RefusalScope.MODE) if broad and self.metered.call.mode else refusal
 
     async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
@@ -573,7 +573,7 @@ class Exchange:
     def _end(self, reader: UsageReader, settle: Settle, usage: Usage | None, refusal: Refusal | None) -> None:
         """The body of an answer has passed; a reader of another package may not know how far the model has come."""
         if (plan := getattr(reader, "plan", None)) is not None:
-            self._read_plan(plan_headers_in(plan), None)
+            self._read_plan(plan_headers_in(plan), None, self.pacer.clock.now_ns())
         if (state := getattr(reader, "state", None)) is not None:
             self.metered.scheduler.finished(state)
         if (
@@ -592,10 +592,11 @@ class Exchange:
 
     def _settle(self, headers: Mapping[str, str], permit: Permit, usage: Usage | None, refusal: Refusal | None) -> None:
         """The answer is over."""
-        refusal, call = self._scoped(refusal), self.metered.call
+        call = self.metered.call
         if usage is not None and usage.partial and not call.writes:
             usage = replace(usage, partial=False)
         if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
+            refusal = self._scoped(refusal)
             self.record.refusals.append(refusal)
             self.metered.scheduler.patience.refused()
             permit.refused(refusal)
@@ -614,7 +615,7 @@ class Exchange:
         """Charge what was used, and learn from it; the usage as it is taken."""
         # Gemini reports in a header alone that a request was served at another tier.
         tier = usage.tier or headers.get("x-gemini-service-tier") or self.metered.call.tier
-        usage = plausible(self.record.pool, usage, permit.cost)
+        usage = plausible(self.record.pool, usage, permit.reservation.cost)
         if tier != usage.tier:
             usage = replace(usage, tier=tier[: parse.TIER_MAX])
         is_text = usage.partial and not usage.input_tokens  # and nothing is reported

@@ -53,13 +53,9 @@ class _Httpx:
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
         self.method: str = request.method
+        self.address: str = request.url.netloc.decode("ascii")
         self._headers: dict[bytes, bytes] | None = None
         self._peeked: Any = None  # the stream of the last answer, whose beginning is read
-
-    @property
-    def address(self) -> str:
-        netloc: bytes = self._request.url.netloc
-        return netloc.decode("ascii")
 
     def target(self) -> tuple[str, str]:
         url = self._request.url

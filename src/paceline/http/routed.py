@@ -52,7 +52,7 @@ class RoutedExchange(Exchange):
         sticky: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
-        seen: Callable[[Judged, Binding], bool] = lambda *_: False,
+        seen: Callable[[Judged, Binding], bool] | None = None,
     ) -> None:
         first = next(iter(ways.values()))
         super().__init__(pacer, *first, timeout_s=timeout_s, name=name, seen=seen)

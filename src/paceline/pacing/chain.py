@@ -293,7 +293,8 @@ class ChainedScheduler(Scheduler):
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Scheduler.settle`."""
-        self._release(reservation, actual, waiter)
+        if self._passed:
+            self._release(reservation, actual, waiter)
         super().settle(reservation, actual, waiter)
 
     def cancel(self, reservation: Reservation) -> None:

@@ -221,7 +221,7 @@ class Pacer:
             if (until_ns := self.deadline_ns(timeout)) is not None:
                 waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
         else:
-            spec = self.lane(name, lane)
+            spec = lane if isinstance(lane, LaneSpec) else self.lane(name, lane)
             if timeout is None:
                 timeout = self.settings.acquire_timeout_s
             waiter = Waiter(cost, spec, None if timeout is None else self.deadline_ns(timeout), name)

@@ -107,6 +107,7 @@ class Scheduler:
     Attributes:
         further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
         stated: The units that are counted here and there before the first answer.
+        now_ns: The present by its clock.
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
@@ -133,7 +134,7 @@ class Scheduler:
         self.fails = False
         self.patience = Patience()
         self.prompt_cache: PromptCache | None = None
-        self._clock = clock
+        self.now_ns = clock.now_ns
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
         of_worker = () if worker is None else (partial(worker.poke, self), lambda: worker.running)
@@ -147,10 +148,6 @@ class Scheduler:
     def watch_forks(self, kin: Kin | None) -> None:
         """Log whether forked processes spend the same quotas, by what ``kin`` notes."""
         self._section.kin = kin
-
-    def now_ns(self) -> int:
-        """The present by the scheduler's clock."""
-        return self._clock.now_ns()
 
     # Waiting.
 
@@ -211,7 +208,7 @@ class Scheduler:
     def _look_if_late(self, outcome: Outcome) -> None:
         """Let headroom and level adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
         if isinstance(outcome, Reservation):
-            late_ns = self._clock.now_ns() - outcome.granted_ns
+            late_ns = self.now_ns() - outcome.granted_ns
             if late_ns > self._lateness.bound_ns:
                 self._section.change(self._lateness.sent, outcome, late_ns)
             self._lateness.continued(outcome)
@@ -267,9 +264,9 @@ class Scheduler:
         self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s, why)
         self.lines.notices()
 
-    def reads_now(self) -> bool:
+    def reads_at(self, now_ns: int) -> bool:
         """Whether the headers of an answer that comes now are to be read. The headers of a refusal always are."""
-        return self._read_ns + READ_NS - self._clock.now_ns() <= READ_AHEAD_NS
+        return self._read_ns + READ_NS - now_ns <= READ_AHEAD_NS
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation | None) -> None:
         """See :meth:`Pool.observe`; ``None``: the request of the answer is not known.

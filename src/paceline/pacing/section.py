@@ -117,6 +117,8 @@ class Section:
                 return
             now_ns = self._clock.now_ns()
             self._run(now_ns, change, *args)
+            if self._poke is None and not (self._pool.queue.length or self._deferred or self._postponed):
+                return  # nobody waits, and no store is to be told
             done = self._work(now_ns)
         self._leave(done)
 
@@ -174,9 +176,10 @@ class Section:
             if self._loops and not inside:
                 self._run(now_ns, self._forget_closed)
             found = self._run(now_ns, read)
-            done = self._work(now_ns) if self._deferred and not inside else []
-        if not inside:
-            self._leave(done)
+            if inside or not (self._deferred or self._postponed):
+                return found
+            done = self._work(now_ns) if self._deferred else []
+        self._leave(done)
         return found
 
     def outside(self, call: Callable[[], None]) -> None:

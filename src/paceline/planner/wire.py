@@ -395,7 +395,7 @@ class SimulatedHttp:
 
     def head(self, response: CallReply) -> tuple[int, Mapping[str, str]]:
         """See ``Binding``. The headers of an answer are written if the pool reads them."""
-        if response.status == 200 and self._levels[0] and self.route.scheduler.reads_now():
+        if response.status == 200 and self._levels[0] and self.route.scheduler.reads_at(self.route.scheduler.now_ns()):
             response.headers = self._decoded(self.route.dialect.rate_headers(*self._levels))
         return response.status, response.headers
 
