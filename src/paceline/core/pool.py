@@ -328,8 +328,9 @@ class Pool:
         self.counts["settled"] += 1
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
-        if self.ledger.pause.opens_ns and not self.queue.length:
-            self.ledger.pause.empty()
+        pause = self.capacity.ledger.pause
+        if pause.opens_ns and not self.queue.length:
+            pause.empty()
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
@@ -350,7 +351,7 @@ class Pool:
     @property
     def opens_at_heads(self) -> bool:
         """Whether the beginning of an answer that is no refusal changes what may go."""
-        return self.progress.allowance.began_ns > 0 or self.ledger.pause.opens_ns > 0
+        return self.progress.allowance.began_ns > 0 or self.capacity.ledger.pause.opens_ns > 0
 
     def admitted(self, now_ns: int, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun, and is no refusal: an allowance that was shut is open."""

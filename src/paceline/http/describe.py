@@ -70,7 +70,7 @@ class Metered:
         if call.max_output_tokens is None:
             call = self.booked_call
         input_tokens, output = self._tokens(call)
-        output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
+        output = self.scheduler.pool.capacity.ledger.expected_output(input_tokens, output)
         cost = self.provider.held(call, input_tokens, output)
         if prompt is None:
             return Estimate(cost)

@@ -19,11 +19,11 @@ from paceline.core.ledger import total_tokens
 from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import DEFAULT_LANE, Waiter
-from paceline.core.quota import NS
+from paceline.core.quota import INPUT_TOKENS, NS, REQUESTS, TOKENS
 from paceline.core.results import NOT_QUOTAS, STORE, Refusal, RefusalKind, WaitUntil
 from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.clock import SYSTEM_CLOCK
-from paceline.pacing.status import Waiting, metrics, wait_until_s
+from paceline.pacing.status import Waiting, wait_until_s
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
@@ -287,9 +287,12 @@ class Lines:
 
     def _left(self, now_ns: int) -> dict[str, float | None]:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""
-        left = metrics(self._pool, now_ns)
-        tokens = left.get("tpm_remaining", left.get("itpm_remaining"))
-        return {"rpm_remaining": left.get("rpm_remaining"), "tpm_remaining": tokens}
+        left: dict[str, float] = {}
+        for m in self._pool.capacity.ledger.meters:
+            if m.is_known and m.quota.period_s == 60:
+                left[m.quota.unit] = min(round(m.level(now_ns), 3), left.get(m.quota.unit, math.inf))
+        tokens = left.get(TOKENS, left.get(INPUT_TOKENS))
+        return {"rpm_remaining": left.get(REQUESTS), "tpm_remaining": tokens}
 
     def _use(self, now_ns: int, quota: str) -> tuple[float | None, float | None]:
         """What is used of the quota with this notation, and what it holds; ``None`` for no quota.

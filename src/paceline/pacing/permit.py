@@ -427,10 +427,10 @@ class Permit:
     @property
     def charged(self) -> Cost:
         """The charge, per unit of the cost and of the pool's quotas; while the permit is open, the reserved one."""
-        used, ledger = self._used, self._scheduler.pool.ledger
+        used, cost, ledger = self._used, self.reservation.cost, self._scheduler.pool.capacity.ledger
         if used is _UNSENT:
-            return dict.fromkeys(ledger.true_cost(self.cost, None), 0.0)
-        return ledger.true_cost(self.cost, None if used is _OPEN else cast("Cost | None", used))
+            return dict.fromkeys(ledger.true_cost(cost, None), 0.0)
+        return ledger.true_cost(cost, None if used is _OPEN else cast("Cost | None", used))
 
     @property
     def waited_s(self) -> float:

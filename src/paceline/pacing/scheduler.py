@@ -299,8 +299,9 @@ class Scheduler:
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
-        if self.pool.ledger.exact and self.pool.ledger.gentle:
-            self._section.change(self.pool.ledger.arrived, reservation)
+        ledger = self.pool.capacity.ledger
+        if ledger.exact and ledger.gentle:
+            self._section.change(ledger.arrived, reservation)
         if self.pool.silence.since_ns:
             self._section.change(self.pool.answered)
             self.lines.notices()
