@@ -22,7 +22,7 @@ from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Inco
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
 from paceline.gateway.siblings import Siblings
-from paceline.gateway.upstreams import Upstreams, is_plain
+from paceline.gateway.upstreams import Destination, Upstreams, is_plain
 from paceline.gateway.usage import FLUSH_S, USAGE, Counted, report
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import Tally
@@ -234,11 +234,7 @@ class Gateway:
     # A request.
 
     async def _answer(self, scope: Event, receive: Receive, send: Send, connection: Connection) -> None:
-        if scope["method"] not in METHODS:
-            raise RequestError(405, "method", f"the method {scope['method']} is not passed on")
-        path = scope["raw_path"].decode("latin-1")
-        if not path.startswith("/") or path.startswith("//"):
-            raise RequestError(400, "path", "the target of a request must be a path with one slash at its beginning")
+        path = _checked_path(scope)
         passed = self._admission.behind_key(path)
         if passed is not None:  # the key has admitted it, and is in no path from here on, the access log's neither
             scope["raw_path"], scope["path"] = passed.encode("latin-1"), unquote(passed)
@@ -258,15 +254,16 @@ class Gateway:
         if (entry := scope["extensions"].get(ENTRY)) is not None:
             entry.key = "" if key is None else key.name
             entry.relayed = passed is not None or first not in OWN or path.startswith(RESUME)
+        may_read = key is None or key.may_read
         if path == USAGE and self._tally is not None:
-            name = None if key is None or key.may_read else key.name
+            name = None if key is None or may_read else key.name
             await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
             return
         if passed is None and path.startswith(RESUME):
             await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
             return
         if passed is None and first in OWN:
-            if key is not None and not key.may_read:
+            if not may_read:
                 raise RequestError(
                     403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
                 )
@@ -277,17 +274,9 @@ class Gateway:
             return
         if self.life.draining:
             raise stopping()
-        path = path if passed is None else passed
         if values.get(b"upgrade", b"").lower() == b"websocket":  # Codex sends requests then
             raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
-        if not is_plain(path):
-            raise RequestError(
-                400, "path", "the path has '..', an empty part, a backslash, ';' or an invalid character"
-            )
-        found = self.upstreams.find(path)
-        if found is None:
-            raise RequestError(404, "unknown_upstream", f"no server for this path{self.upstreams.hint(path)}")
-        place, there = found
+        place, there = self._place(path if passed is None else passed)
         if passed is not None and any(one.key for one in place.members):
             raise RequestError(401, "key", "the key in the path is for servers that get their clients' own credentials")
         scope["headers"] = self._admission.without_users(headers)
@@ -295,6 +284,17 @@ class Gateway:
             scope, receive, send, connection, first=values, key=key, given=given, place=place, path=there, query=query
         )
         await self._dispatch.relay(request)
+
+    def _place(self, path: str) -> tuple[Destination, str]:
+        """The servers that a path leads to, and the path there."""
+        if not is_plain(path):
+            raise RequestError(
+                400, "path", "the path has '..', an empty part, a backslash, ';' or an invalid character"
+            )
+        found = self.upstreams.find(path)
+        if found is None:
+            raise RequestError(404, "unknown_upstream", f"no server for this path{self.upstreams.hint(path)}")
+        return found
 
     # What the gateway says of itself.
 
@@ -339,6 +339,16 @@ class Gateway:
             )
         told = {"resumed": sorted(reasons), "not_stopped": [pool for pool in pools if pool not in reasons]}
         await respond(json_reply(200, told), send)
+
+
+def _checked_path(scope: Event) -> str:
+    """The path of a request that may be passed on, as it was sent."""
+    if scope["method"] not in METHODS:
+        raise RequestError(405, "method", f"the method {scope['method']} is not passed on")
+    path: str = scope["raw_path"].decode("latin-1")
+    if not path.startswith("/") or path.startswith("//"):
+        raise RequestError(400, "path", "the target of a request must be a path with one slash at its beginning")
+    return path
 
 
 async def _end(connection: Connection, send: Send, error: RequestError) -> None:

@@ -190,6 +190,21 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
     if config.base_url and config.provider and not tables:
         tables[base_of(config.provider)] = {"base_url": config.base_url}
     way = GatewayWay(_with(config, tables), dict(environ))
+    _lead(way, config, tables, _declared(way, config, tables), environ)
+    for name, entry in PROVIDERS.items():
+        if name not in tables and name not in NAMES and environ.get(entry.key_env) and host_root(provider_named(name)):
+            tables[name] = {}  # for programs that find it by ADDRESS
+    way.servers = _with(config, tables)
+    # Claude Code asks whether to use a key that it has not seen, each time.
+    if program == "claude" and "ANTHROPIC_API_KEY" in way.keys:
+        way.keys[way.keys.index("ANTHROPIC_API_KEY")] = "ANTHROPIC_AUTH_TOKEN"
+        way.emptied = ("ANTHROPIC_API_KEY",)
+    return way
+
+
+def _declared(way: GatewayWay, config: Config, tables: Mapping[str, Any]) -> dict[str, str]:
+    """The servers of the settings that programs find by variables, by the names of these; the keys of all go to ``way``."""
+    environ = dict(way.real)
     for name in tables:
         one = server(way.servers, name, environ)
         if not one.key and is_loopback(urlsplit(one.root).hostname or ""):
@@ -200,6 +215,17 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
     if tables and (native := Upstreams(way.servers, way.real).native) is not None:
         base = base_of(native.members[0].provider.name)
         named.setdefault(base if base in NAMES else "openai", native.name)
+    return named
+
+
+def _lead(
+    way: GatewayWay,
+    config: Config,
+    tables: dict[str, dict[str, Any]],
+    named: Mapping[str, str],
+    environ: Mapping[str, str],
+) -> None:
+    """Lead programs to the servers that are ``named``, and to those that the environment names, which join ``tables``."""
     for name, names in NAMES.items():
         paths = names.addresses
         if name not in named:
@@ -213,16 +239,6 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
             way.told += (_told(tables[name]["base_url"], next(one for one in names.addresses if environ.get(one))),)
             continue
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
-    for name, entry in PROVIDERS.items():
-        if name not in tables and name not in NAMES and environ.get(entry.key_env) and host_root(provider_named(name)):
-            tables[name] = {}  # for programs that find it by ADDRESS
-    way.servers = _with(config, tables)
-    if (
-        program == "claude" and "ANTHROPIC_API_KEY" in way.keys
-    ):  # it asks whether to use one that it has not seen, each time
-        way.keys[way.keys.index("ANTHROPIC_API_KEY")] = "ANTHROPIC_AUTH_TOKEN"
-        way.emptied = ("ANTHROPIC_API_KEY",)
-    return way
 
 
 def find_login(config: Config, environ: Mapping[str, str], program: str = "") -> GatewayWay:

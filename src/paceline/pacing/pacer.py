@@ -195,17 +195,7 @@ class Pacer:
         counted = scheduler.pool.capacity.ledger.units
         check_cost(cost, units or counted)
         if units is None:  # by hand
-            counts_tokens = TOKENS in counted or not SIDES.isdisjoint(counted)
-            if counts_tokens and TOKENS not in cost and SIDES.isdisjoint(cost) and cost.get(REQUESTS, 1):
-                # A forgotten keyword must not send everything at once.
-                from paceline.providers.answers import unsized_cost
-
-                known = False
-                cost |= unsized_cost(scheduler.pool.name, counted)
-            elif TOKENS in cost and not (
-                SIDES.isdisjoint(counted) and SIDES.isdisjoint(scheduler.stated) and SIDES.isdisjoint(cost)
-            ):
-                split_tokens(scheduler.pool.name, cost, scheduler.stated.union(counted), scheduler.stated)
+            known = _completed(scheduler, cost, counted)
             if cost.get(USD) and USD not in counted and self.allowances.has_budget:
                 raise QuotaError(
                     f"{scheduler.pool.name}: usd is charged to no budget, because budgets hold for the requests of attached"
@@ -256,6 +246,22 @@ class Pacer:
                 if fnmatchcase(name, pattern):
                     return f"priority {priority}", None, priority
         return outside or around
+
+
+def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str]) -> bool:
+    """Complete a cost that is given by hand with the units that the quotas count; whether its size was given."""
+    counts_tokens = TOKENS in counted or not SIDES.isdisjoint(counted)
+    if counts_tokens and TOKENS not in cost and SIDES.isdisjoint(cost) and cost.get(REQUESTS, 1):
+        # A forgotten keyword must not send everything at once.
+        from paceline.providers.answers import unsized_cost
+
+        cost |= unsized_cost(scheduler.pool.name, counted)
+        return False
+    if TOKENS in cost:
+        units = scheduler.stated.union(counted)
+        if not (SIDES.isdisjoint(units) and SIDES.isdisjoint(cost)):
+            split_tokens(scheduler.pool.name, cost, units, scheduler.stated)
+    return True
 
 
 class BaseLimiter:

@@ -81,19 +81,9 @@ class StoreExchange:
         if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
             return None
         holdings.give_back(now_ns, everything=at_once)
-        leases, fallback, wants = holdings.leases, holdings.fallback, []
-        if membership.state.asks and holdings.decides and now_ns >= max(self._pause.until_ns, schedule.held_ns):
-            wants = leases.wants(now_ns, holdings.snapshot.ledger, self._queue, membership.peers)
-            if holdings.lessons is not None:
-                holdings.lessons.learning.sent_within(leases.slack_ns)
-                if holdings.lessons.are_first and not undecided:
-                    wants = []
-            if self._pause.phase is not PausePhase.OPEN:
-                del wants[1:]
-            if holdings.unstated.meters:
-                if holdings.unstated.is_limiting:
-                    del wants[1:]
-                wants = [holdings.unstated.without(want) for want in wants]
+        leases, fallback = holdings.leases, holdings.fallback
+        asks = membership.state.asks and holdings.decides and now_ns >= max(self._pause.until_ns, schedule.held_ns)
+        wants = self._wants(now_ns, undecided) if asks else []
         if holdings.lessons is not None:
             holdings.lessons.sent()
         news = holdings.outbox.take(now_ns, leases.slack_ns, fallback)
@@ -107,6 +97,18 @@ class StoreExchange:
         schedule.sent_ns, schedule.left = now_ns, message.leaving
         self.asked = Asked(message, tuple(undecided))
         return message
+
+    def _wants(self, now_ns: int, undecided: Sequence[Waiter]) -> list[list[float]]:
+        """The costs that the store is asked for: of one request, while a probe or a measurement goes alone."""
+        holdings = self._holdings
+        wants = holdings.leases.wants(now_ns, holdings.snapshot.ledger, self._queue, self._membership.peers)
+        if holdings.lessons is not None:
+            holdings.lessons.learning.sent_within(holdings.leases.slack_ns)
+            if holdings.lessons.are_first and not undecided:
+                wants = []
+        if self._pause.phase is not PausePhase.OPEN or holdings.unstated.is_limiting:
+            del wants[1:]
+        return [holdings.unstated.without(want) for want in wants] if holdings.unstated.meters else wants
 
     def receive(self, now_ns: int, reply: StoreReply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""

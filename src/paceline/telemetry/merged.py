@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from paceline.pacing.answers import PASSED
 
-_ADDED: Final = ("waiting", "in_flight")
 _METRICS_ADDED: Final = ("in_flight", "rate_limit_429_count", "rate_limit_wait_seconds")
 
 _CACHE_MOST: Final = ("expected", "whole_until_s")
@@ -23,15 +22,36 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     requests, counts and waits are added up. Of a plan's window the newest reading counts.
     """
     pools: dict[str, list[Any]] = {}
-    for status in statuses:
-        for name, pool in status.get("pools", {}).items():
-            pools.setdefault(name, []).append(pool)
+    for name, pool in (named for status in statuses for named in status.get("pools", {}).items()):
+        pools.setdefault(name, []).append(pool)
     unpaced: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in (row for status in statuses for row in status.get("unpaced", ())):
+    for row in _rows(statuses, "unpaced"):
         key = row["provider"], row["host"], row["kind"]
         unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
+    plans: dict[tuple[str, ...], list[Any]] = {}
+    for row in _rows(statuses, "plans"):
+        plans.setdefault((row["account"], row["window"]), []).append(row)
+    used: dict[str, dict[str, Any]] = {}
+    for by, table in ((by, status[by]) for by in ("keys", "teams") for status in statuses if by in status):
+        found = used.setdefault(by, {})
+        found |= {name: summed((found.get(name, {}), sums)) for name, sums in table.items()}
+    together: dict[str, Any] = {
+        "pools": {name: _pool(found) for name, found in sorted(pools.items())},
+        "plans": [_plan(found) for found in plans.values()],
+        "answers": _answers(_rows(statuses, "answers")),
+        "unpaced": [*unpaced.values()],
+    }
+    return dict(statuses[0]) | together | used
+
+
+def _rows(statuses: Sequence[Mapping[str, Any]], name: str) -> Iterator[Any]:
+    return (row for status in statuses for row in status.get(name, ()))
+
+
+def _answers(rows: Iterable[Any]) -> list[Any]:
+    """What came of the attempts of all; a trouble has its remedy until any process has had a newer answer."""
     answers: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in (row for status in statuses for row in status.get("answers", ())):
+    for row in rows:
         kind = row["upstream"], row["pool"], row["status"], row["cause"]
         other = answers.get(kind, row | {"count": 0})
         newest = min(row, other, key=lambda one: one["last_ago_s"])
@@ -41,23 +61,10 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if row["cause"] not in PASSED:
             where = row["upstream"], row["pool"]
             newest_s[where] = min(row["last_ago_s"], newest_s.get(where, row["last_ago_s"]))
-    for row in answers.values():  # another process has had a newer answer
+    for row in answers.values():
         if row["last_ago_s"] > newest_s.get((row["upstream"], row["pool"]), row["last_ago_s"]):
             row["remedy"] = None
-    plans: dict[tuple[str, ...], list[Any]] = {}
-    for row in (row for status in statuses for row in status.get("plans", ())):
-        plans.setdefault((row["account"], row["window"]), []).append(row)
-    used: dict[str, dict[str, Any]] = {}
-    for by, table in ((by, status[by]) for by in ("keys", "teams") for status in statuses if by in status):
-        found = used.setdefault(by, {})
-        found |= {name: summed((found.get(name, {}), sums)) for name, sums in table.items()}
-    together: dict[str, Any] = {
-        "pools": {name: _pool(found) for name, found in sorted(pools.items())},
-        "plans": [_plan(found) for found in plans.values()],
-        "answers": [*answers.values()],
-        "unpaced": [*unpaced.values()],
-    }
-    return dict(statuses[0]) | together | used
+    return [*answers.values()]
 
 
 def _plan(found: list[Any]) -> dict[str, Any]:
@@ -101,27 +108,16 @@ def _pool(found: list[Any]) -> dict[str, Any]:
     first = dict(newest)
     if len(found) == 1:
         return first
-    for name in _ADDED:
-        first[name] = sum(pool[name] for pool in found)
-    for name in ("lanes", "counts", "finishes"):
-        first[name] = summed(pool[name] for pool in found)
+    for name, joined in _JOINED.items():
+        first[name] = joined([pool.get(name) for pool in found])
     waited = [pool["lanes_waited_s"] for pool in found]
     first["lanes_waited_s"] = {lane: max(each.get(lane, 0.0) for each in waited) for lane in first["lanes"]}
-    queue = [waiter for pool in found for waiter in pool["queue"]]
-    first["queue"] = sorted(queue, key=lambda waiter: -waiter["waited_s"])[:QUEUE_SHOWN]
-    first["binds"] = next((pool["binds"] for pool in found if pool["binds"]), None)
-    first["eta_s"] = None if any(pool["eta_s"] is None for pool in found) else max(pool["eta_s"] for pool in found)
-    first["cool_down_s"] = max(pool["cool_down_s"] for pool in found)
     if stores := [pool["store"] for pool in found if "store" in pool]:
         first["store"] = max(stores, key=lambda store: ("reason" in store, store["state"] == "joined"))
-    first["stopped"] = next((pool["stopped"] for pool in found if pool["stopped"]), None)
     granted = [pool["counts"].get("granted", 0) for pool in found]
     waited_s = sum(pool["wait_s"]["mean"] * count for pool, count in zip(found, granted, strict=True))
     longest_s = max(pool["wait_s"]["longest"] for pool in found)
     first["wait_s"] = {"mean": round(waited_s / max(sum(granted), 1), 3), "longest": longest_s}
-    first["waits"] = added(pool["waits"] for pool in found)
-    first["estimates"] = _estimates(pool["estimates"] for pool in found)
-    first["cache"] = _cache([pool["cache"] for pool in found if pool.get("cache")])
     first["metrics"] = dict(first["metrics"]) | {
         name: round(sum(pool["metrics"][name] for pool in found), 3) for name in _METRICS_ADDED
     }
@@ -156,7 +152,8 @@ def summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def _cache(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _cache(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    tables = [table for table in found if table]
     if not tables:
         return None
     most = {name: max(table[name] for table in tables) for name in _CACHE_MOST}
@@ -171,3 +168,26 @@ def _estimates(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, A
         ratio = round(actual / estimated, 4) if estimated else None
         total[unit] = {"estimated": round(estimated, 3), "actual": round(actual, 3), "ratio": ratio}
     return total
+
+
+def _first(values: Iterable[Any]) -> Any:
+    return next((value for value in values if value), None)
+
+
+def _longest(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
+
+
+def _queue(queues: Iterable[Sequence[Any]]) -> list[Any]:
+    return sorted((waiter for queue in queues for waiter in queue), key=lambda waiter: -waiter["waited_s"])[
+        :QUEUE_SHOWN
+    ]
+
+
+_JOINED: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
+    "waiting": sum, "in_flight": sum, "lanes": summed, "counts": summed, "finishes": summed, "queue": _queue,
+    "binds": _first, "stopped": _first, "eta_s": _longest, "cool_down_s": max, "waits": added,
+    "estimates": _estimates, "cache": _cache,
+}  # fmt: skip
+"""How the values that pools of one name have in several processes become one, by the name of the value."""
