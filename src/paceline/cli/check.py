@@ -115,8 +115,7 @@ def _ask_as_administrator(
     found = {"anthropic": "ANTHROPIC_ADMIN_KEY", "openai": "OPENAI_API_KEY"}
     today, report, stayed = date.today(), [], list[str]()  # noqa: DTZ011  (the user's calendar)
     try:
-        usual = [name for name, variable in found.items() if os.environ.get(variable)]
-        names = [base_of(provider)] if provider else usual
+        names = [base_of(provider)] if provider else [name for name, key in found.items() if os.environ.get(key)]
         if not names:
             raise SettingsError(
                 "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"
@@ -127,20 +126,16 @@ def _ask_as_administrator(
         for name, some in zip(names, asked, strict=True):
             rows = told(some, today)
             counts = {kind: len(rows.get(kind, ())) for kind in ("limits", "models")}
-            file, said = keep(name, os.environ, rows, today)
-            stayed += said
+            file, problems = keep(name, os.environ, rows, today)
+            stayed += problems
             report.append({"provider": name, "file": str(file), **counts})
     except PacelineError as error:
         click.echo(f"paceline check: {error}", err=True)
         sys.exit(REFUSED)
-    if as_json:
-        click.echo(json.dumps({"organizations": report}))
-    else:
-        for kept in report:
-            click.echo(
-                f"{kept['provider']}: {kept['limits']} rows of limits, {kept['models']} of ends of models, in {kept['file']}"
-            )
-        click.echo("They hold for requests with the usual key in the environment, if you name no tier.")
+    rows_of = "{provider}: {limits} rows of limits, {models} of ends of models, in {file}".format
+    said = [rows_of(**kept) for kept in report]
+    said.append("They hold for requests with the usual key in the environment, if you name no tier.")
+    click.echo(json.dumps({"organizations": report}) if as_json else "\n".join(said))
     for line in stayed:
         click.echo(f"paceline check: {line}", err=True)
     sys.exit(REFUSED if stayed else 0)

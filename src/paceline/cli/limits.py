@@ -153,8 +153,6 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     A limit comes from a setting, a response, your file or a table. PROVIDER: every model of its table. MODEL: the limits of this model. If you give
     neither: every provider with a table. PROVIDER can be PROVIDER/MODEL, or a model alone, for every provider that lists it.
     """
-    from rich.console import Console
-
     from paceline import facts
     from paceline.config import Config, find_file
     from paceline.providers.registry import maker
@@ -174,16 +172,23 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
         for name, shown in rows:
             click.echo(json.dumps(_record(name, shown, today)))
         return
+    _print(rows, today)
+    if assumed := [name for name, row in rows if row.origin == ASSUMED]:
+        _say_assumed(assumed, tier, config)
+    if remark := facts.standing(today)["remark"]:
+        click.echo(remark, err=True)
+
+
+def _print(rows: Sequence[tuple[str, Shown]], today: date) -> None:
+    """The rows for a terminal, or with all of their columns for a program."""
+    from rich.console import Console
+
     console = Console()
     if console.is_terminal:
         _show(rows, today, console.width)
     else:
         cells = [_cells(name, row, today) for name, row in rows]
         print_table(("model", "tier", "limits", "pool", "from", "as of", "source"), cells)
-    if assumed := [name for name, row in rows if row.origin == ASSUMED]:
-        _say_assumed(assumed, tier, config)
-    if remark := facts.standing(today)["remark"]:
-        click.echo(remark, err=True)
 
 
 def _show(rows: Sequence[tuple[str, Shown]], today: date, width: int) -> None:

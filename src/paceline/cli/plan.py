@@ -140,11 +140,11 @@ def command(
     """Show how long work will take, and its cost."""
     if by is not None and within_s is not None:
         raise click.UsageError("--by and --within exclude each other: give one")
+    if agents and workers:
+        raise click.UsageError("--agents and --workers exclude each other: give one")
     talk = _set(
         calls=turns, input_tokens=prompt, shared_tokens=shared, grows=grows, output_tokens=answer, think_s=think
     )
-    if agents and workers:
-        raise click.UsageError("--agents and --workers exclude each other: give one")
     if not agents:
         _check_source(source, is_talk=bool(talk) or cache_misses is not None)
     speed = _set(latency_s=latency_s, latency_per_token_s=latency_per_token_s, cache_misses=cache_misses)
@@ -153,11 +153,12 @@ def command(
         _require_plain(form)
     config = options.settings(file, limits, given)
     every = by is not None or within_s is not None
-    works: dict[str, Callable[[], Work]] = {
-        f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents
-    }
-    for count in () if agents else workers or (None,):
-        works[f"{count:,} workers" if count else ""] = partial(_work, Path(source), form, config, speed, count)
+    works: dict[str, Callable[[], Work]]
+    if agents:
+        works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
+    else:
+        work = partial(_work, Path(source), form, config, speed)
+        works = {f"{count:,} workers": partial(work, count) for count in workers} or {"": partial(work, None)}
     found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
     if picture is not None:
         draw_to(found, picture)
@@ -165,9 +166,10 @@ def command(
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
         show(found, tiers=every or bool(tiers or config.tier))
-    most_s = within_s if by is None else max(0.0, (by - datetime.now().astimezone()).total_seconds())
-    if most_s is not None:
-        _judge(found, most_s, by)
+    if by is not None:
+        within_s = max(0.0, (by - datetime.now().astimezone()).total_seconds())
+    if within_s is not None:
+        _judge(found, within_s, by)
 
 
 def _home(config: Config, owners: Collection[str], tiers: Sequence[str]) -> str | None:

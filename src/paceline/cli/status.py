@@ -69,19 +69,14 @@ def command(
     `paceline run` that uses it, with all of its shards. If you give neither: the gateway of the `paceline exec` around this command. If there is
     none: the quotas of this user's runs, or with --line the gateway at 127.0.0.1:8080.
     """
+    _refuse_pairs(url, store, page, as_json=as_json, line=line)
     if line:
-        if store is not None or page is not None or as_json:
-            raise click.UsageError("--line shows the plans of a gateway or a program: give its URL, or nothing else")
         from paceline.cli.line import show, text
 
         show(text(url, key, 1.0 if timeout_s is None else timeout_s))
         return
     timeout_s = 5.0 if timeout_s is None else timeout_s
-    if url is not None and store is not None:
-        raise click.UsageError("give a URL or --store, not both")
     if page is not None:
-        if url is not None or as_json:
-            raise click.UsageError("--page shows a store: give no URL, which has a page of its own, and no --json")
         _serve(store, timeout_s, page)
         return
     from paceline.cli.line import GATEWAY
@@ -96,6 +91,16 @@ def command(
         _print(status)
     for problem in problems:
         click.echo(f"paceline status: {plain(problem)}", err=True)
+
+
+def _refuse_pairs(url: str | None, store: str | None, page: int | None, *, as_json: bool, line: bool) -> None:
+    """Refuse options that exclude each other."""
+    if line and (store is not None or page is not None or as_json):
+        raise click.UsageError("--line shows the plans of a gateway or a program: give its URL, or nothing else")
+    if url is not None and store is not None:
+        raise click.UsageError("give a URL or --store, not both")
+    if page is not None and (url is not None or as_json):
+        raise click.UsageError("--page shows a store: give no URL, which has a page of its own, and no --json")
 
 
 def _serve(store: str | None, timeout_s: float, port: int) -> None:
@@ -130,19 +135,7 @@ def _print(status: Mapping[str, Any]) -> None:
         if rows:
             click.echo()
         _print_plans(plans)
-    for row in status.get("answers") or ():
-        if row["remedy"]:
-            click.echo(
-                plain(
-                    f"{row['pool']} at {row['upstream']}: {row['remedy']} ({row['count']:,} time{'s' * (row['count'] != 1)})"
-                ),
-                err=True,
-            )
-    for row in status.get("unpaced") or ():
-        click.echo(
-            plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
-        )
-    if remark := (status.get("facts") or {}).get("remark"):
+    for remark in _remarks(status):
         click.echo(plain(remark), err=True)
     if runs := status.get("runs"):
         click.echo()
@@ -151,6 +144,18 @@ def _print(status: Mapping[str, Any]) -> None:
         )
         if len(runs) > RUNS_SHOWN:
             click.echo(f"{len(runs) - RUNS_SHOWN:,} runs that reported earlier are listed with --json", err=True)
+
+
+def _remarks(status: Mapping[str, Any]) -> Iterator[str]:
+    """What is to be done: about answers, about requests that are not paced, about the data set."""
+    for row in status.get("answers") or ():
+        if row["remedy"]:
+            times = f"{row['count']:,} time{'s' * (row['count'] != 1)}"
+            yield f"{row['pool']} at {row['upstream']}: {row['remedy']} ({times})"
+    for row in status.get("unpaced") or ():
+        yield f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"
+    if remark := (status.get("facts") or {}).get("remark"):
+        yield remark
 
 
 def page_url(url: str) -> httpx2.URL:

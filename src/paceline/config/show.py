@@ -45,7 +45,8 @@ def rows(config: Config) -> list[SettingRow]:
     return [*_settings(config), *_limits(config)]
 
 
-def _settings(config: Config) -> Iterator[SettingRow]:
+def _values(config: Config) -> dict[str, Any]:
+    """The settings as JSON values, without passwords."""
     values = asdict(replace(config, limits={}, origins={}))
     store = as_store(config.store) if config.store else None
     del values["trusted"]
@@ -59,6 +60,11 @@ def _settings(config: Config) -> Iterator[SettingRow]:
         values[LANES][name]["limits"] = [str(quota) for quota in parsed(lane.limits)]
     values["retry"] = asdict(RetryPolicy()) | values["retry"]
     values[BREAKER] = values[BREAKER] or False
+    return values
+
+
+def _settings(config: Config) -> Iterator[SettingRow]:
+    values = _values(config)
     left_out = {("retry", "max_attempts"), *((LANES, lane, of) for lane in config.lanes for of in ("name", "parent"))}
     left_out |= {(name,) for name in (*OVERRIDES, CONCURRENCY, PRICES, "priorities") if not values[name]}
     for path, value in leaves(values):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from reprlib import repr as brief
 from types import NoneType, UnionType
@@ -92,11 +92,7 @@ def _misfit(place: str, value: Any, hint: Any) -> str:
     """What is wrong with ``value``; empty if its type is right."""
     kind, parts = _taken_apart(hint)
     if kind in (Union, UnionType):
-        if Quota in parts:
-            return ""  # the one who parses it tells what is right
-        each = [_misfit(place, value, part) for part in parts]
-        inner = next((one for one in each if not one.startswith(f"{place} is ")), "")  # about a part of the value
-        return "" if "" in each else inner or _wrong(place, value, hint)
+        return "" if Quota in parts else _misfits(place, value, hint, parts)  # who parses a quota tells what is right
     if kind is Literal:
         return "" if any(value == one and type(value) is type(one) for one in parts) else _wrong(place, value, hint)
     if not _is_a(value, kind):
@@ -108,6 +104,13 @@ def _misfit(place: str, value: Any, hint: Any) -> str:
         if wrong := _misfit(f"a name in {place}", name, of_name) or _misfit(f"{place}[{name!r}]", one, of_value):
             return wrong
     return ""
+
+
+def _misfits(place: str, value: Any, hint: Any, parts: Sequence[Any]) -> str:
+    """What is wrong with a ``value`` of none of the types in ``parts``; empty if it is of one."""
+    each = [_misfit(place, value, part) for part in parts]
+    inner = next((one for one in each if not one.startswith(f"{place} is ")), "")  # about a part of the value
+    return "" if "" in each else inner or _wrong(place, value, hint)
 
 
 def _is_a(value: Any, kind: Any) -> bool:

@@ -191,6 +191,11 @@ class Waiter:
         self.sized = True
         self.reported: Cost | None = None
 
+    def wait_until(self, until_ns: int | None) -> None:
+        """Let it wait for no longer than until ``until_ns``; ``None``: as long as before."""
+        if until_ns is not None and (self.deadline_ns is None or until_ns < self.deadline_ns):
+            self.deadline_ns = until_ns
+
 
 _Key = tuple[int, float, float, int, int, str]
 """The sort key of a lane: minus its priority, its start, when its head loses its cached prompt (:func:`_haste`), the

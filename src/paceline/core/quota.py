@@ -116,6 +116,17 @@ class Quota:
         if type(self.rule) is not Rule:
             rules = ", ".join(f"Rule.{rule.name}" for rule in Rule)
             raise QuotaError(f"rule of {self.unit} is {self.rule!r}: it must be one of {rules}")
+        self._check_period()
+        if self.rule is Rule.EXACT and self.burst not in (0, self.amount):
+            raise QuotaError(f"{self.unit}: an exact quota grants its whole amount at once: leave out the burst")
+        if self.anchor == MONTH and (self.rule, self.period_s) != (Rule.WINDOW, MONTH_S):
+            raise QuotaError(f"{self.unit}: the anchor 'month' is for windows of a month: write '/month'")
+        if self.anchor not in (None, "utc", MONTH):
+            _check_zone(str(self.anchor), self.period_s)
+        if not self.burst:
+            object.__setattr__(self, "burst", self.amount)
+
+    def _check_period(self) -> None:
         if (self.rule is Rule.SLOTS) != (self.period_s == 0) and self.rule is not Rule.MEASURED:
             raise QuotaError(f"{self.unit}: slots have no period, and every other rule needs one above 0 s")
         if not (math.isfinite(self.period_s) and self.period_s >= 0):
@@ -125,14 +136,6 @@ class Quota:
                 f"{self.amount:g} {self.unit} in {self.period_s:g} s are out of range: the period must be from"
                 f" {PERIOD_MIN_S:g} to {PERIOD_MAX_S:g} s, and the rate from {RATE_MIN:g} to {RATE_MAX:g} per second"
             )
-        if self.rule is Rule.EXACT and self.burst not in (0, self.amount):
-            raise QuotaError(f"{self.unit}: an exact quota grants its whole amount at once: leave out the burst")
-        if self.anchor == MONTH and (self.rule, self.period_s) != (Rule.WINDOW, MONTH_S):
-            raise QuotaError(f"{self.unit}: the anchor 'month' is for windows of a month: write '/month'")
-        if self.anchor not in (None, "utc", MONTH):
-            _check_zone(str(self.anchor), self.period_s)
-        if not self.burst:
-            object.__setattr__(self, "burst", self.amount)
 
     @property
     def is_long(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import openai
 import plotext
@@ -88,22 +90,9 @@ def table(halves: tuple[Half, Half]) -> Table:
     shown.add_column("")
     for half, colour in zip(halves, TERMINAL_COLOURS, strict=True):
         shown.add_column(half.title, justify="right", style=colour)
-    rows = {
-        "answered": [f"{half.done:,} of {half.requests:,}" for half in halves],
-        "lost (gave up)": [f"{half.lost:,}" for half in halves],
-        "not finished": [f"{unfinished(half):,}" for half in halves],
-        "refused (429)": [f"{half.refused:,}" for half in halves],
-        "HTTP attempts": [f"{half.attempts:,}" for half in halves],
-        "seconds": [
-            f"stopped after {half.elapsed_s:.0f} s" if half.stopped else f"{half.elapsed_s:.1f} s" for half in halves
-        ],
-        "share of the ideal speed": ["-" if half.speed is None else f"{half.speed:.3f}" for half in halves],
-        "seconds a request, p50 / p99": [_spans(half) for half in halves],
-    }
-    if any(half.errors for half in halves):
-        rows["other errors"] = [", ".join(f"{n:,} {kind}" for kind, n in half.errors.items()) or "0" for half in halves]
-    for name, cells in rows.items():
-        shown.add_row(name, *cells)
+    for name, cell in _ROWS.items():
+        if name != OTHER_ERRORS or any(half.errors for half in halves):
+            shown.add_row(name, *map(cell, halves))
     return shown
 
 
@@ -115,6 +104,22 @@ def unfinished(half: Half) -> int:
 def _spans(half: Half) -> str:
     median, most = half.span_s(0.5), half.span_s(0.99)
     return "-" if median is None or most is None else f"{median:.1f} / {most:.1f}"
+
+
+OTHER_ERRORS: Final = "other errors"
+
+_ROWS: Final[Mapping[str, Callable[[Half], str]]] = {
+    "answered": lambda half: f"{half.done:,} of {half.requests:,}",
+    "lost (gave up)": lambda half: f"{half.lost:,}",
+    "not finished": lambda half: f"{unfinished(half):,}",
+    "refused (429)": lambda half: f"{half.refused:,}",
+    "HTTP attempts": lambda half: f"{half.attempts:,}",
+    "seconds": lambda half: f"stopped after {half.elapsed_s:.0f} s" if half.stopped else f"{half.elapsed_s:.1f} s",
+    "share of the ideal speed": lambda half: "-" if half.speed is None else f"{half.speed:.3f}",
+    "seconds a request, p50 / p99": _spans,
+    OTHER_ERRORS: lambda half: ", ".join(f"{n:,} {kind}" for kind, n in half.errors.items()) or "0",
+}
+"""The rows of the table: the name of each, and its cell for a half."""
 
 
 def plot(halves: tuple[Half, Half], rate: float, console: Console) -> Text:

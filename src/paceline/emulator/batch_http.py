@@ -238,13 +238,8 @@ class BatchApi:
             return self._error(call, 400, text, None, "input_file_id")
         if call.dialect is OPENAI_LIKE["together"]:
             return self._together_create(now, call, value, file)
-        if file.purpose != "batch":
-            hint = " Together's need the dialect 'together'." if file.purpose == "batch-api" else ""
-            text = f"The purpose of the file is '{file.purpose}', not 'batch'.{hint}"
-            return self._error(call, 400, text, None, "input_file_id")
-        if self._is_pending(now, call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
-            text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
-            return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
+        if (unusable := self._unusable(now, call, file)) is not None:
+            return unusable
         entries, problems = read_lines(file.content, endpoint, call.dialect, kinds, self.batches.rules.most_requests)
         if entries and not problems and not self._world.knows(entries[0].ask.model):
             text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
@@ -259,6 +254,17 @@ class BatchApi:
         if isinstance(batch, Full):
             return self._full(call, batch, entries)
         return BatchReply(value=self._openai_batch(batch), creates=True)
+
+    def _unusable(self, now: float, call: BatchCall, file: StoredFile) -> BatchReply | None:
+        """The error for a file that no batch can be made of now."""
+        if file.purpose != "batch":
+            hint = " Together's need the dialect 'together'." if file.purpose == "batch-api" else ""
+            text = f"The purpose of the file is '{file.purpose}', not 'batch'.{hint}"
+            return self._error(call, 400, text, None, "input_file_id")
+        if self._is_pending(now, call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
+            text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
+            return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
+        return None
 
     def _full(self, call: BatchCall, full: Full, entries: list[BatchEntry]) -> BatchReply:
         if full.kind == "memory":
@@ -449,10 +455,7 @@ class BatchApi:
                 return self._error(call, 400, f"Batch {call.id} has ended: it cannot be canceled.")
             return BatchReply(value=_anthropic_batch(batch, call.root))
         if call.method == "DELETE" and not call.verb:
-            if not ended:
-                return self._error(call, 400, f"Batch {call.id} is in progress: cancel it before it is deleted.")
-            batch.deleted = True
-            return BatchReply(value={"id": call.id, "type": "message_batch_deleted"})
+            return self._anthropic_delete(call, batch, ended=ended)
         if call.method != "GET" or call.verb == "cancel":
             return self._wrong(call)
         if call.verb != "results":
@@ -464,6 +467,12 @@ class BatchApi:
             batch.read = True
 
         return BatchReply(pieces=self._result_lines(batch), done=done)
+
+    def _anthropic_delete(self, call: BatchCall, batch: EmulatedBatch, *, ended: bool) -> BatchReply:
+        if not ended:
+            return self._error(call, 400, f"Batch {call.id} is in progress: cancel it before it is deleted.")
+        batch.deleted = True
+        return BatchReply(value={"id": call.id, "type": "message_batch_deleted"})
 
     def _anthropic_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body)

@@ -334,13 +334,15 @@ class EmulatedBatches:
             if most is not None and self._waiting + len(entries) > most:
                 return Full("queue", most)
         elif entries and (style == "gemini" or (style == "openai" and rules.queue_full != "late")):
-            most, model = rules.tokens_for(entries[0].ask.model), entries[0].ask.model
-            validating = sum(
-                _tokens(b.entries) for b in self.by_serial.values() if b.state == "validating" and b.model == model
-            )
-            if most is not None and self._held[model] + validating + _tokens(entries) > most:
+            model = entries[0].ask.model
+            most = rules.tokens_for(model)
+            if most is not None and self._held[model] + self._validating(model) + _tokens(entries) > most:
                 return Full("queue", most)
         return None
+
+    def _validating(self, model: str) -> int:
+        """The tokens of the batches of a model that are read, and not held yet."""
+        return sum(_tokens(b.entries) for b in self.by_serial.values() if b.state == "validating" and b.model == model)
 
     def _over_queue(self, batch: EmulatedBatch) -> Iterable[BatchProblem]:
         most = self.rules.tokens_for(batch.model)

@@ -57,12 +57,8 @@ def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) 
 
 @lru_cache(maxsize=1_024)
 def _find(path: str, query: bytes, azures: bool, dialect: str) -> DialectTarget | None:
-    google = _MODEL.fullmatch(path)
-    if google is not None:
-        asked = parse_qs(query.decode("latin-1"))
-        streams = "stream" if asked.get("alt") == ["sse"] else "array"
-        kind = "generate" if google[2] == "generateContent" else streams
-        return DialectTarget(GEMINI, kind, unquote(google[1]), asked.get("key", [""])[0])
+    if (google := _MODEL.fullmatch(path)) is not None:
+        return _of_google(google[1], google[2], query)
     if path in EmulatedCohere.PATHS:
         return DialectTarget(COHERE, EmulatedCohere.PATHS[path])
     match = _PATH.fullmatch(path)
@@ -75,3 +71,10 @@ def _find(path: str, query: bytes, azures: bool, dialect: str) -> DialectTarget 
         return None
     by_path = "openai" if not below else "azure" if deployment or azures else "groq"
     return DialectTarget(OPENAI_LIKE[dialect or by_path], EmulatedOpenAI.PATHS[rest], unquote(deployment or ""))
+
+
+def _of_google(model: str, method: str, query: bytes) -> DialectTarget:
+    asked = parse_qs(query.decode("latin-1"))
+    streams = "stream" if asked.get("alt") == ["sse"] else "array"
+    kind = "generate" if method == "generateContent" else streams
+    return DialectTarget(GEMINI, kind, unquote(model), asked.get("key", [""])[0])

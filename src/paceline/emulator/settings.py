@@ -62,7 +62,7 @@ def parse_limit(text: str) -> Limit:
     number, scale, unit, times, period, rule = match.groups()
     if unit not in UNITS:
         raise SettingsError(f"limit {text!r}: unknown unit {unit!r}; {near(unit, UNITS)}")
-    if (period is None) != (unit == "concurrency") or (period and period not in _PERIODS):
+    if not (period is None if unit == "concurrency" else period in _PERIODS):
         raise SettingsError(f"limit {text!r}: give a period of s, min, hour or day (and none for concurrency)")
     if rule and rule not in RULES:
         raise SettingsError(f"limit {text!r}: unknown rule {rule!r}; {near(rule, RULES)}")

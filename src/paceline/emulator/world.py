@@ -191,11 +191,8 @@ class World:
         if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
             return self.refuse(now, Refused("money", model, pool.name), pool)
         fault = self._fault() if self.settings.faults else None
-        if fault in ("429", "503", "529"):
-            self._count_fault(pool, fault)
-            return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
-        if fault == "growth":
-            return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
+        if (unserved := self._unserved(pool, model, fault)) is not None:
+            return self.refuse(now, unserved, pool)
         booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
         held = input_tokens + (booked if holds_output else 0)
         hit = _NOTHING if prompt is None else self._found(now, prompt)
@@ -219,6 +216,13 @@ class World:
         if fault is not None:
             self._count_fault(pool, fault)
         return admitted
+
+    def _unserved(self, pool: _Pool, model: str, fault: str | None) -> Refused | None:
+        """The refusal of a request that meets a ``fault``; ``None`` for one on which its quotas decide."""
+        if fault in ("429", "503", "529"):
+            self._count_fault(pool, fault)
+            return Refused("capacity", model, pool.name, status=int(fault))
+        return Refused("growth", model, pool.name, wait_s=1.0) if fault == "growth" else None
 
     def _found(self, now: float, prompt: ServerPrompt) -> Hit:
         """What the cache has of a prompt."""

@@ -476,16 +476,7 @@ class Prompt:
         cache.input_tokens += input_tokens
         cache.read_tokens += read
         cache.written_tokens += written
-        if self.cached.tokens:
-            cache.compare(self.cached.tokens, read)
-            if self._turn and read >= self.cached.tokens:
-                cache.fresh_tokens += LEARNING * (input_tokens - read - cache.fresh_tokens)
-        else:
-            cache.miss_ratio *= DOUBT_KEPT
-            if self._first:
-                cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
-            else:
-                cache.lost_away_tokens += max(self._lost.tokens - read, 0)
+        self._compare(input_tokens, read)
         if not (cache.is_used or answer or self.before != 0):
             return  # nothing is cached, and no later request can refer to the answer
         keys, lost_ns = self._keys, sent_ns + life_ns - EARLY_NS
@@ -507,3 +498,17 @@ class Prompt:
             cache.put(keys.root, read, max(lost_ns, shared.lost_ns))
         elif shared.tokens and read >= shared.tokens:
             cache.put(keys.root, shared.tokens, max(lost_ns, shared.lost_ns))
+
+    def _compare(self, input_tokens: int, read: int) -> None:
+        """Compare what was expected to be cached with what was ``read``."""
+        cache = self.cache
+        if self.cached.tokens:
+            cache.compare(self.cached.tokens, read)
+            if self._turn and read >= self.cached.tokens:
+                cache.fresh_tokens += LEARNING * (input_tokens - read - cache.fresh_tokens)
+        else:
+            cache.miss_ratio *= DOUBT_KEPT
+            if self._first:
+                cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
+            else:
+                cache.lost_away_tokens += max(self._lost.tokens - read, 0)

@@ -241,28 +241,28 @@ class Gateway:
         first = path[1:].partition("/")[0] if passed is None else ""
         if first == "api" and not path.startswith("/api/v1/"):  # Ollama has such paths
             first = path
+        is_own, is_resume = passed is None and first in OWN, passed is None and path.startswith(RESUME)
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)
             return
         headers: Headers = scope["headers"]
         query = scope["query_string"].decode("latin-1")
         values = dict(reversed(headers))  # the first one under each name
-        if passed is None and first in OWN and is_page(path, values.get(b"accept", b"")):
+        if is_own and is_page(path, values.get(b"accept", b"")):
             await self._page(scope, receive, send)
             return
         key, given = self._admission.admit(headers, query) if passed is None else (None, "")
         if (entry := scope["extensions"].get(ENTRY)) is not None:
-            entry.key = "" if key is None else key.name
-            entry.relayed = passed is not None or first not in OWN or path.startswith(RESUME)
+            entry.key, entry.relayed = "" if key is None else key.name, not is_own or is_resume
         may_read = key is None or key.may_read
         if path == USAGE and self._tally is not None:
             name = None if key is None or may_read else key.name
             await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
             return
-        if passed is None and path.startswith(RESUME):
+        if is_resume:
             await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
             return
-        if passed is None and first in OWN:
+        if is_own:
             if not may_read:
                 raise RequestError(
                     403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
@@ -276,17 +276,15 @@ class Gateway:
             raise stopping()
         if values.get(b"upgrade", b"").lower() == b"websocket":  # Codex sends requests then
             raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
-        place, there = self._place(path if passed is None else passed)
-        if passed is not None and any(one.key for one in place.members):
-            raise RequestError(401, "key", "the key in the path is for servers that get their clients' own credentials")
+        place, there = self._place(path) if passed is None else self._place(passed, own_login=True)
         scope["headers"] = self._admission.without_users(headers)
         request = Incoming(
             scope, receive, send, connection, first=values, key=key, given=given, place=place, path=there, query=query
         )
         await self._dispatch.relay(request)
 
-    def _place(self, path: str) -> tuple[Destination, str]:
-        """The servers that a path leads to, and the path there."""
+    def _place(self, path: str, *, own_login: bool = False) -> tuple[Destination, str]:
+        """The servers that a path leads to, which take the client's ``own_login``, and the path there."""
         if not is_plain(path):
             raise RequestError(
                 400, "path", "the path has '..', an empty part, a backslash, ';' or an invalid character"
@@ -294,6 +292,8 @@ class Gateway:
         found = self.upstreams.find(path)
         if found is None:
             raise RequestError(404, "unknown_upstream", f"no server for this path{self.upstreams.hint(path)}")
+        if own_login and any(one.key for one in found[0].members):
+            raise RequestError(401, "key", "the key in the path is for servers that get their clients' own credentials")
         return found
 
     # What the gateway says of itself.

@@ -25,12 +25,7 @@ def trim(messages: Sequence[Any], sizes: Sequence[int], most: int) -> list[int]:
     Returns:
         The indices of the kept messages, in order.
     """
-    turns: list[list[int]] = []  # a message, and the tools' results that belong to it
-    for index, message in enumerate(messages):
-        if message.type == "tool" and turns:
-            turns[-1].append(index)
-        else:
-            turns.append([index])
+    turns = _turns(messages)
     if not turns:
         return []
 
@@ -60,6 +55,17 @@ def trim(messages: Sequence[Any], sizes: Sequence[int], most: int) -> list[int]:
         begins = next((number for number, turn in enumerate(recent) if kind(turn) == "human"), 0)
         recent = recent[begins:]
     return sorted(index for turn in [*pinned, *recent] for index in turn)
+
+
+def _turns(messages: Sequence[Any]) -> list[list[int]]:
+    """The messages, each with the results of tools that belong to it."""
+    turns: list[list[int]] = []
+    for index, message in enumerate(messages):
+        if message.type == "tool" and turns:
+            turns[-1].append(index)
+        else:
+            turns.append([index])
+    return turns
 
 
 def shorten(text: str, most: int) -> str:

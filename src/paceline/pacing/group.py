@@ -157,9 +157,9 @@ class Choice:
         """
         clock, left_out = self.clock, set[str]()
         while True:
-            waits = {name: expected_s(name) for name in self.names if name not in left_out}
-            possible = {name: wait_s for name, wait_s in waits.items() if wait_s < math.inf} or waits
-            for worse in (failed, self._left_aside(model)):
+            possible = {name: expected_s(name) for name in self.names if name not in left_out}
+            never = [name for name, wait_s in possible.items() if wait_s == math.inf]
+            for worse in (never, failed, self._left_aside(model)):
                 possible = {name: wait_s for name, wait_s in possible.items() if name not in worse} or possible
             member = self.pick(possible, sticky, cached)
             rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)

@@ -208,8 +208,7 @@ class Pacer:
             raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
             waiter = waiter_again(again, scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
-            if (until_ns := self.deadline_ns(timeout)) is not None:
-                waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
+            waiter.wait_until(self.deadline_ns(timeout))
         else:
             spec = lane if isinstance(lane, LaneSpec) else self.lane(name, lane)
             if timeout is None:

@@ -346,14 +346,13 @@ class Pools:
         if settings.shadow is not None:  # nothing is held
             return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
         headroom_s = 0.0 if own else settings.headroom_s
-        if any(quota.rule in OWN_RULES for quota in resolved.quotas):
+        counted_here = [quota.rule in OWN_RULES for quota in resolved.quotas]
+        if any(counted_here):
             worker = None
-            if headroom_s is None and all(quota.rule in OWN_RULES for quota in resolved.quotas):
+            if headroom_s is None and all(counted_here):
                 headroom_s = 0.0
-        quotas, sources = resolved.quotas, resolved.sources
         measures = bool(learns) and resolved.is_unstated
-        if measures:
-            quotas, sources = (), ()
+        quotas, sources = ((), ()) if measures else (resolved.quotas, resolved.sources)
         of_money = own and quotas[0].unit == USD
         ledger = Ledger(
             quotas,

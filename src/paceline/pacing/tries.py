@@ -88,8 +88,8 @@ class Tries:
     def place(self, waiter: Waiter) -> None:
         """Give the waiter of a further attempt its place and its deadline."""
         waiter.returned &= not self.behind
-        if self.made and (until_ns := self._until_ns) is not None:
-            waiter.deadline_ns = until_ns if waiter.deadline_ns is None else min(waiter.deadline_ns, until_ns)
+        if self.made:
+            waiter.wait_until(self._until_ns)
 
     def error(self, pool: str, waiter: Waiter, error: PacelineError) -> PacelineError:
         """The error for a caller whose next attempt has no permit because of ``error``."""

@@ -75,13 +75,7 @@ def _plan(found: list[Any]) -> dict[str, Any]:
     newest = dict(min(found, key=lambda row: row["stated_ago_s"]))
     own = [row["own"] for row in found if row.get("own") is not None]
     part = min(1.0, newest["used"] / sum(own)) if any(own) and newest.get("used") is not None else 1.0
-    sessions: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in (one for row in found for one in row.get("sessions", ())):
-        before = sessions.get((one["program"], one["session"]))
-        # A subagent may be in several processes: each counts its own.
-        both = one if before is None else one | {name: _both(before[name], one[name]) for name in _OF_SESSION}
-        sessions[one["program"], one["session"]] = both
-    most = sorted(sessions.values(), key=lambda one: -_both(one["own"], one["subagents_own"]))
+    most = sorted(_sessions(_rows(found, "sessions")), key=lambda one: -_both(one["own"], one["subagents_own"]))
     together: dict[str, Any] = {
         "own": _part(sum(own), part) if own else None,
         "waiting": sum(row.get("waiting", 0) for row in found),
@@ -89,6 +83,16 @@ def _plan(found: list[Any]) -> dict[str, Any]:
     if newest.get("state") == "open" and any(row.get("state") == "held" for row in found):
         together["state"] = "held"
     return newest | together | {"sessions": [one | {name: _part(one[name], part) for name in _SHARES} for one in most]}
+
+
+def _sessions(rows: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    """The sessions of all; a subagent may be in several processes, and each counts its own."""
+    sessions: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in rows:
+        before = sessions.get((one["program"], one["session"]))
+        both = one if before is None else one | {name: _both(before[name], one[name]) for name in _OF_SESSION}
+        sessions[one["program"], one["session"]] = both
+    return sessions.values()
 
 
 _SHARES: Final = ("own", "subagents_own")
