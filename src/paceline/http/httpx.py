@@ -151,7 +151,9 @@ def _socket_of(response: Any) -> Any:
 
 class _Body:
     def __init__(self, inner: Any, ahead: ReadAhead | None, rest: Any) -> None:
-        self._inner, self._ahead = inner, ahead
+        self._inner = inner
+        self._parts: Sequence[bytes] = () if ahead is None else ahead.parts
+        self._late = ahead if ahead is not None and ahead.is_late else None
         self._rest = inner if rest is None else rest
         self._feed: Callable[[bytes], None] = _ignore
         self._finish: Callable[[], None] = _ignore
@@ -162,10 +164,10 @@ class _Body:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            for chunk in self._read():
+            for chunk in self._parts:
                 self._feed(chunk)
                 yield chunk
-            if self._ahead is not None and (late := run_sync(self._ahead.late())) is not None:
+            if self._late is not None and (late := run_sync(self._late.late())) is not None:
                 self._feed(late)
                 yield late
             for chunk in self._rest:
@@ -176,10 +178,10 @@ class _Body:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            for chunk in self._read():
+            for chunk in self._parts:
                 self._feed(chunk)
                 yield chunk
-            if self._ahead is not None and (late := await self._ahead.late()) is not None:
+            if self._late is not None and (late := await self._late.late()) is not None:
                 self._feed(late)
                 yield late
             async for chunk in self._rest:
@@ -188,24 +190,21 @@ class _Body:
         finally:
             self._finish()
 
-    def _read(self) -> Sequence[bytes]:
-        return () if self._ahead is None else self._ahead.parts
-
     def close(self) -> None:
         try:
-            if self._ahead is None:
+            if self._late is None:
                 self._inner.close()
             else:
-                run_sync(self._ahead.close(self._inner.close))
+                run_sync(self._late.close(self._inner.close))
         finally:
             self._finish()
 
     async def aclose(self) -> None:
         try:
-            if self._ahead is None:
+            if self._late is None:
                 await self._inner.aclose()
             else:
-                await self._ahead.close(self._inner.aclose)
+                await self._late.close(self._inner.aclose)
         finally:
             self._finish()
 

@@ -295,7 +295,7 @@ class ChainedScheduler(Scheduler):
         """See :meth:`Scheduler.settle`."""
         if self._passed:
             self._release(reservation, actual, waiter)
-        super().settle(reservation, actual, waiter)
+        self._section.settle(reservation, actual, waiter)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Scheduler.cancel`."""
