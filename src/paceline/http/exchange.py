@@ -119,7 +119,7 @@ class Exchanged:
         refusals: The provider's refusals, in order.
         usage: What the answer reported; ``None`` until its body has passed.
         granted_ns: When the permit of the last attempt was granted, on the limiter's clock.
-        charged: What was charged for the answer, per unit; ``None`` until its body has passed, and without one.
+        settled: The permit of the answer, once its body has passed; ``None`` before, and without one.
         whole: Whether the answer has come to its end: not so of a stream that has broken off, or whose reader has left.
     """
 
@@ -130,8 +130,13 @@ class Exchanged:
     refusals: list[Refusal] = field(default_factory=list)
     usage: Usage | None = None
     granted_ns: int = 0
-    charged: Cost | None = None
+    settled: Permit | None = field(default=None, repr=False)
     whole: bool = True
+
+    @property
+    def charged(self) -> Cost | None:
+        """What was charged for the answer, per unit; ``None`` until its body has passed, and without one."""
+        return None if self.settled is None else self.settled.charged
 
 
 async def exchange(
@@ -607,7 +612,7 @@ class Exchange:
         if usage is not None and self._windows:
             client = UNNAMED if self.metered.payer is None else self.metered.payer.client
             self.pacer.accounts.plans.charge(self.metered.provider.name, self._windows, usage, client)
-        self.record.charged = permit.charged if refusal is None else None
+        self.record.settled = permit if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call)
 
