@@ -54,10 +54,10 @@ def plain_text(text: str) -> str:
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]*)`", r"`\1`", text).replace("``", "`")
 
 
-def reference(settings: type[Any] = FileSettings) -> Iterator[tuple[str, str, str]]:
+def reference() -> Iterator[tuple[str, str, str]]:
     """The name, the default and the text of every setting, for the help and the page."""
-    defaults = {one.name: one.default for one in fields(settings)}
-    for name, its in declared(settings).items():
+    defaults = {one.name: one.default for one in fields(FileSettings)}
+    for name, its in declared(FileSettings).items():
         default = defaults[name]
         if isinstance(default, bool):
             default = str(default).lower()

@@ -10,7 +10,7 @@ Time is an argument, in nanoseconds. A table is bounded, and all of it is in mem
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -138,22 +138,22 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
     def key(length: int) -> int:
         return hash((base, length, first_sample if length == system + 1 else _sample(messages[length - 1])))
 
-    earlier: list[int] = []
-    if known := cache.length(base):
-        first = max(end - LOOKBACK, system + 1)
-        if first <= known < end:
-            earlier = [key(known)]
-        if not (earlier and cache.get(earlier[0]).tokens):  # several conversations begin alike
-            earlier = []
+    def earlier() -> Iterator[int]:
+        """The keys of the earlier prompts of the conversation, the longest first, until one is cached."""
+        known, first = cache.length(base), max(end - LOOKBACK, system + 1)
+        if first <= known < end and cache.get(latest := key(known)).tokens:
+            yield latest
+        elif known:  # several conversations begin alike
             for length in range(end - 1, first - 1, -1):
                 if not _is_answer(messages[length - 1]):  # no prompt ends with one
-                    earlier.append(key(length))
-                    if cache.get(earlier[-1]).tokens:
+                    yield (found := key(length))
+                    if cache.get(found).tokens:
                         break
+
     size = sum([_size(one.get("content")) for one in messages[:system]])
     for name, part in shared:
         size += TOOL * len(part) if name == "tools" and isinstance(part, list) else _size(part)
-    return Keys(key(end), tuple(earlier), root, base, end, size, scope)
+    return Keys(key(end), tuple(earlier()), root, base, end, size, scope)
 
 
 def prompt_of(

@@ -254,23 +254,20 @@ class Gateway:
         key, given = self._admission.admit(headers, query) if passed is None else (None, "")
         if (entry := scope["extensions"].get(ENTRY)) is not None:
             entry.key, entry.relayed = "" if key is None else key.name, not is_own or is_resume
-        may_read = key is None or key.may_read
-        if path == USAGE and self._tally is not None:
-            name = None if key is None or may_read else key.name
+        if is_own and path == USAGE and self._tally is not None:
+            name = None if key is None or key.may_read else key.name
             await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
             return
         if is_resume:
             await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
             return
+        if is_own and key is not None and not key.may_read:
+            raise RequestError(
+                403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
+            )
         if is_own:
-            if not may_read:
-                raise RequestError(
-                    403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
-                )
-            if path.startswith(QUEUE):
-                await self._tell_place(path.removeprefix(QUEUE), send)
-            else:
-                await self._page(scope, receive, send)
+            tell_place = path.startswith(QUEUE)
+            await (self._tell_place(path.removeprefix(QUEUE), send) if tell_place else self._page(scope, receive, send))
             return
         if self.life.draining:
             raise stopping()

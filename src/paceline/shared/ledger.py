@@ -261,6 +261,17 @@ class SharedLedger:
                 others = self._peers.held
                 account.sharing.hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
 
+    def _charge(self, now_ns: int, i: int, amount: float, peer: Peer) -> Mark:
+        """Charge ``amount`` to the account ``i``, for ``peer``."""
+        if not amount:
+            return 0
+        account = self._accounts[i]
+        account.charged += amount
+        account.spent += amount
+        if account.meter.holds:
+            peer.held[i] += amount
+        return account.meter.charge(now_ns, amount) - (self._set_ns if account.meter.refills else 0)
+
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> StoreReply:
         before, others = self._ahead(peer) if message.wants else ([], [])
         grants: list[list[Mark]] = []
@@ -270,24 +281,14 @@ class SharedLedger:
             back_ns += max(REJOIN_NS - (now_us - self._peers.away_us) * 1_000, 0)
         for want in message.wants:
             latest, binds = max(self._pause.until_ns, back_ns), -1
-            for n, i in enumerate(index):
-                if n < len(want) and want[n]:
-                    at_ns = self._accounts[i].meter.earliest(now_ns, want[n], before[i], message.slack_ns)
+            for n, (i, amount) in enumerate(zip(index, want, strict=False)):
+                if amount:
+                    at_ns = self._accounts[i].meter.earliest(now_ns, amount, before[i], message.slack_ns)
                     if at_ns > latest:
                         latest, binds = at_ns, n
             if latest > now_ns:
                 break
-            marks: list[Mark] = []
-            for i, amount in zip(index, want, strict=False):
-                account, mark = self._accounts[i], 0
-                if amount:
-                    account.charged += amount
-                    account.spent += amount
-                    mark = account.meter.charge(now_ns, amount) - (self._set_ns if account.meter.refills else 0)
-                    if account.meter.holds:
-                        peer.held[i] += amount
-                marks.append(mark)
-            grants.append(marks)
+            grants.append([self._charge(now_ns, i, amount, peer) for i, amount in zip(index, want, strict=False)])
             before = others  # the next request is behind all places
             if self._pause.phase is PausePhase.CLOSED:
                 self._pause.granted(now_ns, message.who, self._probe_ns)

@@ -226,17 +226,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             until_ns = clock.now_ns() + math.ceil(timeout * NS)
             clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
             return events
-        self.woken, until = False, math.inf
-        for _ in range(CALLBACKS_MAX):
-            callback = clock._due(until)  # noqa: SLF001  (of this module)
-            if callback is None:
-                break
-            callback()
-            if self.woken or self._is_real():
-                until = clock.now_ns()  # the other timers of this instant
-        else:
-            raise RuntimeError(ENDLESS)
-        if until < math.inf:
+        if self._has_run_timers():
             return events
         until_s = time.monotonic() + REAL_WAIT_S
         while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
@@ -244,6 +234,18 @@ class _JumpingSelector(selectors.DefaultSelector):
         if not events and clock.next_ns is None:
             raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
         return events
+
+    def _has_run_timers(self) -> bool:
+        """Run the timers until one gives the loop something to do, and those of its instant; whether one has."""
+        self.woken, until = False, math.inf
+        for _ in range(CALLBACKS_MAX):
+            callback = self._clock._due(until)  # noqa: SLF001  (of this module)
+            if callback is None:
+                return until < math.inf
+            callback()
+            if self.woken or self._is_real():
+                until = self._clock.now_ns()  # the other timers of this instant
+        raise RuntimeError(ENDLESS)
 
     def _is_real(self) -> bool:
         """Whether a socket, beside the loop's own pipe, or a thread may become active."""
