@@ -105,6 +105,17 @@ def _targets(models: tuple[str, ...], config: Config) -> list[ProbeTarget]:
     return targets
 
 
+def _with_keys() -> list[str]:
+    """The providers whose administration API has a key in the environment."""
+    keys = {"anthropic": "ANTHROPIC_ADMIN_KEY", "openai": "OPENAI_API_KEY"}
+    names = [name for name, key in keys.items() if os.environ.get(key)]
+    if not names:
+        raise SettingsError(
+            "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"
+        )
+    return names
+
+
 def _ask_as_administrator(
     provider: str | None, base_url: str | None, of: Mapping[str, str | None], *, yes: bool, as_json: bool
 ) -> None:
@@ -112,14 +123,9 @@ def _ask_as_administrator(
     from paceline.check.admin import keep, questions, told
     from paceline.providers.registry import base_of
 
-    found = {"anthropic": "ANTHROPIC_ADMIN_KEY", "openai": "OPENAI_API_KEY"}
     today, report, stayed = date.today(), [], list[str]()  # noqa: DTZ011  (the user's calendar)
     try:
-        names = [base_of(provider)] if provider else [name for name, key in found.items() if os.environ.get(key)]
-        if not names:
-            raise SettingsError(
-                "no key to ask with: set ANTHROPIC_ADMIN_KEY, or OPENAI_API_KEY for the ends of OpenAI's models"
-            )
+        names = [base_of(provider)] if provider else _with_keys()
         asked = [questions(name, os.environ, base_url=base_url, **of) for name in names]
         if not yes and not _agreed_to_read([f"{one.url}  ({one.key_env})" for some in asked for one in some]):
             sys.exit(USAGE)

@@ -254,20 +254,11 @@ class Gateway:
         key, given = self._admission.admit(headers, query) if passed is None else (None, "")
         if (entry := scope["extensions"].get(ENTRY)) is not None:
             entry.key, entry.relayed = "" if key is None else key.name, not is_own or is_resume
-        if is_own and path == USAGE and self._tally is not None:
-            name = None if key is None or key.may_read else key.name
-            await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
-            return
         if is_resume:
             await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
             return
-        if is_own and key is not None and not key.may_read:
-            raise RequestError(
-                403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
-            )
         if is_own:
-            tell_place = path.startswith(QUEUE)
-            await (self._tell_place(path.removeprefix(QUEUE), send) if tell_place else self._page(scope, receive, send))
+            await self._tell_own(path, key, scope, receive, send)
             return
         if self.life.draining:
             raise stopping()
@@ -294,6 +285,21 @@ class Gateway:
         return found
 
     # What the gateway says of itself.
+
+    async def _tell_own(self, path: str, key: ClientKey | None, scope: Event, receive: Receive, send: Send) -> None:
+        """A page, or the state that a client's ``key`` may read."""
+        may_read = key is None or key.may_read
+        if path == USAGE and self._tally is not None:
+            query, name = scope["query_string"].decode("latin-1"), None if key is None or may_read else key.name
+            await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
+        elif not may_read:
+            raise RequestError(
+                403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
+            )
+        elif path.startswith(QUEUE):
+            await self._tell_place(path.removeprefix(QUEUE), send)
+        else:
+            await self._page(scope, receive, send)
 
     async def _tell_health(self, which: str, send: Send) -> None:
         state = self.life.state

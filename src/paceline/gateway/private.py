@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
 
@@ -259,18 +259,8 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
         raise SettingsError(
             f"--login: {key} is set, and {client} sends that key in place of its login: unset it, or leave out --login"
         )
-    home = host_root(provider_named(login.provider)) or ""
-    given = environ.get(login.address, "").strip() if login.address else ""
-    where = login.address if given else f"upstreams.{login.provider}.base_url"
-    try:
-        url = urlsplit(parse_base_url(given or config.upstreams.get(login.provider, {}).get("base_url") or home))
-    except ValueError as error:
-        raise SettingsError(f"invalid {where}: {error}") from None
+    url = _home_of(login, config, environ)
     root = f"{url.scheme}://{url.netloc}"
-    if root != home and not is_loopback(url.hostname or ""):
-        raise SettingsError(
-            f"--login: {where} names {url.hostname}, and a login goes to {home} alone, or to a server on this machine"
-        )
     tables = {login.provider: {"base_url": root, "provider": login.provider}}
     way = GatewayWay(
         replace(config, upstreams=tables, groups={}, models={}, provider=None, base_url=None), dict(environ)
@@ -288,6 +278,22 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
     )
     way.told = (f"{led}; whether your plan allows this, its provider says: {login.terms}",)
     return way
+
+
+def _home_of(login: Login, config: Config, environ: Mapping[str, str]) -> SplitResult:
+    """The server that a login goes to: its provider's, or one on this machine."""
+    home = host_root(provider_named(login.provider)) or ""
+    given = environ.get(login.address, "").strip() if login.address else ""
+    where = login.address if given else f"upstreams.{login.provider}.base_url"
+    try:
+        url = urlsplit(parse_base_url(given or config.upstreams.get(login.provider, {}).get("base_url") or home))
+    except ValueError as error:
+        raise SettingsError(f"invalid {where}: {error}") from None
+    if f"{url.scheme}://{url.netloc}" != home and not is_loopback(url.hostname or ""):
+        raise SettingsError(
+            f"--login: {where} names {url.hostname}, and a login goes to {home} alone, or to a server on this machine"
+        )
+    return url
 
 
 def _told(root: str, variable: str) -> str:

@@ -176,7 +176,7 @@ class Limits:
             return self.model(self.provider, name)
         if model and (is_provider(prefix) or owner == self.provider):
             return self.model(owner, model)
-        if model and name not in self.given and (f"{prefix}/*" in self.given or "*" in self.given):
+        if model and name not in self.given and not self.given.keys().isdisjoint((f"{prefix}/*", "*")):
             return self.model(prefix, model)  # an unknown provider
         if self.provider is not None:
             return self.model(self.provider, name)

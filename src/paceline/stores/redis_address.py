@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -93,6 +94,14 @@ def library() -> Any:
         raise StoreError(why_missing(error, "a store in Redis", "redis")) from error
 
 
+def _found_by_sentinels(urls: list[str], master: str, login: Mapping[str, str], like: Any) -> Any:
+    """A pool of connections to the ``master`` that the sentinels at ``urls`` name, with the settings of ``like``."""
+    redis = library()
+    finder = redis.Sentinel([])
+    finder.sentinels = [redis.Redis.from_url(each, port=26_379, **login) for each in urls]
+    return redis.SentinelConnectionPool(master, finder, ssl=_has_tls(like), **_settings(like))
+
+
 def read_url(url: str) -> RedisAddress:
     """The address in a URL, which redis-py reads host by host.
 
@@ -136,10 +145,7 @@ def read_url(url: str) -> RedisAddress:
             " (those for TLS with rediss:// only); on_store_failure and lease_s are arguments of Limiter"
         ) from None
     if kind == "sentinel":
-        finder = redis.Sentinel([])
-        finder.sentinels = [redis.Redis.from_url(each, port=26_379, **sentinel_login) for each in urls]
-        master, tls = unquote(fields["master"]), _has_tls(pools[0])
-        pools = [redis.SentinelConnectionPool(master, finder, ssl=tls, **_settings(pools[0]))]
+        pools = [_found_by_sentinels(urls, unquote(fields["master"]), sentinel_login, pools[0])]
     shown = f"{scheme}://{fields['place']}" + (f"?prefix={prefix}" if prefix else "")
     return RedisAddress(shown, pools[0], [_node(pool) for pool in pools if kind == "cluster"], prefix)
 
