@@ -236,7 +236,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         return events
 
     def _has_run_timers(self) -> bool:
-        """Run the timers until one gives the loop something to do, and those of its instant; whether one has."""
+        """Run the timers until one gives the loop something to do, and the others of its instant; whether one has."""
         self.woken, until = False, math.inf
         for _ in range(CALLBACKS_MAX):
             callback = self._clock._due(until)  # noqa: SLF001  (of this module)
