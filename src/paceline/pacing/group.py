@@ -129,6 +129,13 @@ class Choice:
             self._turns[chosen] -= sum(self._weights[name] for name in equal)
         return chosen
 
+    def _best(self, waits: dict[str, float], failed: Collection[str], model: str) -> dict[str, float]:
+        """The expected waits without the members that are worse than the others, if any are left then."""
+        never = [name for name, wait_s in waits.items() if wait_s == math.inf]
+        for worse in (never, failed, self._left_aside(model)):
+            waits = {name: wait_s for name, wait_s in waits.items() if name not in worse} or waits
+        return waits
+
     def tries(
         self,
         expected_s: Callable[[str], float],
@@ -157,10 +164,8 @@ class Choice:
         """
         clock, left_out = self.clock, set[str]()
         while True:
-            possible = {name: expected_s(name) for name in self.names if name not in left_out}
-            never = [name for name, wait_s in possible.items() if wait_s == math.inf]
-            for worse in (never, failed, self._left_aside(model)):
-                possible = {name: wait_s for name, wait_s in possible.items() if name not in worse} or possible
+            waits = {name: expected_s(name) for name in self.names if name not in left_out}
+            possible = self._best(waits, failed, model)
             member = self.pick(possible, sticky, cached)
             rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
             patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
