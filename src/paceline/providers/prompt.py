@@ -121,7 +121,7 @@ def _media(node: dict[str, Any], media: MediaTokens) -> int:
 
 
 def _blob(node: dict[str, Any], media: MediaTokens) -> int:
-    """The constant for a part in a field of its own; in Google's fields its MIME type says of which kind."""
+    """The constant for a part in a field of its own; in a field of Google its MIME type tells the kind."""
     for name, kind in _PARTS["blobs"].items():
         if isinstance(blob := node.get(name), dict):
             mime = str(blob.get("mimeType") or blob.get("mime_type")).partition("/")[0]
