@@ -1,4 +1,6 @@
-"""What of a plan's windows may be used, and by whom: a share is kept for a person, or a window is spread over its length.
+"""What of a plan's windows may be used, and by whom.
+
+A share is kept for a person, or a window is spread over its length.
 
 It holds requests back only where the user asks for it, by the shares that answers state: what a request costs of a
 window is not known.
@@ -75,7 +77,10 @@ class PlanPolicy:
 
 
 class Window(NamedTuple):
-    """A window as the last answer has stated it: its name, the used share, its end, and its length, 0 for an unknown one."""
+    """A window as the last answer has stated it.
+
+    It has a name, the used share, an end, and a length, 0 for an unknown one.
+    """
 
     name: str
     used: float
@@ -126,7 +131,7 @@ class Plan:
         return latest, name
 
     def _until_ns(self, now_ns: int, one: Window, used: float, *, person: bool) -> int:
-        """Until when one window holds a request back, of which so much is used in the end."""
+        """Until when one window holds a request back, if ``used`` of it is used in the end."""
         if used >= self._stop_at:
             return one.ends_ns
         until_ns, keep, length_ns = now_ns, self.policy.keep, one.length_ns
@@ -188,8 +193,8 @@ class PlanCapacity(LocalCapacity):
             one = self.plan.windows[window]
             self._told_ns[window] = one.ends_ns
             self.notices.append(
-                f"{one.used:.0%} of {window} is used, and requests wait for what is left of it, as [plans] says: keep, spread,"
-                " stop_at, overage"
+                f"{one.used:.0%} of {window} is used, and requests wait for what is left of it, as [plans] says: keep,"
+                " spread, stop_at, overage"
             )
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:

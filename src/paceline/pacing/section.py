@@ -118,7 +118,7 @@ class Section:
             now_ns = self._clock.now_ns()
             self._run(now_ns, change, *args)
             if self._poke is None and not (self._pool.queue.length or self._deferred or self._postponed):
-                return  # nobody waits, and no store is to be told
+                return  # no request waits, and no store is to be told
             done = self._work(now_ns)
         self._leave(done)
 
@@ -149,7 +149,9 @@ class Section:
         return self._due is Due.LATER
 
     def transact(self, step: Callable[[int], object]) -> None:
-        """Make a step of an exchange: its begin, or its end, which returns a list of the waiters whose outcome it has set.
+        """Make a step of an exchange.
+
+        It is its begin, or its end, which returns a list of the waiters whose outcome it has set.
 
         The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
