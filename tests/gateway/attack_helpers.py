@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from waits import until
+from waits import BOUND_S, until
 
 GOOD = b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(GOOD), GOOD)
@@ -32,7 +32,7 @@ def connect(url):
     return socket.create_connection((parts.hostname, parts.port), timeout=20)
 
 
-def read(connection, count=10**9, quiet_s=5.0):
+def read(connection, count=10**9, quiet_s=BOUND_S):
     """What comes until the end of the connection; after ``count`` whole answers, only what comes at once."""
     got = b""
     with suppress(ConnectionResetError, BrokenPipeError, TimeoutError):

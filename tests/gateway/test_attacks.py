@@ -854,7 +854,7 @@ class TestKeysStay:
         running = serve(upstream.url)
         assert answers(talk(running.url, post())) == [200]
         keys.add("alice")
-        until(lambda: answers(talk(running.url, post())) == [401], seconds=5)
+        until(lambda: answers(talk(running.url, post())) == [401])
 
     @pytest.mark.parametrize("encoding", [None, b"gzip", b"deflate"])
     @pytest.mark.parametrize(
@@ -928,7 +928,7 @@ class TestSlowness:
                 connection.sendall(then)
                 if not then and not running.server.server_state.connections:
                     break
-        until(lambda: not running.server.server_state.connections, seconds=5)
+        until(lambda: not running.server.server_state.connections)
         until(lambda: idle(running))
 
     @pytest.mark.parametrize("stream", [False, True])
@@ -956,7 +956,7 @@ class TestSlowness:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
             with suppress(ConnectionResetError, BrokenPipeError):
                 connection.sendall(b"GET /api/v1/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2_000)
-            until(lambda: not running.server.server_state.connections, seconds=10)
+            until(lambda: not running.server.server_state.connections)
 
 
 class TestCrowds:
@@ -1182,7 +1182,7 @@ class TestProcesses:
         own_upstream.answer = ANSWER
         one = process(*arguments, upstream=own_upstream.url)
         assert answers(talk(one.url, post())) == [200]
-        until(lambda: status(one)["pools"][POOL]["quotas"][0]["remaining"] <= 6_000 - 121, seconds=5)
+        until(lambda: status(one)["pools"][POOL]["quotas"][0]["remaining"] <= 6_000 - 121)
 
     def test_a_killed_worker_is_started_again(self, process, upstream):
         one = process("--workers", 2, "--log-format", "json", upstream=upstream.url)
@@ -1248,9 +1248,9 @@ class TestSoak:
             open_ones = [connect(one.url) for _ in range(2_000)]
             for each in open_ones:
                 each.sendall(post())
-            until(lambda: waiting(one) == 1_700, seconds=60)
+            until(lambda: waiting(one) == 1_700)
             for each in open_ones:
                 each.close()
-            until(lambda: waiting(one) == 0 and own_upstream.open == 0, seconds=60)
+            until(lambda: waiting(one) == 0 and own_upstream.open == 0)
             levels.append(one.memory())
         assert max(levels[-3:]) < 1.1 * max(levels[4:8])
