@@ -11,9 +11,9 @@ BOUND_S = 60.0
 """Only a broken test gets here, also on a busy machine."""
 
 
-def until(condition, what="it", seconds=BOUND_S):
+def until(condition, what="it"):
     """Poll until ``condition()`` is true."""
-    deadline_s = time.monotonic() + seconds
+    deadline_s = time.monotonic() + BOUND_S
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} did not happen"
         time.sleep(0.001)
