@@ -47,61 +47,84 @@ class Readings:
         return self._shown if reservation is self._shown_for else {}
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit.
+        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit."""
+        changed = False
+        self._shown, self._shown_for = {}, reservation
+        for reading in map(self._as_sent, map(_sane_reading, readings), repeat((now_ns - reservation.granted_ns) / NS)):
+            index = self._corrections.index_of(reading.unit, reading.period_s)
+            if index is not None:
+                changed |= self._take_known(now_ns, index, reservation, reading)
+            elif self._may_add(reading):
+                changed |= self._take_new(now_ns, reservation, reading)
+        return changed
+
+    def _take_new(self, now_ns: int, reservation: Reservation, whole: Reading) -> bool:
+        """Take a reading that is about no listed quota; whether it has added one. What is in flight has a note of it then."""
+        share = self._corrections.usable_share(None, whole.unit)
+        reading = whole if share == 1 else self._usable_reading(None, whole, share)
+        added = self._corrections.take_limit(now_ns, None, reading, reservation.granted_ns)
+        index = self._corrections.index_of(whole.unit, whole.period_s)
+        if index is not None and (note := note_of(reservation, index)) is not None:
+            self._take_restart(now_ns, index, reservation, note, reading, whole, counts=False)
+        return added
+
+    def _take_known(self, now_ns: int, index: int, reservation: Reservation, whole: Reading) -> bool:
+        """Take a reading about the quota at ``index``; whether it states another limit.
 
         ``whole`` is all that a reading says, and ``reading`` what it says about the part that is used. In this order:
 
-        1. The next restart of a quota that restarts, the refill, and the limit, with which a new quota is added.
+        1. The next restart of a quota that restarts, the refill, and the limit.
         2. What a window has left.
-        3. By the tracker, the level, the burst, and whether the quota is a bucket. One that is none restarts, or is
-           spread.
-        4. The level without a comparison, where the limit or the refill has changed.
+        3. The level; see :meth:`_take_level`.
         """
-        changed = False
-        self._shown, self._shown_for = {}, reservation
-        for whole in map(self._as_sent, map(_sane_reading, readings), repeat((now_ns - reservation.granted_ns) / NS)):
-            sent_ns, index = reservation.granted_ns, self._corrections.index_of(whole.unit, whole.period_s)
-            if index is None and not self._may_add(whole):
-                continue
-            share = self._corrections.usable_share(index, whole.unit)
-            reading = whole if share == 1 else self._usable_reading(index, whole, share)
-            note = None if index is None else note_of(reservation, index)
-            if index is not None and note is not None and self._entries[index].meter.restarts_by_answers:
-                self._take_restart(now_ns, index, reservation, note, reading, whole)
-            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
-            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._entries[index].meter.quota.period_s:
-                continue  # it is about a longer period
-            limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
-            changed |= limited
-            if index is None:  # it may be new: what is in flight has a note of it then
-                index = self._corrections.index_of(whole.unit, whole.period_s)
-                if index is not None and (note := note_of(reservation, index)) is not None:
-                    self._take_restart(now_ns, index, reservation, note, reading, whole, counts=False)
-                continue
-            if whole.remaining is not None:
-                self._shown[index] = whole.remaining
-            entry = self._entries[index]
-            entry.read_ns = now_ns
-            tracker, m = self._trackers.get(index), entry.meter
-            limit_is_higher = (
-                reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
-            )
-            if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
-                self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
-            if tracker is None or note is None or m.restarts_by_answers:
-                continue
-            partly = share < 1  # the provider refills faster than the part that is used
-            no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=limit_is_higher, lower_only=partly)
-            counts = no_bucket or whole.reset_number is not None or not m.bursts
-            if self._take_restart(now_ns, index, reservation, note, reading, whole, counts=counts):
-                continue
-            if no_bucket:
-                since = max(tracker.charged - note.charged, 0.0)
-                self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
-            elif (limited or refilled) and not limit_is_higher:
-                tracker.take_level(now_ns, sent_ns, note, reading)
-            tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
-        return changed
+        entry, note, sent_ns = self._entries[index], note_of(reservation, index), reservation.granted_ns
+        share = self._corrections.usable_share(index, whole.unit)
+        reading = whole if share == 1 else self._usable_reading(index, whole, share)
+        if note is not None and entry.meter.restarts_by_answers:
+            self._take_restart(now_ns, index, reservation, note, reading, whole)
+        refilled = self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
+        if (whole.reset_s or 0) > LONGER_PERIOD * entry.meter.quota.period_s:
+            return False  # it is about a longer period
+        limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
+        if whole.remaining is not None:
+            self._shown[index] = whole.remaining
+        entry.read_ns = now_ns
+        m = entry.meter
+        if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
+            self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
+        if index in self._trackers and note is not None and not m.restarts_by_answers:
+            self._take_level(now_ns, index, reservation, note, reading, whole, changed=limited or refilled)
+        return limited
+
+    def _take_level(
+        self,
+        now_ns: int,
+        index: int,
+        reservation: Reservation,
+        note: Note,
+        reading: Reading,
+        whole: Reading,
+        *,
+        changed: bool,
+    ) -> None:
+        """Take the level and the burst of a bucket; what is none restarts, or is spread.
+
+        ``changed``: whether the limit or the refill has. Then the level is taken without a comparison.
+        """
+        tracker, m, sent_ns = self._trackers[index], self._entries[index].meter, reservation.granted_ns
+        limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
+        is_higher = limit is not None and limit > m.quota.amount
+        partly = self._corrections.usable_share(index, whole.unit) < 1  # the provider refills faster than that part
+        no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=is_higher, lower_only=partly)
+        counts = no_bucket or whole.reset_number is not None or not m.bursts
+        if self._take_restart(now_ns, index, reservation, note, reading, whole, counts=counts):
+            return
+        if no_bucket:
+            since = max(tracker.charged - note.charged, 0.0)
+            self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
+        elif changed and not is_higher:
+            tracker.take_level(now_ns, sent_ns, note, reading)
+        tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
 
     def _as_sent(self, reading: Reading, took_s: float) -> Reading:
         """``reading`` with the reset when its attempt was sent, ``took_s`` before, if the server writes instants at admission."""
