@@ -12,17 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import (
-    ALARM,
-    BARRED_NS,
-    CHECK_N,
-    CHECK_SHARE,
-    CONFIRM_N,
-    COUNTED_N,
-    ROW_MAX,
-    Chance,
-    Mark,
-)
+from paceline.core.unstated.chance import ALARM, ASK_N, CHECK_SHARE, COUNTED_N, ENDED, Chance, Mark
 from paceline.core.unstated.cycle import CUT, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 from paceline.core.unstated.rate import (
@@ -54,12 +44,13 @@ def refuse(rate: MeasuredRate, note, asked_s: float | None = None) -> Finding:
 
 
 def held(top: float, span_s: float = 0.0) -> MeasuredRate:
-    """A rate that has just been measured as ``top``, over ``span_s``, after one attempt."""
+    """A rate that has just been measured as ``top``, over ``span_s``, after one attempt, and that no test has found to be chance."""
     rate = MeasuredRate(T0)
     rate.sent(T0, 1.0)
     rate.phase, rate.empty = RatePhase.HOLDING, Mark(T0, 1.0)
     rate.cycle.span_s = span_s
     rate._hold(T0, top, lengthen=True)
+    rate.chance.asked = top
     return rate
 
 
@@ -420,7 +411,7 @@ def test_a_refusal_after_few_attempts_begins_no_blocked_time():
     window(rate, 4)
     window(rate, 4)
     go(rate)
-    rate.chance.mark = None  # nothing is doubted
+    rate.chance.asked = rate.cycle.top  # nothing is doubted
     refuse(rate, go(rate))
     assert (rate.long_blocks, rate.phase) == (2, RatePhase.HOLDING)
 
@@ -734,24 +725,28 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
 # -- refusals by chance
 
 
-def contradicted(top: float = 10.0) -> MeasuredRate:
-    """A rate that a refusal contradicts: eight attempts were admitted after one, and then another one is refused at once."""
+def asking(top: float = 10.0) -> MeasuredRate:
+    """A rate that a refusal below it has put in doubt, so that attempts go at once. One of ten was refused."""
     rate = held(top)
-    refuse(rate, [go(rate) for _ in range(2)][-1])
+    rate.chance.asked = 0.0
     refuse(rate, [go(rate) for _ in range(9)][-1])
-    refuse(rate, [go(rate) for _ in range(2)][-1])
+    assert rate.phase is RatePhase.ASKING
     return rate
 
 
-def check_of(rate: MeasuredRate) -> MeasuredRate:
-    while rate.phase is RatePhase.DOUBTING:
-        go(rate)
+def asked(rate: MeasuredRate, refused: int, gap_ns: int = 0) -> MeasuredRate:
+    """Send the attempts of the test, ``gap_ns`` apart, refuse so many of them, and wait for their outcome."""
+    notes = [go(rate, now_ns=rate.last_ns + gap_ns) for _ in range(ASK_N)]
+    for note in notes[:refused]:
+        rate.refused(rate.last_ns + SOON_NS, note)
+    rate.earliest_ns(rate.last_ns + VERDICT_MAX_NS)
     return rate
 
 
 def visit_doubts(seed: int, what: str) -> None:
-    """Refuse 30 % by chance. In each phase of doubt ``what`` happens: more of it, another reason, a stated wait, or no more of it."""
+    """Refuse 30 % by chance, and all above 15 a second. In each phase of doubt ``what`` happens: more of it, another reason, a stated wait, or no more of it."""
     dice, rate = random.Random(seed), held(10.0)
+    rate.chance.asked = 0.0
     for place in range(1_500):
         if rate.phase in DOUBTS and dice.random() < 0.2:
             if what == "reopen":
@@ -760,71 +755,63 @@ def visit_doubts(seed: int, what: str) -> None:
                 note = go(rate)
                 rate.refused(note.sent_ns + SOON_NS, note, 50 * NS, only=dice.random() < 0.5)
         note = go(rate)
-        if what == "none" and rate.phase is RatePhase.COUNTING:
+        if what == "none" and rate.phase is RatePhase.CHECKING:
             continue
-        if dice.random() < (0.3 if place % 700 < 500 else 0.0):
+        if dice.random() < (0.3 if place % 700 < 500 else 0.0) or note.rate > 15:
             refuse(rate, note)
 
 
-def test_a_refusal_that_a_bucket_cannot_give_puts_the_rate_in_doubt():
-    rate = contradicted()
-    assert rate.phase is RatePhase.DOUBTING
-    before = rate.rate
-    assert refuse(rate, go(rate)) is Finding.DOUBTED
-    assert rate.rate == before
+def test_a_refusal_below_the_measured_rate_is_followed_by_attempts_at_once():
+    rate = asking()
+    top = rate.cycle.top
+    first = go(rate)
+    notes = [first, *(go(rate) for _ in range(ASK_N - 1))]
+    assert {note.sent_ns for note in notes} == {first.sent_ns}
+    assert rate.earliest_ns(first.sent_ns) == first.sent_ns + rate.refusal_delay.verdict_ns
+    assert (rate.cycle.top, rate.chance.asked) == (top, top)
 
 
-def test_a_rate_is_not_in_doubt_where_the_number_in_flight_may_be_the_reason():
+def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason():
     rate = held(10.0)
-    refuse(rate, [go(rate) for _ in range(2)][-1])
-    refuse(rate, [go(rate) for _ in range(9)][-1])
-    note = [go(rate) for _ in range(2)][-1]
+    rate.chance.asked = 0.0
+    note = [go(rate) for _ in range(9)][-1]
     rate.refused(note.sent_ns + SOON_NS, note, only=False)
     assert rate.phase is RatePhase.HOLDING
 
 
-def test_a_check_goes_below_the_rate_that_the_attempts_before_it_prove():
-    rate = contradicted()
-    since = rate.chance.mark
-    check_of(rate)
-    proven = (rate.admitted_total - since.admitted) / ((rate.last_ns - since.at_ns) / NS)
-    assert rate.phase is RatePhase.CHECKING
-    assert 0.4 * proven < rate.rate < CHECK_SHARE * proven
+@pytest.mark.parametrize(("refused", "is_chance"), [(0, True), (4, True), (6, False), (ASK_N, False)])
+def test_chance_is_what_explains_the_attempts_at_once_better(refused, is_chance):
+    rate = asking()
+    top = rate.cycle.top
+    asked(rate, refused)
+    if is_chance:
+        assert rate.phase is RatePhase.OPENING
+        assert 0.05 < rate.chance.share < 0.4
+        assert rate.rate >= START
+    else:
+        assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
 
 
-def test_a_check_without_a_refusal_leaves_the_measured_rate():
-    rate = check_of(contradicted())
-    top, sent = rate.cycle.top, rate.sent_count
-    while rate.phase is RatePhase.CHECKING:
-        go(rate)
-    assert rate.sent_count - sent == CHECK_N
-    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
-    assert rate.chance.length == 2 * CHECK_N
+def test_attempts_that_were_not_sent_at_once_show_nothing():
+    rate = asking()
+    asked(rate, 0, gap_ns=round(NS / rate.cycle.top))
+    assert (rate.phase, rate.chance.share) == (RatePhase.HOLDING, 0.0)
 
 
-def test_three_refusals_in_a_check_are_chance_and_one_is_not():
-    rate = check_of(contradicted())
-    go(rate)
-    for _ in range(CONFIRM_N):
-        refuse(rate, go(rate))
-        assert rate.phase is RatePhase.COUNTING
-        go(rate)
-    while rate.phase is RatePhase.COUNTING:
-        go(rate)
-    assert rate.phase is RatePhase.TESTING
-    assert 0.2 < rate.chance.share < 0.6
-    once = check_of(contradicted())
-    refuse(once, go(once))
-    for _ in range(40):
-        go(once)
-    assert once.chance.share == 0.0
+def test_the_next_test_comes_after_the_rate_has_halved():
+    rate = asked(asking(), ASK_N)
+    first = rate.cycle.top
+    while rate.phase is not RatePhase.ASKING:
+        assert rate.cycle.top > first / 2
+        refuse(rate, [go(rate) for _ in range(9)][-1])
+    assert 0 < rate.cycle.top <= first / 2
 
 
 def test_an_outage_ends_a_doubt():
-    for rate in (contradicted(), check_of(contradicted())):
-        while rate.phase is not RatePhase.BLOCKED:
-            refuse(rate, go(rate))
-        assert rate.chance.row <= ROW_MAX
+    rate = asking()
+    while rate.phase is not RatePhase.BLOCKED:
+        refuse(rate, go(rate))
+    assert rate.chance.share == 0.0
 
 
 def test_a_share_is_no_measurement_and_a_larger_one_is():
@@ -840,33 +827,36 @@ def test_a_share_is_no_measurement_and_a_larger_one_is():
     assert rate.chance.share > 0
 
 
-def test_a_small_share_is_given_up_where_there_is_a_limit():
+def test_a_check_without_a_refusal_ends_the_share():
     rate = held(10.0)
-    rate.chance.share, rate.chance.last = 0.1, rate.sent_count
-    go(rate)
-    while rate.chance.share:
+    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
+    for _ in range(3):
+        go(rate)
+    while rate.phase is not RatePhase.CHECKING:
         refuse(rate, go(rate))
-    assert rate.chance.barred_ns == rate.last_ns + BARRED_NS
-    assert rate.phase is RatePhase.HOLDING
+    sent, top = rate.sent_count, rate.cycle.top
+    while rate.phase is RatePhase.CHECKING:
+        share = rate.chance.share
+        go(rate)
+    assert rate.sent_count - sent == pytest.approx(ENDED / share, abs=1)
+    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
 
 
 def test_a_share_is_forgotten_when_nothing_is_refused_any_more():
     chance = Chance()
     chance.share = 0.3
-    assert not chance.is_exceeded(10)
+    assert chance.includes(9)
     assert chance.share == 0.3
-    assert chance.is_exceeded(50)
+    assert not chance.includes(40)
     assert chance.share == 0.0
 
 
-@given(numbers=st.lists(st.integers(1, 2_000), max_size=300), share=st.floats(0.02, 0.75))
+@given(numbers=st.lists(st.tuples(st.integers(1, 2_000), st.booleans()), max_size=300), share=st.floats(0.02, 0.75))
 def test_the_numbers_of_a_share_have_bounds(numbers, share):
     chance = Chance()
     chance.share = share
-    for number in numbers:
-        if chance.share:
-            chance.is_exceeded(number)
-        chance.count(number)
+    for number, counts in numbers:
+        chance.includes(chance.count(number, counts=counts))
         assert 0 < chance.usual <= 1
         assert chance.seen <= 2 * COUNTED_N + 2_000
         assert 0 <= chance.over < ALARM

@@ -1,9 +1,9 @@
 """The share of the attempts that a provider refuses by chance, at any rate.
 
-A refusal that a limit cannot give contradicts the measured rate: a higher one was proven just before. Either the
-provider has become slower, or it refuses a share of the attempts by chance. The attempts after it prove a rate again,
-and then a check goes below that one. A limit refuses nothing there. If several attempts are refused in a check, such a
-share of refusals is no measurement from then on. A larger share is one.
+A refusal at the measured rate, or below it, has one of two reasons: the provider has become slower, or it refuses a
+share of the attempts by chance. They are told apart by asking again at once, several times. A limit has nothing left
+for such attempts, also one that other clients use up. Chance refuses no more of them than of others. What it refuses is
+no measurement from then on, unless more is refused than by chance.
 """
 
 from __future__ import annotations
@@ -13,25 +13,12 @@ from typing import NamedTuple
 
 from paceline.core.quota import NS
 
-PROOF_N = 6
-"""So many attempts that were admitted after a refusal prove the rate of all but one of them, for any burst. Fewer of
-them would find chance sooner, and take a trailing minute for it, too."""
+ASK_N = 8
+"""So many attempts go at once in a test. A limit admits one or two of them. Of half by chance one test in seven misses."""
 
 CHECK_SHARE = 0.8
-"""A check goes at this share of a proven rate. A limit that falls step by step has lost less during the check."""
-
-CHECK_N, CHECK_MAX_N, CHECK_S = 8, 64, 15.0
-"""The first check takes so many attempts, and each one without a refusal doubles the next one, up to the second number.
-One that would take more than so many seconds stays at the first number. Of 30 % the first check misses 6 %, and of 5 %
-four together miss 0.2 %."""
-
-CONFIRM_N, GAP_N, GAP = 3, 8, 4.0
-"""So many refusals in one check confirm chance. The check ends if none comes for ``GAP_N`` attempts and ``GAP`` times
-the mean number between two: where other clients share a quota, refusals come in a burst that is over sooner."""
-
-SMALL_SHARE, BARRED_NS = 0.2, 30 * NS
-"""A smaller share is forgotten when a limit is measured above it: other clients of the same quota cause such a share,
-too. Then nothing is taken for chance for so long."""
+"""Beside a limit, a share is checked at this part of the rate that the limit admits: it refuses nothing there. A limit
+that falls step by step has lost less during the check."""
 
 COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
@@ -47,9 +34,6 @@ ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000
 such times."""
 
-ROW_MAX = 5
-"""Nothing is admitted, if so many attempts in a row are refused while a rate is doubted."""
-
 
 class Mark(NamedTuple):
     """An instant, and the amount that was admitted until then."""
@@ -63,75 +47,44 @@ class Chance:
 
     Attributes:
         share: The share; 0 for none.
-        mark: A refusal: the quota of the provider was empty then, if it has one. What was admitted since proves a rate.
-        sure: The least rate of the provider, as proven at ``mark``; 0 for none.
-        length: How many attempts the next check takes.
+        asked: The measured rate at which the last test began, per second; 0 before.
+        mark: When the present check began, and what was admitted until then.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
         last: The number of the last attempt that was refused.
-        row: How many attempts in a row were refused.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
-        barred_ns: Until then nothing is taken for chance.
-        stated_rate: The rate of a stated limit, per second; 0 for none. It counts as proven until a check has upheld a
-            lower one.
     """
 
-    __slots__ = (
-        "barred_ns",
-        "last",
-        "length",
-        "lost",
-        "mark",
-        "over",
-        "row",
-        "seen",
-        "share",
-        "stated_rate",
-        "sure",
-    )
+    __slots__ = ("asked", "last", "lost", "mark", "over", "seen", "share")
 
-    def __init__(self, stated_rate: float = 0.0) -> None:
-        self.stated_rate = stated_rate
-        self.share = self.sure = self.seen = self.lost = self.over = 0.0
+    def __init__(self) -> None:
+        self.share = self.asked = self.seen = self.lost = self.over = 0.0
         self.mark: Mark | None = None
-        self.length, self.last, self.row, self.barred_ns = CHECK_N, 0, 0, 0
+        self.last = 0
 
-    def contradicts(self, refusal: Mark, amount: float, mean: float) -> bool:
-        """Whether the rate that was proven last is higher than a refusal leaves possible. It proves another rate from then on.
+    def is_due(self, rate: float) -> bool:
+        """Whether to test at a measured ``rate``: the last test was at twice as much or more, or at half or less."""
+        return not self.share and not self.asked / 2 < rate < 2 * self.asked
 
-        Args:
-            refusal: When it was sent, and what was admitted before.
-            amount: Of its attempt.
-            mean: The mean cost of an attempt.
+    def explains(self, admitted: int, refused: int, refilled: float) -> bool:
+        """Whether chance makes the outcome of a test likelier than a limit that had ``refilled`` attempts for it.
+
+        A slow test, of which a limit admits the half, shows nothing. A share above the half is taken for the half: at the
+        beginning a few refusals make it too large.
         """
-        if self.mark is None:
-            self.mark = refusal
+        usual, limit = min(self.usual, 1 / 2), refilled / (admitted + refused)
+        if limit >= 1 / 2:
             return False
-        sure, span_s = self.sure, seconds(self.mark.at_ns, refusal.at_ns)
-        since = refusal.admitted - self.mark.admitted
-        if since >= PROOF_N * mean:
-            if self.length == CHECK_N:
-                sure = max(sure, self.stated_rate)
-            self.sure, self.mark = (since - mean) / span_s, refusal
-        return since >= mean and (since + amount) / span_s < sure
+        return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit)) > 0
 
-    def doubt(self, refusal: Mark, number: int) -> None:
-        """Forget the share: ``refusal`` contradicts what is known. ``number``: of the last attempt."""
-        self.share = self.sure = self.over = 0.0
-        self.seen += number - self.last
-        self.mark, self.last, self.row = refusal, number, 0
-
-    def bar(self, now_ns: int) -> None:
-        """Take nothing for chance for a time: a limit refuses above a small share."""
-        self.share, self.sure, self.mark, self.barred_ns = 0.0, 0.0, None, now_ns + BARRED_NS
-
-    def count(self, number: int) -> None:
-        """Count the refusal of an attempt, and the attempts before it as admitted."""
-        between = max(number - self.last - 1, 0)
-        self.row = 1 if between else self.row + 1
-        self.seen, self.lost, self.last = self.seen + between + 1, self.lost + 1, max(self.last, number)
+    def count(self, number: int, *, counts: bool) -> int:
+        """Count the refusal of an attempt, and the attempts before it as admitted; return how many these are."""
+        between, self.last = max(number - self.last - 1, 0), max(self.last, number)
+        if counts:
+            self.seen, self.lost = self.seen + between + 1, self.lost + 1
         if self.seen > 2 * COUNTED_N:
             self.seen, self.lost = self.seen / 2, self.lost / 2
+        return between
 
     @property
     def usual(self) -> float:
@@ -140,21 +93,19 @@ class Chance:
 
     def learn(self) -> None:
         """Let the share be what was refused lately."""
-        self.share = min(self.usual, SHARE_MAX)
+        self.share, self.over = min(self.usual, SHARE_MAX), 0.0
 
-    def is_exceeded(self, number: int) -> bool:
-        """Whether the refusal of an attempt shows a larger share, or that chance has ended."""
-        between = max(number - self.last - 1, 0)
-        if between * self.share > ENDED:
+    def includes(self, between: int) -> bool:
+        """Whether a refusal after so many admitted attempts is one of the share: it has not ended, and is not exceeded."""
+        if not self.share or between * self.share > ENDED:
             self.share = self.over = 0.0
-            return True
+            return False
         more = self.share + (1 - self.share) * MORE
         self.over = max(self.over - between * log((1 - self.share) / (1 - more)), 0.0) + log(more / self.share)
-        self.last = max(self.last, number)
         if self.over < ALARM:
-            return False
+            return True
         self.over = 0.0
-        return True
+        return False
 
 
 def seconds(from_ns: int, to_ns: int) -> float:

@@ -106,9 +106,9 @@ class RateMeter(FoundMeter[RateNote]):
 
     __slots__ = ("rate",)
 
-    def __init__(self, index: int, unit: str, now_ns: int, stated_rate: float = 0.0) -> None:
+    def __init__(self, index: int, unit: str, now_ns: int) -> None:
         super().__init__(index, unit, 60.0)
-        self.rate = MeasuredRate(now_ns, stated_rate=stated_rate)
+        self.rate = MeasuredRate(now_ns)
 
     @property
     def found(self) -> float | None:

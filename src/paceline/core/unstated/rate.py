@@ -28,23 +28,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import (
-    CHECK_MAX_N,
-    CHECK_N,
-    CHECK_S,
-    CHECK_SHARE,
-    CONFIRM_N,
-    ENDED,
-    GAP,
-    GAP_N,
-    PROOF_N,
-    ROW_MAX,
-    SHARE_MAX,
-    SMALL_SHARE,
-    Chance,
-    Mark,
-    seconds,
-)  # fmt: skip
+from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, Chance, Mark, seconds
 from paceline.core.unstated.cycle import CUT, Cycle
 from paceline.core.unstated.delays import RefusalDelay, StatedWaits
 
@@ -107,9 +91,8 @@ class RatePhase(Enum):
     HOLDING = "holding"  # it rises to the measured rate
     TESTING = "testing"  # it rises above the measured rate
     BLOCKED = "blocked"  # not at all: nothing is admitted, and one attempt goes at a time, the probe
-    DOUBTING = "doubting"  # not at all: a refusal contradicts the measured rate, and the attempts now prove another one
-    CHECKING = "checking"  # not at all, below a proven rate: a limit refuses nothing there, chance does
-    COUNTING = "counting"  # not at all: an attempt was refused in a check, and the share of such attempts is counted
+    ASKING = "asking"  # not at all, and some attempts go at once: a limit admits next to none of them, chance as usual
+    CHECKING = "checking"  # not at all, below the measured rate: a limit refuses nothing there, chance does
 
 
 class RateEvent(Enum):
@@ -121,10 +104,9 @@ class RateEvent(Enum):
     BLOCK = "block"  # nothing is admitted, or the provider asks to wait
     ADMITTED = "admitted"  # the probe was not refused
     EXPLAINED = "explained"  # the refusals had another reason than the rate
-    DOUBTED = "doubted"  # a refusal contradicts the measured rate
-    PROVEN = "proven"  # a rate is sure to be admitted, or the rate beside a refused share must be checked
-    UPHELD = "upheld"  # a check has confirmed what was known
-    REFUTED = "refuted"  # an attempt was refused in a check
+    DOUBTED = "doubted"  # a refusal at the measured rate, which may be chance
+    SHARED = "shared"  # a refusal that a share and a limit explain together
+    UPHELD = "upheld"  # a test or a check has confirmed the measured rate
 
 
 NEXT: Final = MappingProxyType(
@@ -136,21 +118,20 @@ NEXT: Final = MappingProxyType(
         (RatePhase.HOLDING, RateEvent.REACHED): RatePhase.TESTING,
         (RatePhase.TESTING, RateEvent.REACHED): RatePhase.TESTING,  # twice the measured rate is the measured one now
         (RatePhase.BLOCKED, RateEvent.ADMITTED): RatePhase.HOLDING,
-        (RatePhase.HOLDING, RateEvent.DOUBTED): RatePhase.DOUBTING,
-        (RatePhase.HOLDING, RateEvent.PROVEN): RatePhase.CHECKING,
-        (RatePhase.DOUBTING, RateEvent.PROVEN): RatePhase.CHECKING,
+        (RatePhase.HOLDING, RateEvent.DOUBTED): RatePhase.ASKING,
+        (RatePhase.ASKING, RateEvent.UPHELD): RatePhase.HOLDING,
+        (RatePhase.HOLDING, RateEvent.SHARED): RatePhase.CHECKING,
         (RatePhase.CHECKING, RateEvent.UPHELD): RatePhase.HOLDING,
-        (RatePhase.CHECKING, RateEvent.REFUTED): RatePhase.COUNTING,
-        (RatePhase.COUNTING, RateEvent.UPHELD): RatePhase.HOLDING,
-        # It is chance, and the measured rate may be far too low.
-        (RatePhase.COUNTING, RateEvent.REACHED): RatePhase.TESTING,
         **{(phase, RateEvent.BLOCK): RatePhase.BLOCKED for phase in RatePhase if phase is not RatePhase.OFF},
         **{(phase, RateEvent.EXPLAINED): RatePhase.OPENING for phase in RatePhase if phase is not RatePhase.OFF},
     }
 )
 """The phase that follows; the other pairs do not occur."""
 
-DOUBTS: Final = frozenset({RatePhase.DOUBTING, RatePhase.CHECKING, RatePhase.COUNTING})
+STEADY: Final = frozenset({RatePhase.HOLDING, RatePhase.CHECKING})
+"""The phases in which a limit explains few refusals, so that the others are counted."""
+
+DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING})
 """The phases in which it is not known whether chance refuses attempts."""
 
 
@@ -249,13 +230,12 @@ class MeasuredRate:
         "until_ns",
     )  # fmt: skip
 
-    def __init__(self, now_ns: int, *, stated: bool = False, stated_rate: float = 0.0) -> None:
+    def __init__(self, now_ns: int, *, stated: bool = False) -> None:
         """Begin at ``now_ns``.
 
         Args:
             now_ns: The present.
             stated: Whether another limit holds, and this one is off until :meth:`refused` is called.
-            stated_rate: The rate of a stated limit that refusals contradict, per second; 0 for none.
         """
         self.phase = RatePhase.OFF if stated else RatePhase.OPENING
         self.rate = inf if stated else START
@@ -267,7 +247,7 @@ class MeasuredRate:
         self.common = Common(now_ns, 0.0)
         self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
-        self.chance = Chance(stated_rate)
+        self.chance = Chance()
 
     @property
     def admitted_total(self) -> float:
@@ -297,13 +277,13 @@ class MeasuredRate:
         if self.phase is RatePhase.BLOCKED:
             self.probe = note
         elif self.phase in DOUBTS:
-            self._ask(now_ns)
+            self._go_on(now_ns)
         return note
 
     def unsent(self, note: RateNote) -> None:
         """Take back an attempt that was not sent after all."""
         self._lose(note)
-        if note.number > self.cut_count:
+        if note.number > self.cut_count and self.phase is not RatePhase.ASKING:
             self.next_at_ns -= round(note.amount / note.rate * NS)
 
     def answered(self, now_ns: int, note: RateNote) -> None:
@@ -382,13 +362,10 @@ class MeasuredRate:
         self.blamed += 1
         if note.number <= self.cut_count:
             return Finding.OLD
-        if self._is_chance(note):
+        between = self.chance.count(note.number, counts=self.phase in STEADY)
+        if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.includes(between):
             return Finding.CHANCE
-        if self.phase not in DOUBTS:
-            self.chance.count(note.number)
-        finding = (
-            self._question(now_ns, note, only=only) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
-        )
+        finding = self._doubted(now_ns, only=only) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
         if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
             return Finding.BLOCKED
         return finding
@@ -400,89 +377,66 @@ class MeasuredRate:
             self.cut_lost += 1
             self.probe = None
 
-    def _is_chance(self, note: RateNote) -> bool:
-        """Whether a refusal is one of the share that is refused by chance."""
-        if not self.chance.share or self.phase in (RatePhase.BLOCKED, RatePhase.CHECKING):
-            return False
-        return not self.chance.is_exceeded(note.number)
-
-    def _doubt(self, note: RateNote, admitted: float) -> None:
-        """Doubt the measured rate: a refusal contradicts it."""
-        self.chance.doubt(Mark(note.sent_ns, admitted), self.sent_count)
-        self.phase = NEXT[self.phase, RateEvent.DOUBTED]
-
     def _ask(self, now_ns: int) -> None:
-        """Go on to the next phase, after an attempt in one of :data:`DOUBTS`, if enough outcomes are known."""
-        chance, sent = self.chance, self.sent_count - self.cut_count
-        pending = 1 + int(self.rate / self.mean * self.refusal_delay.verdict_ns / NS)  # their outcome is not known
-        if self.phase is RatePhase.DOUBTING and chance.mark is not None:
-            since = self.admitted_total - chance.mark.admitted - pending * self.mean
-            if since >= PROOF_N * self.mean:
-                sure = (since - self.mean) / seconds(chance.mark.at_ns, now_ns)
-                self._step(RateEvent.PROVEN, min(self.rate, CHECK_SHARE * sure))
-        elif self.phase is RatePhase.CHECKING:
-            if sent >= self._check_length:
-                chance.share, chance.length = 0.0, min(2 * chance.length, CHECK_MAX_N)
-                self._uphold(now_ns)
-        elif self.cut_lost >= CONFIRM_N and self.sent_count - pending > chance.last:  # the last one was admitted
-            self._accept(now_ns)
-        else:
-            quiet = self.sent_count - chance.last
-            if quiet > GAP_N + GAP * (sent - quiet) / max(self.cut_lost, 1) + pending:
-                self._uphold(now_ns)
-
-    @property
-    def _check_length(self) -> float:
-        """How many attempts the present check takes, if none of them is refused."""
-        if self.chance.share:
-            return ENDED / self.chance.share
-        return self.chance.length if self.chance.length * self.mean <= CHECK_S * self.rate else CHECK_N
-
-    def _question(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
-        """What a refusal shows while it is not known whether chance refuses attempts."""
-        self.chance.count(note.number)
-        if self.chance.row >= ROW_MAX:
-            return self._find_none(now_ns, note)
-        if self.phase is RatePhase.CHECKING and only:
-            if self.chance.share:
-                self.chance.learn()
-                self._uphold(now_ns)
-            else:
-                self.phase = NEXT[self.phase, RateEvent.REFUTED]
-        return Finding.DOUBTED
-
-    def _step(self, event: RateEvent, rate: float) -> None:
-        """Go on at ``rate``, from the last attempt on. The outcomes of the attempts before say nothing about it."""
-        self.phase = NEXT[self.phase, event]
-        self.next_at_ns += round(self.mean / rate * NS) - round(self.mean / self.rate * NS)
-        self.rate, self.cut_count, self.cut_lost = rate, self.sent_count, 0
+        """Ask again at once, several times."""
+        self.phase, self.chance.asked = NEXT[self.phase, RateEvent.DOUBTED], self.cycle.top
+        self._cut(now_ns, self.cycle.top)
+        self.next_at_ns = now_ns
+        self.chance.mark = Mark(now_ns, self.admitted_total)
 
     def _recheck(self, now_ns: int) -> None:
         """Check whether the share is still refused, at a rate that a limit admits."""
+        self.phase = NEXT[self.phase, RateEvent.SHARED]
+        self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
         self.chance.mark = Mark(now_ns, self.admitted_total)
-        self.chance.last, self.chance.row = self.sent_count, 0
-        self._step(RateEvent.PROVEN, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
+
+    def _go_on(self, now_ns: int) -> None:
+        """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check in which nothing was refused."""
+        sent = self.sent_count - self.cut_count
+        if self.phase is RatePhase.ASKING:
+            self.next_at_ns = now_ns + (self.refusal_delay.verdict_ns if sent >= ASK_N else 0)
+        elif sent >= ENDED / self.chance.share:
+            self.chance.share = 0.0
+            self._uphold(now_ns)
+
+    def _doubted(self, now_ns: int, *, only: bool) -> Finding:
+        """What a refusal shows in one of :data:`DOUBTS`."""
+        if self.phase is RatePhase.ASKING:
+            if not self._is_likely:
+                self._uphold(now_ns)
+        elif only:
+            self.chance.learn()
+            self._uphold(now_ns)
+        return Finding.DOUBTED
+
+    @property
+    def _is_likely(self) -> bool:
+        """Whether chance explains the test better than a limit at the measured rate, if nothing more of it is refused."""
+        if (mark := self.chance.mark) is None:  # pragma: no cover - a test has one
+            return False
+        refilled = seconds(mark.at_ns, self.last_ns) * self.cycle.top / self.mean
+        return self.chance.explains(ASK_N - self.cut_lost, self.cut_lost, 1 + refilled)
 
     def _uphold(self, now_ns: int) -> None:
-        """End a check: go on at the measured rate."""
+        """End a test or a check: go on at the measured rate."""
         self._make_up(now_ns)
         self.phase = NEXT[self.phase, RateEvent.UPHELD]
         self._hold(now_ns, self.cycle.top, lengthen=False)
 
     def _make_up(self, now_ns: int) -> None:
         """Leave out of the measurements what a check has left unused of the measured rate."""
-        if (mark := self.chance.mark) is not None:  # pragma: no branch - a rate that is doubted has one
+        if (mark := self.chance.mark) is not None:
             used_ns = round((self.admitted_total - mark.admitted) / self.cycle.top * NS)
             self._skip(max(now_ns - mark.at_ns - used_ns, 0))
+            self.chance.mark = None
 
     def _accept(self, now_ns: int) -> None:
-        """Take the refusals for chance, and go on as in a test: the measured rate may be far too low."""
-        chance = self.chance
-        checked = (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
-        chance.length, chance.share = CHECK_N, min(checked, chance.usual, SHARE_MAX)
-        self.phase = NEXT[self.phase, RateEvent.REACHED]
-        self.cycle.steady, self.cycle.progress, self.cycle.span_s = 1.0, 1.0, 0.0
-        self._cut(now_ns, self.cycle.top)
+        """Take the refusals for chance, and open again: speed is not their reason."""
+        self.chance.learn()
+        self.chance.asked, self.chance.mark = 0.0, None
+        self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
+        top, self.cycle = self.cycle.top, Cycle()
+        self._cut(now_ns, max(START * self.mean, top))
         self.empty = self.test = Mark(now_ns, self.admitted_total)
 
     def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
@@ -500,16 +454,13 @@ class MeasuredRate:
         return self._find_none(now_ns, note)
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
-        """Measure the rate, and doubt it where that contradicts an earlier measurement."""
-        chance = self.chance
-        if 0 < chance.share < SMALL_SHARE:
-            chance.bar(now_ns)
-        contradicted = not chance.share and chance.contradicts(Mark(note.sent_ns, admitted), note.amount, self.mean)
+        """Measure the rate, and ask again at once after a refusal that the last measurement does not explain."""
+        was = self.phase
         finding = self._measure(now_ns, note, admitted)
-        if contradicted and only and finding is Finding.EARLY and now_ns >= chance.barred_ns:
-            self._doubt(note, admitted)
-        elif chance.share:
+        if self.chance.share:
             self._recheck(now_ns)
+        elif only and was is RatePhase.HOLDING and self.chance.is_due(self.cycle.top):
+            self._ask(now_ns)
         elif self.long_blocks == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
             self._block(now_ns, FIRST_N * self.mean / self.cycle.top)
         return finding
@@ -563,7 +514,9 @@ class MeasuredRate:
         self.until_ns = (now_ns + self.next_at_ns) // 2
 
     def _pass(self, now_ns: int) -> None:
-        """End the blocked time, if the probe has not been refused in time."""
+        """End the blocked time, if the probe has not been refused in time, and a test that chance explains."""
+        if self.phase is RatePhase.ASKING and self.sent_count - self.cut_count >= ASK_N and now_ns >= self.next_at_ns:
+            (self._accept if self._is_likely else self._uphold)(now_ns)
         if self.probe is not None and now_ns >= self.probe.sent_ns + self.refusal_delay.verdict_ns:
             self._unblock(now_ns, self.probe)
 
@@ -619,4 +572,3 @@ class MeasuredRate:
             Mark(mark.at_ns + idle_ns, mark.admitted) for mark in (self.empty, self.test, self.block_end)
         )
         self.until_ns += idle_ns
-        self.chance.sure = 0.0

@@ -78,10 +78,9 @@ class Unstated:
                     self._in_flight = InFlightMeter(len(self._ledger.entries))
                     self._add(self._in_flight)
             elif each not in self._rates:
-                stated_rate = self._told(each)
-                meter = self._rates[each] = RateMeter(len(self._ledger.entries), each, now_ns, stated_rate)
+                meter = self._rates[each] = RateMeter(len(self._ledger.entries), each, now_ns)
                 self._add(meter)
-                if as_stated and stated_rate:
+                if as_stated and (stated_rate := self._told(each)):
                     meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
