@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import ALARM, ASK_N, CHECK_SHARE, COUNTED_N, ENDED, Chance, Mark
+from paceline.core.unstated.chance import ALARM, ASK_N, CHECK_SHARE, COUNTED_N, EARLY_N, ENDED, Chance, Mark
 from paceline.core.unstated.cycle import CUT, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 from paceline.core.unstated.rate import (
@@ -728,7 +728,7 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
 def asking(top: float = 10.0) -> MeasuredRate:
     """A rate that a refusal below it has put in doubt, so that attempts go at once. One of ten was refused."""
     rate = held(top)
-    rate.chance.asked = 0.0
+    rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
     refuse(rate, [go(rate) for _ in range(9)][-1])
     assert rate.phase is RatePhase.ASKING
     return rate
@@ -773,7 +773,7 @@ def test_a_refusal_below_the_measured_rate_is_followed_by_attempts_at_once():
 
 def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason():
     rate = held(10.0)
-    rate.chance.asked = 0.0
+    rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
     note = [go(rate) for _ in range(9)][-1]
     rate.refused(note.sent_ns + SOON_NS, note, only=False)
     assert rate.phase is RatePhase.HOLDING
@@ -822,6 +822,7 @@ def test_a_share_is_no_measurement_and_a_larger_one_is():
     while rate.phase is not RatePhase.CHECKING:
         refuse(rate, go(rate))
     assert rate.rate == pytest.approx(rate.cycle.top * (1 - rate.chance.share) * CHECK_SHARE)
+    go(rate)
     refuse(rate, go(rate))
     assert rate.phase is RatePhase.HOLDING
     assert rate.chance.share > 0
@@ -840,6 +841,17 @@ def test_a_check_without_a_refusal_ends_the_share():
         go(rate)
     assert rate.sent_count - sent == pytest.approx(ENDED / share, abs=1)
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
+
+
+def test_a_check_that_admits_nothing_ends_the_share_and_waits():
+    rate = held(10.0)
+    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
+    for _ in range(3):
+        go(rate)
+    while rate.phase is not RatePhase.CHECKING:
+        refuse(rate, go(rate))
+    assert [refuse(rate, go(rate)) for _ in range(3)] == [Finding.DOUBTED, Finding.DOUBTED, Finding.BLOCKED]
+    assert rate.chance.share == 0.0
 
 
 def test_a_share_is_forgotten_when_nothing_is_refused_any_more():

@@ -83,7 +83,7 @@ BOUNDS = {
     "30 in a minute": (40, 1.4),
     "states the wait, 60/min, burst 10": (20, 1.1),
     "states a day, 30 in 15 s": (14, 1.5),
-    "30 % by chance, 400 requests": (260, 7.0),
+    "30 % by chance, 400 requests": (260, 2.5),
     "told the limit, 1 requests/s, 10% by chance": (35, 2.5),
     "told the limit, 1 requests/s, 30% by chance": (100, 3.0),
     "told the limit, 60 requests/min, 10% by chance": (35, 2.7),

@@ -83,7 +83,7 @@ def test_an_unknown_host_is_measured(world, seed):
     assert fleet.messages <= 1, said
 
 
-@pytest.mark.parametrize(("hosts", "most"), some([(1, 25), (4, 70)], (4, 70)))
+@pytest.mark.parametrize(("hosts", "most"), some([(1, 30), (4, 100)], (4, 100)))
 def test_a_moving_capacity_is_followed(hosts, most):
     changes = [(12, {"m": "4 requests/s"}), (24, {"m": "10 requests/s"})]
     fleet = Shared("10 requests/s", 300, hosts, changes=changes)

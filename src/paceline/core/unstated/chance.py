@@ -16,6 +16,10 @@ from paceline.core.quota import NS
 ASK_N = 8
 """So many attempts go at once in a test. A limit admits one or two of them. Of half by chance one test in seven misses."""
 
+EARLY_N = 2
+"""A test comes after so many refusals in a row at the measured rate or below. A single one is often about its request
+alone, or the measured rate was too high."""
+
 CHECK_SHARE = 0.8
 """Beside a limit, a share is checked at this part of the rate that the limit admits: it refuses nothing there. A limit
 that falls step by step has lost less during the check."""
@@ -52,24 +56,29 @@ class Chance:
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
         last: The number of the last attempt that was refused.
+        early: How many refusals in a row came at the measured rate or below.
         over: The evidence for a larger share: the logarithm of its likelihood ratio.
     """
 
-    __slots__ = ("asked", "last", "lost", "mark", "over", "seen", "share")
+    __slots__ = ("asked", "early", "last", "lost", "mark", "over", "seen", "share")
 
     def __init__(self) -> None:
         self.share = self.asked = self.seen = self.lost = self.over = 0.0
         self.mark: Mark | None = None
-        self.last = 0
+        self.last = self.early = 0
 
-    def is_due(self, rate: float) -> bool:
-        """Whether to test at a measured ``rate``: the last test was at twice as much or more, or at half or less."""
-        return not self.share and not self.asked / 2 < rate < 2 * self.asked
+    def is_due(self, rate: float, *, early: bool) -> bool:
+        """Whether to test at a measured ``rate`` after a refusal that was ``early``, or not.
+
+        The last test was at twice the rate or more, or at half of it or less.
+        """
+        self.early = self.early + 1 if early else 0
+        return self.early >= EARLY_N and not self.asked / 2 < rate < 2 * self.asked
 
     def explains(self, admitted: int, refused: int, refilled: float) -> bool:
         """Whether chance makes the outcome of a test likelier than a limit that had ``refilled`` attempts for it.
 
-        A slow test, of which a limit admits the half, shows nothing. A share above the half is taken for the half: at the
+        A slow test shows nothing, if a limit admits half of it. A share above the half is taken for the half: at the
         beginning a few refusals make it too large.
         """
         usual, limit = min(self.usual, 1 / 2), refilled / (admitted + refused)
@@ -91,9 +100,9 @@ class Chance:
         """The share of the attempts that was refused lately, at any rate."""
         return (self.lost + 1) / (self.seen + 2)
 
-    def learn(self) -> None:
-        """Let the share be what was refused lately."""
-        self.share, self.over = min(self.usual, SHARE_MAX), 0.0
+    def learn(self, most: float = SHARE_MAX) -> None:
+        """Let the share be what was refused lately, and no more than ``most``."""
+        self.share, self.over = min(self.usual, most), 0.0
 
     def includes(self, between: int) -> bool:
         """Whether a refusal after so many admitted attempts is one of the share: it has not ended, and is not exceeded."""

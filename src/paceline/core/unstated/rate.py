@@ -365,7 +365,9 @@ class MeasuredRate:
         between = self.chance.count(note.number, counts=self.phase in STEADY)
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.includes(between):
             return Finding.CHANCE
-        finding = self._doubted(now_ns, only=only) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
+        finding = (
+            self._doubted(now_ns, note, only=only) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
+        )
         if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
             return Finding.BLOCKED
         return finding
@@ -379,7 +381,8 @@ class MeasuredRate:
 
     def _ask(self, now_ns: int) -> None:
         """Ask again at once, several times."""
-        self.phase, self.chance.asked = NEXT[self.phase, RateEvent.DOUBTED], self.cycle.top
+        self.phase = NEXT[self.phase, RateEvent.DOUBTED]
+        self.chance.asked, self.chance.early = self.cycle.top, 0
         self._cut(now_ns, self.cycle.top)
         self.next_at_ns = now_ns
         self.chance.mark = Mark(now_ns, self.admitted_total)
@@ -399,11 +402,15 @@ class MeasuredRate:
             self.chance.share = 0.0
             self._uphold(now_ns)
 
-    def _doubted(self, now_ns: int, *, only: bool) -> Finding:
+    def _doubted(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
         """What a refusal shows in one of :data:`DOUBTS`."""
         if self.phase is RatePhase.ASKING:
             if not self._is_likely:
                 self._uphold(now_ns)
+        elif note.number - self.cut_count == self.cut_lost:  # so far nothing was admitted, which is hardly chance
+            if self.cut_lost >= STRIKES:
+                self.chance.share = 0.0
+                return self._find_none(now_ns, note)
         elif only:
             self.chance.learn()
             self._uphold(now_ns)
@@ -431,8 +438,11 @@ class MeasuredRate:
             self.chance.mark = None
 
     def _accept(self, now_ns: int) -> None:
-        """Take the refusals for chance, and open again: speed is not their reason."""
-        self.chance.learn()
+        """Take the refusals for chance, and open again: speed is not their reason.
+
+        One request that is refused for its own sake looks so, too. So the share is no more than the test has shown.
+        """
+        self.chance.learn(most=(self.cut_lost + 1) / (ASK_N + 2))
         self.chance.asked, self.chance.mark = 0.0, None
         self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
         top, self.cycle = self.cycle.top, Cycle()
@@ -455,11 +465,11 @@ class MeasuredRate:
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and ask again at once after a refusal that the last measurement does not explain."""
-        was = self.phase
+        is_early = self.phase is RatePhase.HOLDING
         finding = self._measure(now_ns, note, admitted)
         if self.chance.share:
             self._recheck(now_ns)
-        elif only and was is RatePhase.HOLDING and self.chance.is_due(self.cycle.top):
+        elif self.chance.is_due(self.cycle.top, early=is_early and only):
             self._ask(now_ns)
         elif self.long_blocks == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
             self._block(now_ns, FIRST_N * self.mean / self.cycle.top)
