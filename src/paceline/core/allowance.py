@@ -64,7 +64,9 @@ def is_believed(refusal: Refusal) -> bool:
 
 
 class Allowance:
-    """The long wait that the provider of a pool states, from its first refusal to the first served attempt that was sent after it.
+    """The long wait that the provider of a pool states.
+
+    It lasts from its first refusal to the first served attempt that was sent after it.
 
     Attributes:
         window: The window of a plan that the last of its refusals has named; ``None`` for none.

@@ -99,13 +99,16 @@ class Capacity(Protocol):
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, after the amounts ``ahead``, and the index of the quota that binds.
+        """The first instant at which ``amounts`` fit, after the amounts ``ahead``, and the index of what binds.
 
         See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
         """
 
     def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
-        """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes; ``None``: neither does."""
+        """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes.
+
+        ``None``: neither does.
+        """
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -143,7 +146,9 @@ class Capacity(Protocol):
         teaches: bool = True,
         gently: bool = False,
     ) -> bool:
-        """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``; whether quotas have changed.
+        """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``.
+
+        Returns whether quotas have changed.
 
         One that does not teach is about an allowance. ``gently``: the pause after it opens gently, where this process
         keeps the quotas alone.
@@ -156,7 +161,10 @@ class Capacity(Protocol):
         """Learn from the headers of the answer to ``reservation``; whether quotas have changed."""
 
     def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        """Begin a :class:`~paceline.core.pause.Pause` until ``until_ns``, for ``reason``; where there is a store, of this process."""
+        """Begin a :class:`~paceline.core.pause.Pause` until ``until_ns``, for ``reason``.
+
+        Where there is a store, it is a pause of this process.
+        """
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""

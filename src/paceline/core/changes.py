@@ -1,4 +1,6 @@
-"""What answers change about a quota, as values. The local ledger, the shared ledger and the Redis script make the same changes.
+"""What answers change about a quota, as values.
+
+The local ledger, the shared ledger and the Redis script make the same changes.
 
 :func:`apply` makes a change in a meter. Two kinds need the ledger. ``SPREAD`` replaces the meter, so each ledger makes
 it itself. After ``ADOPT`` the ledger of a process also corrects the name of the entry and the limit that the user has

@@ -30,7 +30,9 @@ def needs(extra: str) -> str:
 
 
 def why_missing(error: ImportError, what: str, extra: str) -> str:
-    """The extra that ``what`` needs if a package is not installed. If one is installed and does not load, the reason for that.
+    """The extra that ``what`` needs if a package is not installed.
+
+    If one is installed and does not load, the reason for that.
 
     Never names the package that is not installed: it may be one that another package needs.
 

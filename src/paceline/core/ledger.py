@@ -160,7 +160,7 @@ class Ledger:
         return [min(amount, one.meter.most) if amount <= one.refused_above else amount for amount, one in pairs]
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit if nothing is released before, and the index of the meter that binds.
+        """The first instant at which ``amounts`` fit if nothing is released before, and the index of what binds.
 
         The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for the pause, or for none.
         ``ahead``: the amounts of the requests that go first.
@@ -176,7 +176,10 @@ class Ledger:
         return latest, binding
 
     def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
-        """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units; ``None``: not at all."""
+        """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units.
+
+        ``None``: not at all.
+        """
         latest, binding = self.pause.until_ns, -1
         for i in self._of_requests:
             amount, m = amounts[i], self.entries[i].meter
@@ -300,7 +303,10 @@ class Ledger:
             entry.refused += amount
 
     def give_back(self, now_ns: int, reservation: Reservation, index: int) -> float:
-        """Take a refused attempt off the quota at ``index``, and return what it was charged there: the provider has not counted it."""
+        """Take a refused attempt off the quota at ``index``, and return what it was charged there.
+
+        The provider has not counted it.
+        """
         amounts, entry = reservation.amounts, self.entries[index]
         if index >= len(reservation.marks):  # it was added since
             return 0.0
@@ -330,7 +336,10 @@ class Ledger:
                 amounts[i] = amount
 
     def _most_debt(self, reservation: Reservation) -> Cost:
-        """The cost of a request larger than a quota whose true cost is unknown, bounded by what the quotas can repay soon."""
+        """The cost of a request larger than a quota whose true cost is unknown.
+
+        It is bounded by what the quotas can repay soon.
+        """
         cost: Cost = {}
         for entry, amount in zip(self.entries, self.amounts(reservation.cost), strict=True):
             cost[entry.unit] = min(amount, DEBT_MAX * entry.meter.most, cost.get(entry.unit, math.inf))
@@ -409,7 +418,10 @@ class Ledger:
             apply(now_ns, self.entries[change.index].meter, change)
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
-        """Change the amount, and the period (``None``: as it is), of the quota at ``index``; a lower given limit rises with it."""
+        """Change the amount, and the period (``None``: as it is), of the quota at ``index``.
+
+        A lower given limit rises with it.
+        """
         entry = self.entries[index]
         entry.meter.become(now_ns, entry.meter.quota.with_amount(amount, period_s))
         entry.name = str(entry.meter.quota)
@@ -428,7 +440,10 @@ class Ledger:
         return 1.0 if quota.part(self.usable) is quota else self.usable
 
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
-        """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
+        """Charge a further quota, which is the usable part of its limit, from now on.
+
+        Slots are charged with what is in flight, too.
+        """
         given = source.kind is SourceKind.GIVEN
         m = new_meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
         if not given:
@@ -491,7 +506,10 @@ class Ledger:
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
     def _replace(self, now_ns: int, entry: Entry, spread: Spread, used: float) -> None:
-        """Count ``entry`` with ``spread``, a new meter, from now on; it takes the log of the present one, or ``used``."""
+        """Count ``entry`` with ``spread``, a new meter, from now on.
+
+        It takes the log of the present one, or ``used``.
+        """
         if isinstance(entry.meter, Spread):
             spread.take_log(entry.meter)
         else:

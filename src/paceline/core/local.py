@@ -59,7 +59,10 @@ class LocalCapacity:
         self._lower_to(now_ns, unsent)
 
     def _lower_to(self, now_ns: int, arriving: Iterable[Reservation]) -> None:
-        """Lower the levels to what the provider has left when it charges ``arriving`` now, and has refilled all before."""
+        """Lower the levels to what the provider has left.
+
+        It charges ``arriving`` now, and has refilled all before.
+        """
         amounts = [0.0] * len(self.ledger.entries)
         for reservation in arriving:
             for index, amount in enumerate(reservation.amounts):

@@ -128,7 +128,9 @@ class Meter(ABC):
         self.correct(now_ns, mark, charged, 0.0)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:
-        """The attempt with this mark has an answer that is no refusal. ``cost``: the larger of its charge and its true cost.
+        """The attempt with this mark has an answer that is no refusal.
+
+        ``cost``: the larger of its charge and its true cost.
 
         A gentle bucket widens its burst by the cost.
         """
@@ -190,7 +192,7 @@ class Meter(ABC):
         return mark
 
     def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
-        """By how much the level is too high, because charges of ``amount`` come to the provider now: its bucket stayed full."""
+        """By how much the level is too high: charges of ``amount`` come now to a provider whose bucket stayed full."""
         return 0
 
 
@@ -217,7 +219,8 @@ class Bucket(Meter):
     """
 
     __slots__ = (
-        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "low_lacks", "low_marks", "ns_per_unit", "open_reach_ns", "opened",
+        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "low_lacks", "low_marks", "ns_per_unit", "open_reach_ns",
+        "opened",
         "reach_ns", "sequence",
     )  # fmt: skip
 
@@ -689,7 +692,7 @@ class Restarting(Spread):
         self.counted = min(max(self.counted, least), most)
 
     def passed(self, now_ns: int, stop_ns: int, most_s: float) -> None:
-        """Take a restart that an answer has named, at an instant before now: the next one follows after ``most_s`` at most."""
+        """Take a restart that an answer has named, before now: the next one follows after ``most_s`` at most."""
         self.roll(now_ns)
         if not self.named:
             self.stop_ns = _after(now_ns, stop_ns, ceil(min(most_s, self.quota.period_s) * NS))
@@ -825,7 +828,7 @@ class Exact(Meter):
         return self.charge(now_ns, amount)
 
     def arrived(self, now_ns: int, mark: int, amount: float) -> int:
-        """The provider may have counted the charge of ``amount`` with this mark as late as now; return its mark from now on.
+        """The provider may have counted the charge of ``amount`` with this mark as late as now; return its new mark.
 
         It leaves the period one period after now, or as it would have, whichever is later: the headroom is for what is
         on its way.
@@ -902,7 +905,7 @@ class Window(Meter):
         self.period_ns = max(round(quota.period_s * 1e6), 1) * 1_000  # whole microseconds
 
     def roll(self, now_ns: int) -> None:
-        """Enter the window of ``now_ns`` if it is a later one; a clock that is set back does not restart an earlier one."""
+        """Enter the window of ``now_ns`` if it is a later one: a clock that is set back restarts no earlier one."""
         if self.start_ns - self.period_ns <= now_ns < self.stop_ns:
             return
         at_ns = now_ns + self.ahead_ns

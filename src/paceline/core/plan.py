@@ -2,8 +2,8 @@
 
 A share is kept for a person, or a window is spread over its length.
 
-It holds requests back only where the user asks for it, by the shares that answers state, and by an estimate of what the requests
-in flight use beside that: no provider says what a request costs of a window.
+It holds requests back only where the user asks for it, by the shares that answers state, and by an estimate of what the
+requests in flight use beside that: no provider says what a request costs of a window.
 """
 
 from __future__ import annotations

@@ -111,7 +111,10 @@ class Pool:
 
     @property
     def stopped(self) -> Stopped | None:
-        """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
+        """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes.
+
+        ``None`` at other times.
+        """
         return None if self._stop is None else self._stop.outcome
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
@@ -225,7 +228,10 @@ class Pool:
         return waiter.deadline_ns is not None and waiter.deadline_ns < at_ns != FAR_NS
 
     def _hopeless(self, now_ns: int) -> list[Waiter]:
-        """Refuse the first waiters whose deadlines cannot be met by what the store has told: not all was known when they came."""
+        """Refuse the first waiters whose deadlines cannot be met by what the store has told.
+
+        Not all was known when they came.
+        """
         found: list[Waiter] = []
         while (head := self.queue.head()) is not None and head not in self.undecided:
             at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
@@ -284,7 +290,10 @@ class Pool:
         return self.capacity.ledger.seconds_of(amounts)
 
     def _has_moved(self, now_ns: int, head: Waiter) -> bool:
-        """Estimate ``head`` again; whether its place has changed, because its cached prompt is lost or was read since."""
+        """Estimate ``head`` again.
+
+        Returns whether its place has changed, because its cached prompt is lost or was read since.
+        """
         assert head.estimate is not None
         cost, cached_tokens, lost_ns = head.estimate()
         if cost != head.cost:
@@ -439,7 +448,10 @@ class Pool:
             self._stop = None  # its probe was refused for a time that requests wait for
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
-        """The refusals of the pool in a row, with the one of ``reservation``, which comes now; see :meth:`Progress.row`."""
+        """The refusals of the pool in a row, with the one of ``reservation``, which comes now.
+
+        See :meth:`Progress.row`.
+        """
         others_ns = self._in_flight_ns(reservation)
         reservation.alone = not (others_ns or self.queue.length)
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, others_ns)
@@ -482,7 +494,10 @@ class Pool:
         return at_ns, self._named(now_ns, at_ns, binding)
 
     def foresee(self, now_ns: int, waiter: Waiter) -> NeverFits | Expired | None:
-        """Why ``waiter``, not in the queue, would not be granted if it joined the queue now; ``None``: it may be granted."""
+        """Why ``waiter``, not in the queue, would not be granted if it joined the queue now.
+
+        ``None``: it may be granted.
+        """
         waiter.amounts = self.ledger.amounts(waiter.cost)
         found: NeverFits | Expired | None = self.ledger.never(waiter.amounts)
         if found is None and waiter.deadline_ns is not None:
@@ -523,7 +538,10 @@ class Pool:
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def cool_down_ns(self, now_ns: int) -> int:
-        """How much longer the pool pauses, to the stated end of an allowance, before which only tests go; 0 or less: it does not."""
+        """How much longer the pool pauses, to the stated end of an allowance, before which only tests go.
+
+        0 or less: it does not.
+        """
         return max(self.capacity.cool_down_ns(now_ns), self.progress.allowance.ends_ns - now_ns)
 
     def _told_ns(self, at_ns: int) -> int:
@@ -531,7 +549,10 @@ class Pool:
         return max(at_ns, self.progress.allowance.ends_ns)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
-        """What binds until ``at_ns``: the quota at index ``binding`` or a pause; if that is past, the queue or the store."""
+        """What binds until ``at_ns``: the quota at index ``binding`` or a pause.
+
+        If that is past, the queue or the store.
+        """
         if at_ns <= now_ns:
             return self.capacity.behind
         return self.capacity.pause_reason if binding < 0 else self.ledger.name(binding)

@@ -84,7 +84,7 @@ class Alone:
         self._blamed = 0  # how many were taken for refusals of the pool
 
     def judged(self, refusal: Refusal, row: Row) -> Refusal:
-        """``refusal``, the last one of ``row``, with the scope and the chance that the earlier ones of the request show."""
+        """``refusal``, the last one of ``row``, with the scope and the chance that the earlier ones show."""
         if self._known is not None:
             refused, admitted = max(row.refused - self._known[0], 1.0), max(row.admitted - self._known[1], 0)
             self.chance *= refused / (refused + admitted)
@@ -98,7 +98,9 @@ class Alone:
 
 
 class Rows:
-    """The rows of the refusals of one sort: those for the rate of the pool, or those for want of capacity at the provider.
+    """The rows of the refusals of one sort.
+
+    They are for the rate of the pool, or for want of capacity at the provider.
 
     An attempt is admitted when it has an answer, and also when it has been in flight for longer than refusals take: a
     provider refuses before it works.
@@ -132,7 +134,10 @@ class Rows:
     def count(
         self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = (), *, foretold: bool = False
     ) -> None:
-        """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``; ``foretold``: an earlier one has said so."""
+        """Count a refusal that comes now, of an attempt that was sent at ``sent_ns``.
+
+        ``foretold``: an earlier one has said so.
+        """
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
         row = self._row(now_ns, sent_ns, presumed, foretold=foretold)
         if not self._goes_on(presumed):

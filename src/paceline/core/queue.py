@@ -19,8 +19,8 @@ with one.
 A lane with a parent has no share of its own: the busy lanes of one parent divide the weight of that by theirs.
 
 WEAK: a lane that was idle starts at the present virtual time, so a parent whose lanes take turns to be idle gets more
-than its share; and the places of its other lanes, where a cached prompt makes these earlier, are not computed again when
-the number of busy ones changes.
+than its share. Also, the places of its other lanes, where a cached prompt makes these earlier, are not computed again
+when the number of busy ones changes.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ class Waiter:
     """
 
     __slots__ = (
-        "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "learn", "lost_ns", "name", "number",
-        "outcome", "overtook", "owner", "queued", "reported", "returned", "saves", "sized", "turn",
+        "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "learn", "lost_ns", "name",
+        "number", "outcome", "overtook", "owner", "queued", "reported", "returned", "saves", "sized", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -248,7 +248,10 @@ _Front = tuple[Waiter, Iterator[tuple[Waiter, int]], float, float]
 
 
 def _start(head: Waiter, finish: float, ahead: float, weight: float) -> float:
-    """The start of a lane with this ``head`` and this ``finish``: earlier by the cached tokens of the head, and by ``ahead``."""
+    """The start of a lane with this ``head`` and this ``finish``.
+
+    It is earlier by the cached tokens of the head, and by ``ahead``.
+    """
     return finish - (head.saves + max(ahead, 0.0)) / weight if head.lost_ns else finish
 
 
@@ -506,7 +509,10 @@ class Queue:
     def _chosen(
         self, lane: _Lane, first: Waiter, cached: list[tuple[int, int]], owed: float, gone: Collection[int] = ()
     ) -> Waiter:
-        """Of ``lane``, without the waiters in ``gone``, the one that goes next; entries of former waiters leave the heap."""
+        """Of ``lane``, without the waiters in ``gone``, the one that goes next.
+
+        Entries of former waiters leave the heap.
+        """
         chosen = first
         while cached:
             lost_ns, number = cached[0]
@@ -550,7 +556,10 @@ class Queue:
         return weight
 
     def _count_busy(self, spec: LaneSpec, by: int) -> None:
-        """Count a lane that has begun to wait (1) or has ended (-1) in its parent, and the first and last one of that in its parent."""
+        """Count a lane that has begun to wait (1) or has ended (-1) in its parent.
+
+        The first and the last lane there count in the parent of that.
+        """
         priority = spec.priority
         while (parent := spec.parent) is not None:
             family = parent.name, priority
@@ -588,7 +597,10 @@ class Queue:
             self._place(lane)  # the next head may have more to lose, or has arrived before one that had come back
 
     def _forget_idle(self, priority: int) -> None:
-        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has this priority."""
+        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time.
+
+        If no waiter has this priority, all of them go.
+        """
         paid = self._virtual.get(priority, 0.0)
         if not self._waiting[priority]:
             paid = inf

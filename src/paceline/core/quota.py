@@ -187,7 +187,8 @@ class Quota:
         """Read one quota from its notation.
 
         Args:
-            text: An amount, a unit and a period: ``500 requests/min``, ``10 concurrency``, with ``burst``, a rule or a zone.
+            text: An amount, a unit and a period, with ``burst``, a rule or a zone: ``500 requests/min``,
+                ``10 concurrency``.
 
         Raises:
             QuotaError: The text is not a quota.

@@ -199,7 +199,9 @@ class BudgetError(PacelineError):
 
 @public
 class PoolStoppedError(PacelineError):
-    """The pool was stopped: the account has no money left, or the provider asked to wait longer than the retry policy allows.
+    """The pool was stopped.
+
+    The account has no money left, or the provider asked to wait longer than the retry policy allows.
 
     Attributes:
         told: The message for a client that has no limiter to call.
@@ -252,7 +254,10 @@ class StoreError(PacelineError):
 
 
 class StoreFormatError(StoreError):
-    """A newer version of this library has written the store: what it holds cannot be read, and no share of it is left."""
+    """A newer version of this library has written the store.
+
+    What it holds cannot be read, and no share of it is left.
+    """
 
 
 class Reservation:

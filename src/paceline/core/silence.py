@@ -71,8 +71,10 @@ class Silence:
             if not self._told:
                 self._told = True
                 self.notices.append(
-                    f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight (the longest"
-                    f" recent answer took {self.usual_ns / NS:.1f} s); sending one request every {PROBE_NS // NS} s until an answer comes"
+                    f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight"
+                    " (the longest"
+                    f" recent answer took {self.usual_ns / NS:.1f} s); sending one request every {PROBE_NS // NS} s"
+                    " until an answer comes"
                 )
             if now_ns - self.since_ns < SILENT_MAX_NS:
                 self._probe(now_ns)
@@ -101,7 +103,10 @@ class Silence:
         return sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)
 
     def _probe(self, now_ns: int) -> None:
-        """Begin a pause that ends now, so that one attempt goes as its probe; look again when it should have been answered."""
+        """Begin a pause that ends now, so that one attempt goes as its probe.
+
+        Look again when it should have been answered.
+        """
         self._capacity.pause(now_ns, NO_ANSWER)
         self.check_ns = now_ns + PROBE_NS
 

@@ -38,7 +38,9 @@ class Stop:
         return Stopped(self.pause.reason, self.pause.until_ns, self.ends_ns)
 
     def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float, asked_s: float = 0.0) -> None:
-        """Refuse requests for ``stop_s``, and then send one, the probe; it ends where the provider has asked for ``asked_s``, as long.
+        """Refuse requests for ``stop_s``, and then send one, the probe.
+
+        It ends where the provider has asked for ``asked_s``, after as long.
 
         The first stop lasts 10 minutes at most. As long as no attempt is served, the next ones last 20, 40 and then 60
         minutes at most. Nothing happens if the refused attempt was sent, at ``sent_ns``, before the present stop began.
@@ -76,5 +78,8 @@ class Stop:
             self.unsent(now_ns)
 
     def ends_with(self, sent_ns: int) -> bool:
-        """Whether it ends with the answer to an attempt that was served: it was sent, at ``sent_ns``, after the beginning."""
+        """Whether it ends with the answer to an attempt that was served.
+
+        That was sent, at ``sent_ns``, after the beginning.
+        """
         return sent_ns > self._began_ns

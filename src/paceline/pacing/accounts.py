@@ -80,7 +80,9 @@ class Account:
 
 
 class Payer(NamedTuple):
-    """Who pays for a request: the account, and the digest of the credential that it was sent with; and what it claims of its client.
+    """Who pays for a request, and what its credential claims of its client.
+
+    That is the account, and the digest of the credential that it was sent with.
 
     ``lane``: where its requests stand that the user has put into no lane.
     """
@@ -220,7 +222,8 @@ class Accounts:
             return account
         if len(self._by_name) >= ACCOUNTS_MAX and not self._make_room():
             raise QuotaError(
-                f"more than {ACCOUNTS_MAX:,} credentials were used of late: one that is not used for {IDLE_S:g} s makes room"
+                f"more than {ACCOUNTS_MAX:,} credentials were used of late: one that is not used for {IDLE_S:g} s makes"
+                " room"
             )
         from paceline.providers.registry import under_name
 

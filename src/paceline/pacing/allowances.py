@@ -212,7 +212,9 @@ class Allowances:
         return any(allowance.budget is not None for allowance, _ in self.of(lane))
 
     def charge(self, lane: LaneSpec, asked: Sequence[Asked], timeout_s: float | None) -> Charge | None:
-        """What a request in ``lane`` will hold of the allowances, and be counted as; ``None`` if it is charged to nothing.
+        """What a request in ``lane`` will hold of the allowances, and be counted as.
+
+        ``None`` if it is charged to nothing.
 
         Args:
             lane: The lane.
@@ -232,8 +234,8 @@ class Allowances:
             for one in asked:
                 call = one.call
                 if self._unpriced == "refuse" and prices.find(call.provider, call.model) is None:
-                    unknown = f"no price is known of {call.model} at {call.provider}, and unpriced = 'refuse' is set: give one under [prices]"
-                    raise BudgetError(budget.pool.name, unknown, None)
+                    unknown = f"no price is known of {call.model} at {call.provider}, and unpriced = 'refuse' is set"
+                    raise BudgetError(budget.pool.name, f"{unknown}: give one under [prices]", None)
                 most += [_most(prices, call, model, one.expected()) for model in (call.model, *call.others)]
         dearest = max(most, key=lambda one: one.usd, default=None)
         if dearest is not None and not all(one.known for one in most):
@@ -278,7 +280,10 @@ def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
 
 
 def _most_output(prices: Prices, call: Call, model: str) -> int | None:
-    """The most output of ``call`` that is billed, if ``model`` answers, with one answer of each model beside it; ``None``: not known."""
+    """The most output of ``call`` that is billed, if ``model`` answers, with one answer of each model beside it.
+
+    ``None``: not known.
+    """
     stated = call.max_output_tokens or call.billed_max
     if call.beside:
         own = [_most_output(prices, replace(call, beside=False), model)]
@@ -372,7 +377,10 @@ class Charge:
                     adjust(permit, {USD: usd})
 
     def settle(self, usage: Usage | None, call: Call) -> None:
-        """Charge what the answer to ``call`` reports; what it does not, as the most where there is a budget, and else as estimated."""
+        """Charge what the answer to ``call`` reports.
+
+        What it does not report is charged as the most where there is a budget, and else as estimated.
+        """
         for permit in self._permits:
             if USD in permit.cost:
                 permit.settle(usd=self._usd(usage, call))
@@ -387,7 +395,7 @@ class Charge:
         self._count(usage, call)
 
     def _usd(self, usage: Usage | None, call: Call) -> float:
-        """What an answer with this usage costs if the dearest of its models has answered, and the attempts before it."""
+        """What an answer with this usage costs if its dearest model has answered, and the attempts before it."""
         assert self._most is not None
         most = usd = self._most.usd
         if usage is not None:

@@ -224,7 +224,10 @@ class Health:
         return budget
 
     def _breaker(self, host: str, scheduler: Scheduler) -> Breaker | None:
-        """The breaker of ``host``, which from now on knows the pool; ``None`` without a policy or with too many hosts."""
+        """The breaker of ``host``, which from now on knows the pool.
+
+        ``None`` without a policy or with too many hosts.
+        """
         breaker = self._breakers.get(host)
         if breaker is None:
             if self.policy is None or len(self._breakers) >= HOSTS_MAX:

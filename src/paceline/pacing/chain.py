@@ -1,4 +1,6 @@
-"""Requests that pass further schedulers beside their own: the account, joint limits, the slots of the provider, the spacing of starts.
+"""Requests that pass further schedulers beside their own.
+
+These are the account, joint limits, the slots of the provider, and the spacing of starts.
 
 The account comes before the own quotas: it may have nothing left for days, and a charge that was made before says
 nothing then. A joint limit comes after the own quotas: a model that waits for its own uses nothing of a quota that
@@ -168,7 +170,10 @@ class ChainedScheduler(Scheduler):
             waiter.returned = True
 
     def _at_once(self, waiter: Waiter) -> Reservation | None:
-        """The grant of a request that waits nowhere, where nothing of the account is shut: then it needs no turn there."""
+        """The grant of a request that waits nowhere, where nothing of the account is shut.
+
+        Then it needs no turn there.
+        """
         account = self.account
         if account is None or self.further or account.pool.queue.length or account.pool.stopped is not None:
             return None
@@ -226,7 +231,10 @@ class ChainedScheduler(Scheduler):
         return self.pool.progress.allowance.is_shut and self._paused_until_ns() > self.now_ns()
 
     def _of_account(self, reservation: Reservation, refusal: Refusal) -> tuple[Scheduler, Reservation] | None:
-        """The account, and the reservation there, if a refusal is about all that it sends; ``None``: it is about the pool."""
+        """The account, and the reservation there, if a refusal is about all that it sends.
+
+        ``None``: it is about the pool.
+        """
         if not refusal.of_account or refusal.scope is not RefusalScope.POOL or self._opens is None:
             return None
         account = self.account or self._opened()
@@ -267,7 +275,7 @@ class ChainedScheduler(Scheduler):
         return now_ns + self.pool.capacity.cool_down_ns(now_ns)
 
     def _remember(self, reservation: Reservation, passed: Passed) -> None:
-        """Keep ``passed`` with ``reservation``, and settle the further ones of reservations that were closed as lost."""
+        """Keep ``passed`` with ``reservation``, and settle the further ones of those that were closed as lost."""
         if len(self._passed) > self._look_at:
             for lost in [other for other in list(self._passed) if not other.open]:
                 self._release(lost)
@@ -374,7 +382,10 @@ def _shut_since(passed: Passed) -> bool:
 
 
 def _further(waiter: Waiter) -> Waiter:
-    """The same request before a further scheduler; one that has waited before takes the place of its arrival there, too."""
+    """The same request before a further scheduler.
+
+    One that has waited before takes the place of its arrival there, too.
+    """
     there = Waiter(waiter.cost, waiter.lane, waiter.deadline_ns, waiter.name)
     there.number, there.returned = waiter.number, waiter.returned or waiter.queued
     return there

@@ -61,7 +61,9 @@ def go_on(serve: Callable[[], None], disturbed: str) -> None:
 
 
 def is_patched(one: Any) -> bool:
-    """Whether gevent has replaced the queues of threads since the queue ``one`` was made: then a thread that waits on it is a real one.
+    """Whether gevent has replaced the queues of threads since the queue ``one`` was made.
+
+    Then a thread that waits on it is a real one.
 
     A greenlet that a real thread is to wake counts for nothing in gevent's loop, which may end before.
     """
@@ -103,7 +105,9 @@ class _Timer:
 
 
 class SystemClock:
-    """Monotonic time that started at the wall clock's, suspended time included, and a daemon thread that sleeps until the next timer.
+    """Monotonic time that started at the wall clock's, suspended time included.
+
+    A daemon thread sleeps until the next timer.
 
     The thread starts with the first timer, and again in a forked child, after gevent's patch, or when it has ended. It
     belongs to no event loop, so a loop that is closed or blocked delays only its own tasks. After any exception in it,

@@ -436,7 +436,9 @@ class WriteTurn:
 
 
 def lock(fd: int, at: int = 0) -> None:
-    """Lock an open file for this process alone; ``at``: the byte that is locked where a lock has bytes, which others cannot read.
+    """Lock an open file for this process alone.
+
+    ``at``: the byte that is locked where a lock has bytes, which others cannot read.
 
     Raises:
         OSError: It cannot be locked; ``BlockingIOError`` or ``PermissionError`` where another process has locked it.
@@ -477,7 +479,9 @@ def open_binary(path: str, flags: int, mode: int = 0o600) -> int:
 
 @contextmanager
 def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` at the end of the block, whole and on the disk; not if the block raises.
+    """A new file that takes the place of ``path`` at the end of the block, whole and on the disk.
+
+    If the block raises, it does not.
 
     It has the mode of the old file and, where permitted, its owner. Without an old file it is like ``like``, or
     private. A link to the old file stays a link.

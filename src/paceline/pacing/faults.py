@@ -19,8 +19,8 @@ class Fault(Enum):
 FAULTS: Final = {
     name: fault
     for fault, names in {
-        Fault.UNSENT: "UnsentError PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
-        " ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
+        Fault.UNSENT: "UnsentError PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError"
+        " FullPoolError ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
         Fault.UNREACHED: "ConnectError ConnectTimeout ProxyError ConnectionRefusedError gaierror ClientConnectorError"
         " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError EndpointConnectionError"
         " ProxyConnectionError ClientHttpProxyError",

@@ -63,7 +63,9 @@ class Kin:
             _PID.pack_into(self._users, _PID.size * (_FIRST + self._place), os.getpid())
 
     def are_to_be_told(self) -> bool:
-        """Note that this process uses the limiter; whether another one that lives does, too, and none has been told so far.
+        """Note that this process uses the limiter.
+
+        Returns whether another one that lives does, too, and none has been told so far.
 
         WEAK: two that look at the same instant are both told.
         """

@@ -90,7 +90,10 @@ class Choice:
         self._lock = threading.RLock()  # a handler of a signal may begin a request while this thread begins one
 
     def put_aside(self, name: str, model: str) -> bool:
-        """Leave a member out for a model for ``ASIDE_S``, while there are others; return whether it was not left out before."""
+        """Leave a member out for a model for ``ASIDE_S``, while there are others.
+
+        Return whether it was not left out before.
+        """
         now_ns = self.clock.now_ns()
         first = self._aside.pop((name, model), 0) <= now_ns
         self._aside[name, model] = now_ns + round(ASIDE_S * NS)

@@ -86,7 +86,8 @@ def written(name: str) -> str:
     patterns = [part.strip() for part in name.split(",")] if isinstance(name, str) else []
     if not patterns or not all(patterns):
         raise QuotaError(
-            "its name must be a pattern of pools, e.g. 'openai/*', or several with commas, e.g. 'openai/gpt-6-luna, openai/gpt-6.1-sol'"
+            "its name must be a pattern of pools, e.g. 'openai/*', or several with commas, e.g. 'openai/gpt-6-luna,"
+            " openai/gpt-6.1-sol'"
         )
     return ", ".join(_usual(pattern) for pattern in patterns)
 

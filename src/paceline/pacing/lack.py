@@ -91,7 +91,9 @@ def _lack_of_files() -> Lack | None:
 
 
 def raise_files(wanted: int = FILES_WANTED) -> int | None:
-    """Raise this process's limit of open files as far as it may, for a command: never for a program that uses the library.
+    """Raise this process's limit of open files as far as it may, for a command.
+
+    It is never raised for a program that uses the library.
 
     Returns:
         The limit, if it is below ``wanted``; else ``None``.

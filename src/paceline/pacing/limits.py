@@ -87,7 +87,8 @@ class Limits:
         given, provider, tier, concurrency = settings.quotas, settings.provider, settings.tier, settings.concurrency
         if given is not None and not isinstance(given, Mapping):
             raise QuotaError(
-                f"quotas is a {type(given).__name__}: it must be a mapping, e.g. {{'openai/gpt-6-luna': '500 requests/min'}}; to"
+                f"quotas is a {type(given).__name__}: it must be a mapping, e.g."
+                f" {{'openai/gpt-6-luna': '500 requests/min'}}; to"
                 " read a file, call Limiter.load(path)"
             )
         self.given = _named({name: _quotas(name, quotas) for name, quotas in (given or {}).items()}, provider)
@@ -137,7 +138,9 @@ class Limits:
         tpm_override: float | None = None,
         used: Collection[str] = (),
     ) -> None:
-        """Set the tier and the overrides of one model, in place of what holds for all models; ``used``: the pools in use.
+        """Set the tier and the overrides of one model, in place of what holds for all models.
+
+        ``used``: the pools in use.
 
         Raises:
             QuotaError: The name or the tier is unknown, the name is no model of a provider, or its pool is in use with
@@ -191,7 +194,10 @@ class Limits:
         )
 
     def _is_at_home(self, name: str, owner: str) -> bool:
-        """Whether a name with a slash is a model of the limiter's provider; ``owner``: the provider that it begins with."""
+        """Whether a name with a slash is a model of the limiter's provider.
+
+        ``owner``: the provider that it begins with.
+        """
         from paceline.providers.registry import has_slashes
         from paceline.providers.tables import is_listed
 
@@ -243,7 +249,10 @@ class Limits:
         return None
 
     def _written_otherwise(self, provider: str, model: str, alias: str) -> list[str]:
-        """The given names of ``model`` in another spelling, with a date or a dot, that the provider charges to one pool."""
+        """The given names of ``model`` in another spelling that the provider charges to one pool.
+
+        It has a date or a dot.
+        """
         from paceline.providers.parse import spelled
         from paceline.providers.registry import provider_named
 

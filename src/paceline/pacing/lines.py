@@ -366,7 +366,10 @@ def _stated(refusal: Refusal) -> Iterator[str]:
 
 
 def _kind(quota: str) -> str:
-    """What a quota counts, without the amount and the options: tokens/min; its unit, while the limit is not measured yet."""
+    """What a quota counts, without the amount and the options: tokens/min.
+
+    While the limit is not measured yet, its unit.
+    """
     first, second, *_ = quota.split()
     return first.removesuffix(",") if first.endswith(",") else second
 

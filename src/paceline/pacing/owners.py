@@ -32,7 +32,10 @@ class Owner(Protocol):
 
 
 class ThreadOwner:
-    """A thread that waits on a lock: of an event, a finalizer in this thread could find its inner lock taken, and wait for itself."""
+    """A thread that waits on a lock.
+
+    A finalizer in this thread could find the inner lock of an event taken, and wait for itself.
+    """
 
     __slots__ = ("_woken",)
 
@@ -72,7 +75,10 @@ class TaskOwner:
 
 
 def wake_all(owners: Iterable[Owner]) -> list[asyncio.AbstractEventLoop]:
-    """Wake ``owners``, with one call for each event loop; returns the loops that were closed with tasks still waiting."""
+    """Wake ``owners``, with one call for each event loop.
+
+    Returns the loops that were closed with tasks still waiting.
+    """
     others: Futures = {}
     for owner in owners:
         owner.wake(others)

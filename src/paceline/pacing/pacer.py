@@ -175,7 +175,10 @@ class Pacer:
             waiter.cost, waiter.cached_tokens, waiter.lost_ns = turn.estimate()
 
     def status(self, queue: int) -> dict[str, PoolStatus]:
-        """The state of every pool and every allowance, by name; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
+        """The state of every pool and every allowance, by name.
+
+        See :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`.
+        """
         pools = self.pools.status(queue)
         pools |= {scheduler.pool.name: scheduler.status(queue) for scheduler in self.allowances.schedulers}
         return dict(sorted(pools.items()))
@@ -198,7 +201,8 @@ class Pacer:
             known = _completed(scheduler, cost, counted)
             if cost.get(USD) and USD not in counted and self.allowances.has_budget:
                 raise QuotaError(
-                    f"{scheduler.pool.name}: usd is charged to no budget, because budgets hold for the requests of attached"
+                    f"{scheduler.pool.name}: usd is charged to no budget, because budgets hold for the requests of"
+                    " attached"
                     f" clients: attach the client, or give the pool a quota like '100 usd/day', or leave out usd"
                 )
         if REQUESTS not in cost:
@@ -232,7 +236,10 @@ class Pacer:
     def lane(
         self, name: str | None = None, lane: str | LaneSpec | None = None, outside: LaneName | None = None
     ) -> LaneSpec:
-        """The given ``lane``, or else the surrounding one; outside of all lanes, the lane of the priority of the waiter ``name``, or ``outside``."""
+        """The given ``lane``, or else the surrounding one.
+
+        Outside of all lanes, the lane of the priority of the waiter ``name``, or ``outside``.
+        """
         found = ((lane, None, None) if isinstance(lane, str) and lane else lane) or self._lane_of(name, outside)
         return found if isinstance(found, LaneSpec) else self._lanes[found]
 
@@ -314,7 +321,7 @@ class BaseLimiter:
             TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
 
         Example:
-            async with limiter.acquire("openai/gpt-6-luna", input_tokens=1_200, output_tokens=300, timeout=30) as permit:
+            async with limiter.acquire("openai/gpt-6-luna", input_tokens=1_200, timeout=30) as permit:
                 permit.settle(await client.responses.create(model="gpt-6-luna", input=prompt))
         """
         pacer = self.pacer
@@ -403,7 +410,10 @@ class BaseLimiter:
 
 
 def _notifier(settings: PacingSettings) -> tuple[Callable[[Event], None] | None, TrafficLog | None]:
-    """What is called with each event (the user's listener, and the log of the traffic), and the log of requests that are not held."""
+    """What is called with each event, and the log of requests that are not held.
+
+    The user's listener and the log of the traffic are called.
+    """
     notifier: Callable[[Event], None] | None = None
     if settings.events is not None:
         from paceline.pacing.events import Notifier

@@ -15,7 +15,9 @@ period."""
 
 
 def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
-    """``quotas``, with the quotas of a day as windows that restart at the midnight of ``provider``; UTC where it is unknown.
+    """``quotas``, with the quotas of a day as windows that restart at the midnight of ``provider``.
+
+    UTC where it is unknown.
 
     Where the provider refills the quota of a day continuously, it refuses the amount that a restart makes available at
     once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the

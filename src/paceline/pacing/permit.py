@@ -78,7 +78,8 @@ _KNOWN = frozenset(KNOWN_UNITS)
 SIDES = frozenset((INPUT_TOKENS, OUTPUT_TOKENS))
 _OTHER_SIDE = {INPUT_TOKENS: OUTPUT_TOKENS, OUTPUT_TOKENS: INPUT_TOKENS}
 _ALIASES = {
-    "prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "max_tokens": OUTPUT_TOKENS, "total_tokens": TOKENS,
+    "prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "max_tokens": OUTPUT_TOKENS,
+    "total_tokens": TOKENS,
 }  # fmt: skip
 """Names of amounts in the APIs of providers, and their units."""
 _REPORTED = _KNOWN - {REQUESTS, CONCURRENCY}
@@ -230,8 +231,8 @@ class Permit:
                 split_tokens(self.pool, actual, units, scheduler.stated)
         elif TOKENS in units and INPUT_TOKENS not in cost and cost.get(TOKENS):
             raise TokensApartError(
-                f"{self.pool}: of {cost[TOKENS]:,.15g} reserved tokens the input is not known, so that output_tokens alone give"
-                " no sum: pass input_tokens, too, or tokens"
+                f"{self.pool}: of {cost[TOKENS]:,.15g} reserved tokens the input is not known, so that output_tokens"
+                " alone give no sum: pass input_tokens, too, or tokens"
             )
 
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
@@ -307,7 +308,9 @@ class Permit:
             self._notify("cancelled")
 
     def failed(self, error: object = None) -> None:
-        """Report that the request has no answer: after some in a row the pool pauses, as the pools of attached clients do.
+        """Report that the request has no answer.
+
+        After some in a row the pool pauses, as the pools of attached clients do.
 
         A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays
         inside, and in a pool of your own.
@@ -332,7 +335,8 @@ class Permit:
 
             if not isinstance(error, BaseException) and answer_of(error) is None:
                 raise TypeError(
-                    f"{self.pool}: error is {error!r}: pass an exception or an HTTP response, or nothing: permit.failed()"
+                    f"{self.pool}: error is {error!r}: pass an exception or an HTTP response, or nothing:"
+                    " permit.failed()"
                 )
             if not isinstance(error, BaseException) or fault_of(error) is None:
                 provider, slash, _ = self.pool.partition("/")
@@ -343,7 +347,10 @@ class Permit:
         self._failed(error, reported=True)
 
     def _failed(self, error: object, *, reported: bool) -> None:
-        """Close the permit of a request without an answer, which the caller has ``reported``, or whose block ``error`` has left."""
+        """Close the permit of a request without an answer.
+
+        The caller has ``reported`` it, or ``error`` has left its block.
+        """
         from paceline.providers.answers import answer_of
 
         if isinstance(error, BaseException):
@@ -468,7 +475,10 @@ class Permit:
 
 
 def adjust(permit: Permit, known: Cost) -> None:
-    """Charge the true amounts that the beginning of the answer shows; the others stay as reserved until it is settled."""
+    """Charge the true amounts that the beginning of the answer shows.
+
+    The others stay as reserved until it is settled.
+    """
     if permit.reservation.open:
         permit._scheduler.adjust(permit.reservation, known, permit._waiter)
 

@@ -122,7 +122,9 @@ class Plans:
     def status(
         self, now_ns: int, shut: Iterable[tuple[str, str | None, Shut]] = (), held: Iterable[tuple[str, Held]] = ()
     ) -> list[PlanStatus]:
-        """The windows that have not ended, by account and length, and those that are used up; of another one nothing is known.
+        """The windows that have not ended, by account and length, and those that are used up.
+
+        Of another one nothing is known.
 
         Args:
             now_ns: The present, since 1970.

@@ -123,11 +123,17 @@ class Pools:
         return any(scheduler.pool.counts.get("granted") for scheduler in list(self._made.values()))
 
     def forget(self, scheduler: Scheduler) -> bool:
-        """Forget a pool, as if it had not been used; false while it has requests, a pause, a stop or a quota that is not full."""
+        """Forget a pool, as if it had not been used.
+
+        False while it has requests, a pause, a stop or a quota that is not full.
+        """
         return self.forget_all((scheduler,))
 
     def forget_all(self, schedulers: Collection[Scheduler], *, unserved: bool = False) -> bool:
-        """Forget all of these pools, or none; ``unserved``: no request was answered, so that what is missing of quotas is nothing."""
+        """Forget all of these pools, or none.
+
+        ``unserved``: no request was answered, so that what is missing of quotas is nothing.
+        """
         with self._lock:
             accounts = {self._further.get(of_plan(one.pool.name.partition("/")[0])) for one in schedulers} - {None}
             for one in (*schedulers, *accounts):
@@ -245,8 +251,8 @@ class Pools:
                 self.limits.warn(
                     f"{quota} at {pool.partition('/')[0]}",
                     f"{pool}: the limit '{quota}' holds no call of a client back, because calls are counted in"
-                    f" {', '.join(sorted(units))}, and not in {quota.unit!r}: give a limit in one of these units, or charge"
-                    f" it by hand: limiter.acquire({pool!r}, {quota.unit}=1)",
+                    f" {', '.join(sorted(units))}, and not in {quota.unit!r}: give a limit in one of these units, or"
+                    f" charge it by hand: limiter.acquire({pool!r}, {quota.unit}=1)",
                 )
 
     def _make(self, name: str, resolved: Resolved) -> Scheduler:
@@ -304,7 +310,10 @@ class Pools:
         return scheduler
 
     def open_account(self, account: str) -> Scheduler:
-        """The scheduler that the requests of all pools of an account pass from now on: a window of its plan is used up."""
+        """The scheduler that the requests of all pools of an account pass from now on.
+
+        A window of its plan is used up.
+        """
         from paceline.pacing.chain import ChainedScheduler
 
         name = of_plan(account)
@@ -332,7 +341,10 @@ class Pools:
             plan.windows = plan.windows | {name: window}
 
     def _of_all(self, pool: str) -> str:
-        """The name without an account that was found by its credential: what the user limits together holds for these, too."""
+        """The name without an account that was found by its credential.
+
+        What the user limits together holds for these, too.
+        """
         account, slash, model = pool.partition("/")
         return account.partition("@")[0] + slash + model if account in self.stored_as else pool
 
@@ -385,7 +397,10 @@ def of_plan(account: str) -> str:
 
 
 def _window(reading: PlanReading) -> Window | None:
-    """What the policy of a plan needs of a reading; ``None``: it is not about all that the account sends, or states too little."""
+    """What the policy of a plan needs of a reading.
+
+    ``None``: it is not about all that the account sends, or states too little.
+    """
     share = reading.share
     if reading.scope is not None or share is None or reading.until_s is None:
         return None

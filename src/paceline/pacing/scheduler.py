@@ -174,9 +174,10 @@ class Scheduler:
         owner = task_owner()
         if running_loop()() is None:
             raise RuntimeError(
-                f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
-                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
-                " sync client in trio.to_thread.run_sync(...)"
+                f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio):"
+                " run"
+                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and"
+                " a sync client in trio.to_thread.run_sync(...)"
             )
         outcome = self._section.enter(self.pool.submit, waiter, owner)
         if type(outcome) is not WaitUntil:
@@ -206,7 +207,10 @@ class Scheduler:
         return cast("Outcome", waiter.outcome)
 
     def _look_if_late(self, outcome: Outcome) -> None:
-        """Let headroom and level adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
+        """Let headroom and level adapt if the owner of a granted waiter continues late.
+
+        Its event loop is busy, or the machine is loaded.
+        """
         if isinstance(outcome, Reservation):
             late_ns = self.now_ns() - outcome.granted_ns
             if late_ns > self._lateness.bound_ns:
@@ -345,7 +349,10 @@ class Scheduler:
         return self.read(lambda now_ns: self.pool.foresee(now_ns, waiter))
 
     def expected_s(self, waiter: Waiter) -> float:
-        """How long ``waiter`` would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
+        """How long ``waiter`` would wait if it joined the queue now, in seconds.
+
+        Infinite where it cannot be granted.
+        """
 
         def expected_s(now_ns: int) -> float:
             at_ns = self.pool.expected(now_ns, waiter)

@@ -100,8 +100,8 @@ def declared(settings: type[Any]) -> dict[str, Setting]:
 class PlainSettings:
     """Settings with the same form in code and in files.
 
-    A new one is a line here, and then ``python -m tests.public`` writes docs/config.md. Arguments, files, variables, help
-    and schema follow by themselves: ``tests/config/test_declared.py`` tests that for all of them.
+    A new one is a line here, and then ``python -m tests.public`` writes docs/config.md. Arguments, files, variables,
+    help and schema follow by themselves: ``tests/config/test_declared.py`` tests that for all of them.
 
     Raises:
         SettingsError: A value is out of its range.
@@ -227,7 +227,7 @@ class PacingSettings(PlainSettings):
 def arguments_of(
     settings: Callable[P, T],
 ) -> Callable[[Callable[[Any, T], None]], Callable[Concatenate[Any, P], None]]:
-    """Make an ``__init__`` that takes the fields of ``settings`` as its arguments, and is called with them as one object."""
+    """Make an ``__init__`` that takes the fields of ``settings``, and is called with them as one object."""
     signature = inspect.signature(settings)
 
     def decorate(init: Callable[[Any, T], None]) -> Callable[Concatenate[Any, P], None]:
@@ -237,7 +237,8 @@ def arguments_of(
 
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         update_wrapper(made, init)
-        made.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
+        parameters = [own, *signature.parameters.values()]
+        made.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return made
 
     return decorate

@@ -75,7 +75,10 @@ class WaiterStatus(TypedDict):
 
 
 class Waited(TypedDict):
-    """The waits of the granted requests of a lane: how many up to each of ``paceline.core.waits.BOUNDS_S`` and above, and their sum."""
+    """The waits of the granted requests of a lane.
+
+    There is the number up to each of ``paceline.core.waits.BOUNDS_S``, the number above, and the sum.
+    """
 
     counts: list[int]
     sum_s: float
@@ -111,7 +114,11 @@ class _Shared(TypedDict, total=False):
 
 
 class Status(TypedDict):
-    """The state of a limiter: its pools by name, the windows of plans, what came of its attempts, what this process has sent past all limiters, the data set."""
+    """The state of a limiter.
+
+    Its pools by name, the windows of plans, what came of its attempts, what this process has sent past all limiters,
+    the data set.
+    """
 
     pools: dict[str, PoolStatus]
     plans: list[PlanStatus]

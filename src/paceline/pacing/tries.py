@@ -1,4 +1,7 @@
-"""The attempts at one request, by hand and through clients: what has failed so far, and whether another attempt follows."""
+"""The attempts at one request, by hand and through clients.
+
+What has failed so far, and whether another attempt follows.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,10 @@ class Tries:
         return decision
 
     def delayed_s(self, scheduler: Scheduler) -> float:
-        """The seconds that an attempt waits after its delay: until the budget of retries has earned it, or its last instant."""
+        """The seconds that an attempt waits after its delay.
+
+        It waits until the budget of retries has earned it, or until its last instant.
+        """
         delay_s, until_ns = self._health.retry_delay_s(scheduler, self._due), self._until_ns
         return delay_s if until_ns is None else min(delay_s, max(until_ns - scheduler.now_ns(), 0) / NS)
 

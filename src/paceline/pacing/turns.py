@@ -1,4 +1,7 @@
-"""The turns of conversations: what a request is expected to cost while the provider has its prompt, and what its answer shows."""
+"""The turns of conversations.
+
+What a request is expected to cost while the provider has its prompt, and what its answer shows.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,8 @@ def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, poo
     if tokens and "claude" in pool:
         log.warning(
             "%s: %d tokens in the last hour were cached again, because follow-ups came after their prompts were lost:"
-            ' `cache_control` with `ttl: "1h"` would keep them (a write costs twice the input price in place of 1.25 times)',
+            ' `cache_control` with `ttl: "1h"` would keep them (a write costs twice the input price in place of 1.25'
+            " times)",
             *(pool, tokens),
         )
 

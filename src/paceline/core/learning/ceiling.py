@@ -61,7 +61,9 @@ class CeilingTracker:
         return self._first is not None
 
     def share(self, sent_ns: int, admitted: float, true: float, rate: float) -> float | None:
-        """The share of the ``rate`` that was admitted between two refusals; ``None``: they are too close, or this is the first.
+        """The share of the ``rate`` that was admitted between two refusals.
+
+        ``None``: they are too close, or this is the first.
 
         Args:
             sent_ns: When the refused attempt was sent.
@@ -86,7 +88,10 @@ class CeilingTracker:
             self._first, self._busy_s = (now_ns, admitted), 0.0
 
     def slow_down(self, now_ns: int, present: float) -> float:
-        """Half of the ``present`` ceiling after a refusal for growth, an eighth at least; it climbs by half in 15 minutes at most."""
+        """Half of the ``present`` ceiling after a refusal for growth, an eighth at least.
+
+        It climbs by half in 15 minutes at most.
+        """
         self.climbed_ns = now_ns
         self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
         return max(present / 2, min(SLOW_DOWN_MIN, present))

@@ -1,4 +1,7 @@
-"""The corrections that follow from answers: limits, rules and levels of the quotas, and the report to other processes."""
+"""The corrections that follow from answers.
+
+They are limits, rules and levels of the quotas, and the report to other processes.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,9 @@ class Corrections:
         self.track_new()
 
     def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
-        """Take the limit of the answer to an attempt that was sent at ``sent_ns``; whether a quota is new or has changed.
+        """Take the limit of the answer to an attempt that was sent at ``sent_ns``.
+
+        Returns whether a quota is new or has changed.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, a new
         quota is added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without
@@ -183,7 +188,9 @@ class Corrections:
         return True
 
     def _refills_soon(self, index: int, reading: Reading) -> bool:
-        """Whether what is in flight explains the reset of a new quota: what else is missing is the size of a smaller bucket.
+        """Whether what is in flight explains the reset of a new quota.
+
+        What else is missing is the size of a smaller bucket.
 
         Another reset may belong to a counter, which has no more until then.
         """

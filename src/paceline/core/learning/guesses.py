@@ -1,4 +1,6 @@
-"""Guesses: limits that may be too low, so that they are tested upward. No answer has confirmed them, or a refusal has lowered them.
+"""Guesses: limits that may be too low, so that they are tested upward.
+
+No answer has confirmed them, or a refusal has lowered them.
 
 An unconfirmed limit is a published or an assumed one: neither the user nor an answer has stated it. It must neither
 turn a request away nor stall a run, so one that binds is raised with the attempts that were served. A published one is
@@ -60,7 +62,8 @@ class Guess:
     """
 
     __slots__ = (
-        "amount", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
+        "amount", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns",
+        "warned",
     )  # fmt: skip
 
     def __init__(self, most: float = inf, source: Source = LEARNED) -> None:
@@ -94,7 +97,10 @@ class Guesses:
         self.tested = {i: Guess() for i, one in enumerate(ledger.entries) if one.source.kind in kinds}
 
     def end(self, index: int) -> None:
-        """Raise the limit at ``index`` no more: an answer has stated it, a refusal has disproved it, or its test has ended."""
+        """Raise the limit at ``index`` no more.
+
+        An answer has stated it, a refusal has disproved it, or its test has ended.
+        """
         self.tested.pop(index, None)
 
     def is_bounded(self, index: int) -> bool:
@@ -120,7 +126,10 @@ class Guesses:
         guess.test_ns = now_ns + guess.wait_ns
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
-        """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
+        """Note that another process has changed the limit at ``index`` from ``before``.
+
+        If this one has raised it so far, nothing changes.
+        """
         guess, entry = self.tested.get(index), self._ledger.entries[index]
         amount = entry.meter.quota.amount
         if guess is not None and guess.amount == amount:
@@ -168,7 +177,10 @@ class Guesses:
         return max(min(used, m.quota.amount) if guess.is_bounded else used * 3 // 4, 1.0)
 
     def found_slots(self, index: int) -> None:
-        """Raise the slots at ``index`` by one at a time: a refusal has named their number, which a bad minute may have lowered."""
+        """Raise the slots at ``index`` by one at a time.
+
+        A refusal has named their number, which a bad minute may have lowered.
+        """
         self.tested[index] = Guess(SLOTS_MAX)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:
@@ -189,8 +201,8 @@ class Guesses:
         # A published limit belongs to the tier that was named, or to the only tier.
         tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         self._notices.append(
-            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
-            f" `paceline check`; {effect}"
+            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them"
+            f" with `paceline check`; {effect}"
         )
 
     def served(

@@ -69,7 +69,10 @@ class Learning:
         return self._refusals.is_of_another(now_ns, reservation, refusal)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """Whether what was found decides when the next attempt goes after a refusal: of a lone request, once another was admitted."""
+        """Whether what was found decides when the next attempt goes after a refusal.
+
+        After a refusal of a lone request it does once another was admitted.
+        """
         knows = not reservation.alone or self.unstated.admits_others(reservation)
         return knows and self.is_unstated(now_ns, reservation, refusal)
 
@@ -99,7 +102,10 @@ class Learning:
             tracker.raise_headroom(late_s)
 
     def sent_within(self, slack_ns: int) -> None:
-        """Take into account that attempts are sent up to ``slack_ns`` after their charge: their order at the server shows less."""
+        """Take into account that attempts are sent up to ``slack_ns`` after their charge.
+
+        Their order at the server shows less.
+        """
         for tracker in self.trackers.values():
             tracker.about_ns = ABOUT_NS + slack_ns
 

@@ -47,7 +47,11 @@ class Readings:
         return self._shown if reservation is self._shown_for else {}
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """Learn from the headers of the answer to ``reservation``; whether it has added a quota, or stated another limit."""
+        """Learn from the headers of the answer to ``reservation``.
+
+        Returns:
+            Whether it has added a quota, or stated another limit.
+        """
         changed = False
         self._shown, self._shown_for = {}, reservation
         for reading in map(self._as_sent, map(_sane_reading, readings), repeat((now_ns - reservation.granted_ns) / NS)):
@@ -59,7 +63,10 @@ class Readings:
         return changed
 
     def _take_new(self, now_ns: int, reservation: Reservation, whole: Reading) -> bool:
-        """Take a reading that is about no listed quota; whether it has added one. What is in flight has a note of it then."""
+        """Take a reading that is about no listed quota; whether it has added one.
+
+        What is in flight has a note of it then.
+        """
         share = self._corrections.usable_share(None, whole.unit)
         reading = whole if share == 1 else self._usable_reading(None, whole, share)
         added = self._corrections.take_limit(now_ns, None, reading, reservation.granted_ns)
@@ -127,7 +134,10 @@ class Readings:
         tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
 
     def _as_sent(self, reading: Reading, took_s: float) -> Reading:
-        """``reading`` with the reset when its attempt was sent, ``took_s`` before, if the server writes instants at admission."""
+        """``reading`` with the reset when its attempt was sent, ``took_s`` before.
+
+        Only if the server writes instants at admission.
+        """
         if reading.until_s is None or reading.reset_s is None:
             return reading
         if reading.until_s < -PASSED_S:
@@ -268,7 +278,7 @@ class Readings:
     def _take_period(
         self, now_ns: int, index: int, tracker: QuotaTracker, period_s: float, limit: float, *, bucket: bool
     ) -> bool:
-        """Take the period that readings have shown, and the ``limit``, which is per that period; whether the period is new.
+        """Take the period that readings have shown, and the ``limit`` per that period; whether the period is new.
 
         A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period,
         so the period stays, and the limit is converted. Else the period changes, and the given limit is converted.

@@ -47,8 +47,8 @@ class Refill:
     """
 
     __slots__ = (
-        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s", "_since_ns",
-        "_size_high", "_size_low", "sure",
+        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s",
+        "_since_ns", "_size_high", "_size_low", "sure",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,7 +68,10 @@ class Refill:
 
     @property
     def is_counter(self) -> bool:
-        """Whether no bucket can give the present series of readings: neither one that holds the limit, nor a smaller one."""
+        """Whether no bucket can give the present series of readings.
+
+        Neither one that holds the limit, nor a smaller one.
+        """
         return self._most_s > LONGER_PERIOD * self._least_s and self._size_low > self._size_high
 
     def learn_bucket_period(self, reading: Reading) -> float | None:
@@ -134,7 +137,7 @@ class Refill:
 
 
 def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
-    """The least and the greatest period of a bucket that lacks ``lack`` from its ``limit`` and is full in ``reset_s``."""
+    """The least and the greatest period of a bucket that lacks ``lack`` and is full in ``reset_s``."""
     rough_s = reading.reset_resolution_s + 0.002
     over = lack - reading.resolution
     return (reset_s - rough_s) * limit / (lack + reading.resolution), (

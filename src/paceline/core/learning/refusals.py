@@ -61,7 +61,7 @@ class Refusals:
         One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or
         growth shows only that no unstated limit was the reason. Else:
 
-        1. A refusal about an unstated limit is one for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that
+        1. A refusal about an unstated limit is for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that
            finds that refusals come by chance, what they have taught about the stated limit is forgotten.
         2. A stated limit is taken, or added as a quota.
         3. Where next to nothing of the quota was used, another limit must hold. It is measured from now on, and the
@@ -159,7 +159,7 @@ class Refusals:
         return changed
 
     def _is_measured(self, index: int) -> bool:
-        """Whether the rate of the quota at ``index`` is measured in place of its ceiling, or refusals come by chance."""
+        """Whether the rate of the quota at ``index`` is measured, not its ceiling, or refusals come by chance."""
         tracker = self._trackers.get(index)
         lowered = tracker is not None and tracker.lowered >= LOWERED
         return lowered or self._unstated.finds_chance(self._entries[index].unit)
@@ -167,7 +167,9 @@ class Refusals:
     def _measure_instead(
         self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, refusal: Refusal
     ) -> bool:
-        """Measure the rate of a quota in place of its ceiling, which has fallen by much more than once; whether it begins now.
+        """Measure the rate of a quota in place of its ceiling, which has fallen by much more than once.
+
+        Returns whether that begins now.
 
         The first fall should have come near the rate of the provider. Either that falls, or it refuses by chance.
         """
@@ -189,7 +191,7 @@ class Refusals:
         return self._is_unstated(now_ns, reservation, refusal, self._index(now_ns, reservation, refusal))
 
     def _is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
-        """As :meth:`is_unstated`, of a refusal for rate or growth that is about the quota at ``index``, if it is a stated one."""
+        """As :meth:`is_unstated`, of a refusal for rate or growth: it is about the quota at ``index``, if any."""
         unit = refusal.unit
         if refusal.limit is not None:
             return False
@@ -321,7 +323,7 @@ class Refusals:
         return False
 
     def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
-        """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
+        """The index of the quota with the least left, for a refusal that names none; assumed slots if that is plenty.
 
         Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period:
         a refusal that asks for such a wait is about an allowance, and one of the next minute must not spread them over

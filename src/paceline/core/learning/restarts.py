@@ -48,7 +48,8 @@ class Restarts:
     """
 
     __slots__ = (
-        "_both", "_due_ns", "_late_ns", "_longest_ns", "_most", "_since_ns", "_written", "high_ns", "low_ns", "most_s", "period_s", "refuted",
+        "_both", "_due_ns", "_late_ns", "_longest_ns", "_most", "_since_ns", "_written", "high_ns", "low_ns", "most_s",
+        "period_s", "refuted",
     )  # fmt: skip
 
     def __init__(self, written: Written | None = None) -> None:

@@ -55,7 +55,9 @@ next one is near it, if a limit is the reason: then there is no second such fall
 
 
 class Note(NamedTuple):
-    """The state of a meter (``full_at_ns``, ``held_ns``) and of its tracker (the other fields) when an attempt was sent.
+    """The state of a meter and of its tracker when an attempt was sent.
+
+    The meter's are ``full_at_ns`` and ``held_ns``, the tracker's the other fields.
 
     Its own charge is included. ``refunded``: the sum of all refunds, less the debts.
     """
@@ -69,7 +71,9 @@ class Note(NamedTuple):
 
 
 class KeptReading(NamedTuple):
-    """A reading that shows more left than its note. It is kept as long as refunds of attempts in flight may explain that.
+    """A reading that shows more left than its note.
+
+    It is kept as long as refunds of attempts in flight may explain that.
 
     Attributes:
         sent_ns: When its attempt was sent.
@@ -166,7 +170,10 @@ class QuotaTracker:
         return m
 
     def raise_headroom(self, headroom_s: float) -> None:
-        """Raise an adaptive headroom to ``headroom_s``, within its bounds; its test begins again, also if it is as high."""
+        """Raise an adaptive headroom to ``headroom_s``, within its bounds.
+
+        Its test begins again, also if it is as high.
+        """
         if self._adapts and self.meter.bursts:
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
@@ -339,7 +346,7 @@ class QuotaTracker:
     def _compare(
         self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, wrong_ns: int, *, lower_only: bool = False
     ) -> None:
-        """Correct the level if the server's bucket lacks more or less than the noted one can, by more than ``wrong_ns``."""
+        """Correct the level if the server's bucket lacks more or less than the noted one can, by ``wrong_ns``."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         if sent_ns + lack_ns <= noted_ns + wrong_ns and now_ns + lack_ns >= noted_ns - wrong_ns:
             return  # nearly always: neither holds, with any charges in between
@@ -388,7 +395,9 @@ class QuotaTracker:
         return self._slices[after][1] if after < len(self._slices) else self.charged
 
     def used_by(self, sent_ns: int, amount: float, lack: float) -> tuple[float, float]:
-        """The least and the most that is used now of a counter that lacked ``lack`` at an attempt of ``amount``, sent at ``sent_ns``.
+        """The least and the most that is used now of a counter.
+
+        It lacked ``lack`` at an attempt of ``amount``, sent at ``sent_ns``.
 
         The attempt is in the lack, and others of about the same time may be. So may all that were sent since: some
         servers write the lack when they answer. Of a quota whose charges are corrected, the most is unknown.
@@ -484,7 +493,10 @@ class QuotaTracker:
         return self._measure(now_ns, sent_ns, note) or counter
 
     def asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
-        """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``: until a counter restarts."""
+        """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``.
+
+        Then it asks to wait until a counter restarts.
+        """
         bucket = self.meter
         refill_ns = math.ceil(amount * bucket.ns_per_unit)
         return asked_s * NS > refill_ns + bucket.quota.burst * bucket.ns_per_unit / COUNTER_PART + COUNTER_NS
@@ -563,7 +575,10 @@ class QuotaTracker:
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:
-    """What the server's bucket lacks from full, in nanoseconds at the rate of the quota: its reset, else from ``remaining``."""
+    """What the server's bucket lacks from full, in nanoseconds at the rate of the quota.
+
+    Its reset tells it, or else ``remaining``.
+    """
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)
     return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * ns_per_unit(quota))

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from paceline.core.quota import NS
 
 ASK_N = 8
-"""So many attempts go at once in a test. A limit admits one or two of them. Of half by chance one test in seven misses."""
+"""So many attempts go at once in a test. A limit admits one or two of them. Of half by chance one test in seven
+misses."""
 
 EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below. A single one is often about its request
@@ -105,7 +106,7 @@ class Chance:
         self.share, self.over = min(self.usual, most), 0.0
 
     def includes(self, between: int) -> bool:
-        """Whether a refusal after so many admitted attempts is one of the share: it has not ended, and is not exceeded."""
+        """Whether a refusal after so many admitted attempts is one of the share: it goes on, and is not exceeded."""
         if not self.share or between * self.share > ENDED:
             self.share = self.over = 0.0
             return False

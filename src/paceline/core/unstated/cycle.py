@@ -55,7 +55,9 @@ class Cycle:
         self.top, self.progress = top, 0.0
 
     def advance(self, waited_s: float, mean: float) -> bool:
-        """Go on by ``waited_s``, with attempts of the cost ``mean``; whether the rate has come to ``top``, so that a test begins.
+        """Go on by ``waited_s``, with attempts of the cost ``mean``.
+
+        Returns whether the rate has come to ``top``, so that a test begins.
 
         At twice ``top`` the rate is the new ``top``: all of it was admitted.
         """

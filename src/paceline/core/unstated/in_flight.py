@@ -1,4 +1,6 @@
-"""The most attempts in flight, where neither the user nor an answer states it: found from refusals that only their number explains.
+"""The most attempts in flight, where neither the user nor an answer states it.
+
+It is found from refusals that only their number explains.
 
 A bound on the number in flight leaves one trace that no rate leaves: every refused attempt had more others in flight
 than every admitted one. :class:`InFlightBound` compares these numbers. There is no bound until three refusals show that

@@ -144,7 +144,10 @@ class RateMeter(FoundMeter[RateNote]):
         return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
 
     def refutes(self, now_ns: int, amount: float, period_s: float) -> bool:
-        """Whether more was admitted than ``amount`` per period allows, of any rule: a counter may restart in between."""
+        """Whether more was admitted than ``amount`` per period allows, of any rule.
+
+        A counter may restart in between.
+        """
         rate, at_ns = self.rate, self.rate.empty.at_ns
         pending = sum(note.amount for note in self.notes.values())
         admitted = rate.admitted_total - rate.empty.admitted - pending

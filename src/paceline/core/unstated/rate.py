@@ -297,7 +297,10 @@ class MeasuredRate:
         self._lose(note)
 
     def reopen(self, now_ns: int) -> None:
-        """Open again, at the present rate or the measured one: another reason than the rate explains the last refusals."""
+        """Open again, at the present rate or the measured one.
+
+        Another reason than the rate explains the last refusals.
+        """
         self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns, self.blamed, self.long_blocks, self.chance = Cycle(), now_ns, 0, 0, Chance()
@@ -309,7 +312,10 @@ class MeasuredRate:
             self.reopen(now_ns)
 
     def count_before(self, since_ns: int, admitted: float) -> None:
-        """Count what was admitted from ``since_ns`` until the beginning: the first blocked time is measured together with it."""
+        """Count what was admitted from ``since_ns`` until the beginning.
+
+        The first blocked time is measured together with it.
+        """
         self.block_end = Mark(since_ns, -admitted)
 
     def refused_before(self, sent_ns: int, amount: float) -> None:
@@ -394,7 +400,7 @@ class MeasuredRate:
         self.chance.mark = Mark(now_ns, self.admitted_total)
 
     def _go_on(self, now_ns: int) -> None:
-        """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check in which nothing was refused."""
+        """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check that refused nothing."""
         sent = self.sent_count - self.cut_count
         if self.phase is RatePhase.ASKING:
             self.next_at_ns = now_ns + (self.refusal_delay.verdict_ns if sent >= ASK_N else 0)
@@ -418,7 +424,7 @@ class MeasuredRate:
 
     @property
     def _is_likely(self) -> bool:
-        """Whether chance explains the test better than a limit at the measured rate, if nothing more of it is refused."""
+        """Whether chance explains the test better than a limit at the measured rate, if no more of it is refused."""
         if (mark := self.chance.mark) is None:  # pragma: no cover - a test has one
             return False
         refilled = seconds(mark.at_ns, self.last_ns) * self.cycle.top / self.mean

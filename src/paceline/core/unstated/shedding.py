@@ -45,7 +45,8 @@ class Shedding:
     """
 
     __slots__ = (
-        "admitted", "is_rate", "last", "lasts_ns", "lost", "over", "sent", "since_ns", "tried", "tried_lost", "until_ns",
+        "admitted", "is_rate", "last", "lasts_ns", "lost", "over", "sent", "since_ns", "tried", "tried_lost",
+        "until_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:

@@ -64,7 +64,9 @@ class Unstated:
         *,
         as_stated: bool = False,
     ) -> None:
-        """Measure the rate of ``unit``, or the number in flight, from now on; ``None``: the rate of requests and the number in flight.
+        """Measure the rate of ``unit``, or the number in flight, from now on.
+
+        ``None``: the rate of requests and the number in flight.
 
         Args:
             now_ns: The present.
@@ -212,7 +214,10 @@ class Unstated:
 
     @property
     def _guilty(self) -> str:
-        """The unit whose rate is blamed for a refusal that names none: the first one with a measured rate, or else the first."""
+        """The unit whose rate is blamed for a refusal that names none.
+
+        The first one with a measured rate, or else the first.
+        """
         return next((unit for unit, meter in self._rates.items() if meter.found), next(iter(self._rates)))
 
     def _describe(self, meter: RateMeter | InFlightMeter) -> None:
