@@ -337,9 +337,8 @@ class Pool:
         self.counts["settled"] += 1
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
-        pause = self.capacity.ledger.pause
-        if pause.opens_ns and not self.queue.length:
-            pause.empty()
+        if not self.queue.length:
+            self.ledger.pause.empty()
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
