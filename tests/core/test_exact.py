@@ -186,12 +186,17 @@ def test_answers_in_another_order_than_their_attempts():
     assert m.level(T0 + 6 * NS) == 3
 
 
-def test_an_exact_quota_that_was_added_since():
-    ledger = counted(quotas="60 requests/min")
+@pytest.mark.parametrize("refusal", [None, Refusal(RefusalKind.RATE, retry_after_s=1.0)], ids=["served", "refused"])
+def test_an_exact_quota_that_was_added_since(refusal):
+    capacity = LocalCapacity(counted(quotas="60 requests/min"))
+    ledger = capacity.ledger
     permit = ledger.reserve(T0, {})
     ledger.add_quota(T0, Quota.parse("7 requests/min exact"))
-    ledger.settle(T0 + NS, permit, None)
-    assert ledger.entries[1].meter.level(T0 + NS) == 7
+    if refusal is None:
+        capacity.settle(T0 + NS, permit, None)
+    else:
+        capacity.refuse(T0 + NS, permit, refusal, NS)
+    assert (ledger.entries[1].meter.level(T0 + NS), ledger.entries[1].spent) == (7, 0)
 
 
 @pytest.mark.parametrize(("wait_s", "left", "spent"), [(1.0, 6, 0), (None, 5, 1)], ids=["a wait", "no wait"])

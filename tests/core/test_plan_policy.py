@@ -5,7 +5,7 @@ import pytest
 from paceline.core.plan import INTERACTIVE, THERE_NS, Plan, PlanCapacity, PlanPolicy, Window
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import Reservation, SettingsError, WaitUntil
+from paceline.core.results import Refusal, RefusalKind, Reservation, SettingsError, WaitUntil
 
 T0 = 1_800_000_000 * NS
 HOUR_NS = 3_600 * NS
@@ -81,6 +81,21 @@ def test_those_that_were_held_back_do_not_go_at_once():
     assert [type(capacity.reserve(at_ns, one)) for one in waiters[1:]] == [WaitUntil] * 3
     capacity.admitted(at_ns, probe)
     assert [type(capacity.reserve(at_ns, one)) for one in waiters[1:]] == [Reservation] * 2 + [WaitUntil]
+
+
+def test_those_that_were_held_back_wait_for_the_probe_of_a_pause_that_began_meanwhile():
+    capacity = PlanCapacity(plan_of(0.9, 1.5), T0)
+    held, at_ns = Waiter({}, AGENT), T0 + HOUR_NS // 2
+    assert (capacity.is_free(T0, PERSON), capacity.is_free(T0, AGENT)) == (True, False)
+    assert capacity.reserve(T0, held).at_ns == at_ns
+    refused = capacity.reserve(T0, Waiter({}, PERSON))
+    capacity.refuse(T0, refused, Refusal(RefusalKind.RATE), at_ns - NS - T0)
+    probe = capacity.reserve(at_ns - NS, Waiter({}, PERSON))
+    assert isinstance(capacity.reserve(at_ns, held), WaitUntil)
+    assert not capacity.is_free(at_ns, AGENT)
+    capacity.settle(at_ns, probe, None)
+    assert capacity.is_free(at_ns, AGENT)
+    assert isinstance(capacity.reserve(at_ns, held), Reservation)
 
 
 def test_what_is_in_flight_counts_by_the_share_of_one_request():

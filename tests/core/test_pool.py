@@ -965,3 +965,18 @@ def test_a_stop_ends_at_the_head_of_the_answer_to_its_probe():
     assert pool.stopped is not None
     pool.admitted(now_ns, probe)
     assert pool.stopped is None
+
+
+def test_a_short_pause_about_an_allowance_ends_with_the_answer_to_its_probe():
+    """The head of the answer shows that the allowance is open. Two for each answer go after a long pause alone."""
+    pool = pool_of("100 requests/min")
+    pool.refuse(T0, ask(pool)[1], replace(RATE, retry_after_s=3_600.0), 15.0)
+    for _ in range(9):
+        ask(pool)
+    now_ns, [probe] = pump_at_wake(pool)
+    assert pool.opens_at_heads
+    pool.admitted(now_ns, probe.outcome)
+    assert not pool.opens_at_heads
+    assert pool.pump(now_ns) == []
+    pool.settle(now_ns, probe.outcome, None)
+    assert len(pool.pump(now_ns)) == 8

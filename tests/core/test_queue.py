@@ -10,7 +10,7 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.queue import LANES_MAX, Lanes, LaneSpec, Queue, Waiter
+from paceline.core.queue import LANES_MAX, Lanes, LaneSpec, Queue, Waiter, line_of
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 
@@ -332,6 +332,22 @@ def test_a_priority_is_a_whole_number(priority):
 def test_a_lane_has_a_name():
     with pytest.raises(QuotaError, match="the name of a lane is empty"):
         LaneSpec("")
+
+
+def test_the_limits_of_a_lane_are_its_own_and_those_of_all_above_it():
+    team = LaneSpec("team")
+    key = LaneSpec("key", parent=team)
+    user = LaneSpec("user", parent=key)
+    assert [line_of(lane) for lane in (team, user)] == [[team], [user, key, team]]
+
+
+@pytest.mark.parametrize(
+    ("own", "until", "waits"), [(None, None, None), (None, 5, 5), (5, None, 5), (5, 6, 5), (5, 4, 4)]
+)
+def test_another_attempt_waits_for_no_longer_than_the_first(own, until, waits):
+    waiter = Waiter({}, deadline_ns=own)
+    waiter.wait_until(until)
+    assert waiter.deadline_ns == waits
 
 
 class TestLanes:

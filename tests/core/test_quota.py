@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.quota import DAY_S, MONTH, MONTH_S, Quota, Rule, ns_per_unit, parse_quotas
+from paceline.core.quota import DAY_S, MONTH, MONTH_S, Quota, Rule, brief, ns_per_unit, parse_quotas
 from paceline.core.results import QuotaError
 
 
@@ -111,6 +111,14 @@ def test_no_quota_that_nobody_can_mean(bad):
 ])  # fmt: skip
 def test_a_period_is_printed_as_one_writes_it(text, printed):
     assert str(Quota.parse(text)) == printed
+
+
+@pytest.mark.parametrize(("notation", "shown"), [
+    ("437.1234567 requests/min", "437.12 requests/min"), ("90.5001 tokens/min", "90.5 tokens/min"),
+    ("0.00125 usd/s", "0.00125 usd/s"), ("2.5 starts/90s", "2.5 starts/90s"),
+])  # fmt: skip
+def test_a_measured_amount_is_shown_with_two_digits_and_a_small_one_with_all(notation, shown):
+    assert brief(notation) == shown
 
 
 positive = st.one_of(
