@@ -116,7 +116,7 @@ def _misfits(place: str, value: Any, hint: Any, parts: Sequence[Any]) -> str:
 def _is_a(value: Any, kind: Any) -> bool:
     if kind in (int, float):
         return isinstance(value, int | kind) and not isinstance(value, bool) and value == value  # noqa: PLR0124  (nan)
-    if kind is Any or not isinstance(kind, type):
+    if kind is Any:
         return True
     if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
         return all(hasattr(value, name) for name in vars(kind) if not name.startswith("_"))
