@@ -3,6 +3,7 @@
 import pytest
 
 from paceline import BreakerPolicy, Limiter, PlanPolicy, RetryPolicy, SettingsError
+from paceline.config import Config
 
 NAN = float("nan")
 
@@ -33,6 +34,11 @@ def test_a_wrong_value(made, given, message):
     with pytest.raises(SettingsError) as caught:
         made(**given)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("value", [3, "x", None, [1]])
+def test_a_value_of_a_table_is_left_to_its_reader(value):
+    assert Config(retry={"max_attempts": value}).retry == {"max_attempts": value}
 
 
 @pytest.mark.parametrize(
