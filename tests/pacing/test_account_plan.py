@@ -92,6 +92,18 @@ async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock):
 
 
 @virtual
+async def test_a_crowd_does_not_pass_what_is_left_of_a_share(clock):
+    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
+    limiter.pacer.pools.scheduler(ONE)
+    limiter.pacer.pools.read_plan("anthropic", [reading(0.78, status="allowed")], {"5h": 0.001})
+    tasks = []
+    for _ in range(142):
+        tasks += waits(limiter, ONE)
+        await asyncio.sleep(0.1)
+    assert 20 <= sum(task.done() for task in tasks) <= 42  # twice what is left: the first ones took no turn of the account
+
+
+@virtual
 async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock):
     limiter = limiter_of(clock)
     stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)

@@ -180,7 +180,9 @@ class ChainedScheduler(Scheduler):
         capacity = account.pool.capacity
         assert isinstance(capacity, PlanCapacity)
         # Read outside of the account's section, whose dicts are replaced as a whole: it was open a moment ago.
-        granted = Scheduler.try_grant(self, waiter) if capacity.is_free(self.now_ns(), waiter.lane) else None
+        if not capacity.is_free(self.now_ns(), waiter.lane, self.pool.ledger.in_flight):
+            return None
+        granted = Scheduler.try_grant(self, waiter)
         return granted if isinstance(granted, Reservation) else None
 
     async def _own(self, waiter: Waiter, wait: _Wait) -> tuple[Outcome, Passed | None]:
