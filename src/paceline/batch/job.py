@@ -45,12 +45,12 @@ from paceline.batch.notes import Reporter, RunStatus
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
+from paceline.batch.reach import certificates
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunTally, in_time, in_words
 from paceline.batch.tables import Rows, Table
-from paceline.batch.transport import require_certificates
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
@@ -133,7 +133,7 @@ class Job:
         Raises:
             PacelineError: The run could not start: nothing has been sent.
         """
-        require_certificates()
+        certificates()
         table = Table.at(self.output, self.into)
         output = table.journal if table is not None else self._output()
         with _open_input(self.source) as file:

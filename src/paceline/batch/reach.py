@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from paceline.core.results import SettingsError
+
 REPORT_EVERY_S: Final = 30.0
 """The least time between two messages that one address cannot be reached."""
 
@@ -147,6 +149,23 @@ _REASONS: Final[tuple[tuple[type[OSError], Callable[[Any], str]], ...]] = (
     (OSError, lambda error: system_words(error)[:1].lower() + system_words(error)[1:]),
 )
 """Why there was no connection, by the kind of the system's error: the first that it is."""
+
+
+def certificates() -> ssl.SSLContext | None:
+    """The certificates in the file that the user names, which each session reads; ``None`` if no file is named.
+
+    Raises:
+        SettingsError: It cannot be read.
+    """
+    path = os.environ.get("SSL_CERT_FILE")
+    if not path:
+        return None
+    try:
+        return ssl.create_default_context(cafile=path)
+    except ssl.SSLError:
+        raise SettingsError(f"SSL_CERT_FILE={path}: no certificates in PEM format are in it") from None
+    except OSError as error:
+        raise SettingsError(f"SSL_CERT_FILE={path}: cannot be read: {error.strerror}") from None
 
 
 def reason(error: BaseException) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,7 +18,6 @@ from paceline.batch.files import filled, refers
 from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
-from paceline.core.results import SettingsError
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
 from paceline.pacing.lack import lack_of
 from paceline.pacing.permit import Permit
@@ -313,22 +310,6 @@ class _Request:
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> WholeAnswer:
         return WholeAnswer(status, headers, body)
-
-
-def require_certificates() -> None:
-    """Read the file of certificates that the user names, which each session reads.
-
-    Raises:
-        SettingsError: It cannot be read.
-    """
-    path = os.environ.get("SSL_CERT_FILE")
-    if path:
-        try:
-            ssl.create_default_context(cafile=path)
-        except ssl.SSLError:
-            raise SettingsError(f"SSL_CERT_FILE={path}: no certificates in PEM format are in it") from None
-        except OSError as error:
-            raise SettingsError(f"SSL_CERT_FILE={path}: cannot be read: {error.strerror}") from None
 
 
 class _Connector(aiohttp.TCPConnector):
