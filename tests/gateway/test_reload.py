@@ -177,6 +177,23 @@ class TestCertificate:
                 assert kept.recv(15) == b"HTTP/1.1 200 OK"
             assert caplog.text.count("has changed, and is used for new connections") == 1
 
+    def test_a_command_trusts_the_certificate_that_is_named(self, tmp_path, settings, monkeypatch):
+        authority = trustme.CA()
+        written(authority, tmp_path)
+        authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+        with running_gateway(settings) as running:
+            url = running.url.replace("127.0.0.1", "localhost").replace("http:", "https:")
+            said = CliRunner().invoke(app, ["usage", url], prog_name="paceline").output
+            assert "its certificate is not trusted" in said
+            monkeypatch.setenv("SSL_CERT_FILE", said.rpartition("SSL_CERT_FILE=")[2].strip())
+            monkeypatch.chdir(tmp_path)
+            for command in ("usage", "status"):
+                done = CliRunner().invoke(app, [command, url], prog_name="paceline")
+                assert (done.exit_code, done.stderr) == (0, "")
+        monkeypatch.setenv("SSL_CERT_FILE", "none.pem")
+        done = CliRunner().invoke(app, ["usage", url], prog_name="paceline")
+        assert "SSL_CERT_FILE=none.pem: cannot be read: No such file" in done.output
+
     @pytest.mark.parametrize("tls", [True, False])
     def test_the_healthcheck_of_the_container(self, tmp_path, settings, tls):
         written(trustme.CA(), tmp_path)

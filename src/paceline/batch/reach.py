@@ -26,6 +26,8 @@ REASON_MAX: Final = 200
 SOCKETS: Final = 10_000
 """The first error number of Windows' sockets. os.strerror has no words for them."""
 
+UNTRUSTED: Final = "its certificate is not trusted"
+
 NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """What OpenSSL says of a server that answers a handshake with something else, such as plain HTTP."""
 
@@ -144,7 +146,7 @@ def _without_tls(error: ssl.SSLError) -> str:
 _REASONS: Final[tuple[tuple[type[OSError], Callable[[Any], str]], ...]] = (
     (ConnectionRefusedError, lambda _: "connection refused"),
     (socket.gaierror, _unresolved),
-    (ssl.SSLCertVerificationError, lambda error: f"its certificate is not trusted: {error.verify_message.rstrip('.')}"),
+    (ssl.SSLCertVerificationError, lambda error: f"{UNTRUSTED}: {error.verify_message.rstrip('.')}"),
     (ssl.SSLError, _without_tls),
     (OSError, lambda error: system_words(error)[:1].lower() + system_words(error)[1:]),
 )

@@ -186,7 +186,7 @@ def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "G
 
     import httpx2
 
-    from paceline.batch.reach import reason
+    from paceline.batch.reach import UNTRUSTED, reason
     from paceline.cli.standing import ReadError
 
     try:
@@ -194,9 +194,10 @@ def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "G
     except TimeoutError:
         raise ReadError(f"{where} did not answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as error:
-        raise ReadError(
-            f"{where} cannot be read ({reason(error)}): is the program running, and is this its page?"
-        ) from None
+        why = reason(error)
+        trust = "name the certificate of its authority: export SSL_CERT_FILE=authority.pem"
+        hint = trust if why.startswith(UNTRUSTED) else "is the program running, and is this its page?"
+        raise ReadError(f"{where} cannot be read ({why}): {hint}") from None
     try:
         page = json.loads(body)
     except ValueError:
@@ -230,8 +231,11 @@ async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) 
 
     import httpx2
 
+    from paceline.batch.reach import certificates
+
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    client = httpx2.AsyncClient(timeout=None, trust_env=False, follow_redirects=True, headers=headers)
+    trusted = certificates() or True  # httpx2 reads this variable only together with the proxies
+    client = httpx2.AsyncClient(timeout=None, verify=trusted, trust_env=False, follow_redirects=True, headers=headers)
     async with asyncio.timeout(timeout_s), client, client.stream(method, url) as response:
         body = bytearray()
         async for part in response.aiter_bytes():

@@ -52,6 +52,10 @@ def make_app(root: str, key: str | None) -> App[None]:
     from textual.containers import VerticalScroll
     from textual.widgets import DataTable, Footer, Input, Static
 
+    from paceline.batch.reach import certificates
+
+    trusted = certificates() or True
+
     class Top(App[None]):
         CSS = """
         #headline { padding: 0 1; text-style: bold; }
@@ -96,7 +100,9 @@ def make_app(root: str, key: str | None) -> App[None]:
         async def _follow(self) -> None:
             headers = {"authorization": f"Bearer {key}"} if key else {}
             pause_s = STEP_S
-            async with httpx2.AsyncClient(timeout=TIMEOUT_S, trust_env=False, headers=headers) as client:
+            async with httpx2.AsyncClient(
+                timeout=TIMEOUT_S, verify=trusted, trust_env=False, headers=headers
+            ) as client:
                 while True:
                     try:
                         answer = await client.get(f"{root}/status")
