@@ -169,7 +169,8 @@ class TestSums:
             ]  # fmt: skip
             assert show("--by", "team").stdout.splitlines()[1].split("\t")[:3] == ["it", "3", "3"]
             assert list(csv.reader(io.StringIO(show("--month", "2020-02", "--csv").stdout)))[1:] == []
-            assert "kept no more" in show("--month", "2020-02").stderr
+            assert "aren't stored any more" in show("--month", "2020-02").stderr
+            assert "nothing was charged from 2099-02-01 to 2099-02-28" in show("--month", "2099-02", "--csv").stderr
             wrong = show("--month", "2026-13")
             assert (wrong.exit_code, "write it like 2026-11" in wrong.output) == (2, True)
             denied = show(key="pk-wrong")

@@ -76,9 +76,11 @@ def command(
         writer.writerows((_defused(name), *_amounts(row)) for name, row in sorted(rows.items()))
     else:
         shown = [(plain(name), *(_grouped(cell) for cell in _amounts(row))) for name, row in sorted(rows.items())]
-        print_table((by, *(column.replace("_", " ") for column in COLUMNS)), shown, empty="nothing was charged")
+        print_table((by, *(column.replace("_", " ") for column in COLUMNS)), shown)
     if month and found["from"] > f"{month[0]}":
-        click.echo(f"paceline usage: days before {plain(found['from'])} are kept no more", err=True)
+        click.echo(f"paceline usage: days before {plain(found['from'])} aren't stored any more", err=True)
+    elif not rows:
+        click.echo(f"paceline usage: nothing was charged from {plain(found['from'])} to {plain(found['to'])}", err=True)
     if not found.get("priced", True):
         click.echo("paceline usage: the gateway lacks the extra budget, so no price is known", err=True)
 
