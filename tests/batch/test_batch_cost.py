@@ -38,7 +38,7 @@ def test_cached_input_long_answers_and_models_without_a_price():
     assert cost.in_words(few, 1)[0].startswith("cost by list prices: 0.000044 USD")
     report = bill_of(("vllm", "other", Usage(5, 5), False))
     assert cost.in_words(report, 1) == [
-        "cost: no price of these answers is known; [prices] in the configuration can state it"
+        "cost: no price of these answers is known: name the provider whose prices apply with --provider, or state the price under [prices]"
     ]
 
 
@@ -69,3 +69,13 @@ def test_the_summary_of_a_run_has_it(emulator, tmp_path, monkeypatch, mode, part
     assert report["usd_saved"] == pytest.approx(whole * (1 - part))
     assert sum(line.startswith("cost by list prices: ") for line in said.lines) == 1
     emulator.reset(batches={})
+
+
+def test_another_host_has_the_prices_of_the_provider_that_is_named(emulator, tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", [chat("r")])
+    given = {"limits": {}, "environ": {"OPENAI_API_KEY": "k" * 20}}
+    _, report = run_job(source, emulator.base_url, said := Said(), **given)
+    assert (report["usd"], report["unpriced"]) == (0, 1)
+    assert any("whose prices apply with --provider" in line for line in said.lines)
+    _, report = run_job(source, emulator.base_url, Said(), provider="openai", restart=True, **given)
+    assert (report["usd"] > 0, report["unpriced"]) == (True, 0)
