@@ -779,7 +779,7 @@ def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason():
     assert rate.phase is RatePhase.HOLDING
 
 
-@pytest.mark.parametrize(("refused", "is_chance"), [(0, True), (4, True), (6, False), (ASK_N, False)])
+@pytest.mark.parametrize(("refused", "is_chance"), [(0, True), (3, True), (5, False), (ASK_N, False)])
 def test_chance_is_what_explains_the_attempts_at_once_better(refused, is_chance):
     rate = asking()
     top = rate.cycle.top
@@ -823,9 +823,11 @@ def test_a_share_is_no_measurement_and_a_larger_one_is():
         refuse(rate, go(rate))
     assert rate.rate == pytest.approx(rate.cycle.top * (1 - rate.chance.share) * CHECK_SHARE)
     go(rate)
-    refuse(rate, go(rate))
+    for _ in range(3):
+        assert rate.phase is RatePhase.CHECKING
+        refuse(rate, go(rate))
     assert rate.phase is RatePhase.HOLDING
-    assert rate.chance.share > 0
+    assert rate.chance.share == pytest.approx(4 / 6)
 
 
 def test_a_check_without_a_refusal_ends_the_share():

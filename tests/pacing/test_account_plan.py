@@ -100,7 +100,9 @@ async def test_a_crowd_does_not_pass_what_is_left_of_a_share(clock):
     for _ in range(142):
         tasks += waits(limiter, ONE)
         await asyncio.sleep(0.1)
-    assert 20 <= sum(task.done() for task in tasks) <= 42  # twice what is left: the first ones took no turn of the account
+    assert (
+        20 <= sum(task.done() for task in tasks) <= 42
+    )  # twice what is left: the first ones took no turn of the account
 
 
 @virtual

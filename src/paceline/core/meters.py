@@ -220,8 +220,7 @@ class Bucket(Meter):
 
     __slots__ = (
         "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "low_lacks", "low_marks", "ns_per_unit", "open_reach_ns",
-        "opened",
-        "reach_ns", "sequence",
+        "opened", "reach_ns", "sequence",
     )  # fmt: skip
 
     refills = True

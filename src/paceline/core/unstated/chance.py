@@ -21,6 +21,10 @@ EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below. A single one is often about its request
 alone, or the measured rate was too high."""
 
+RARE = 2.0
+"""Chance must explain a test better than a limit by a likelihood ratio of ``e ** RARE``, because it is rare. With 0 it
+is found no sooner, and hosts that count tokens, and so refuse large requests first, are taken for it more often."""
+
 CHECK_SHARE = 0.8
 """Beside a limit, a share is checked at this part of the rate that the limit admits: it refuses nothing there. A limit
 that falls step by step has lost less during the check."""
@@ -85,7 +89,7 @@ class Chance:
         usual, limit = min(self.usual, 1 / 2), refilled / (admitted + refused)
         if limit >= 1 / 2:
             return False
-        return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit)) > 0
+        return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit)) > RARE
 
     def count(self, number: int, *, counts: bool) -> int:
         """Count the refusal of an attempt, and the attempts before it as admitted; return how many these are."""
@@ -100,10 +104,6 @@ class Chance:
     def usual(self) -> float:
         """The share of the attempts that was refused lately, at any rate."""
         return (self.lost + 1) / (self.seen + 2)
-
-    def learn(self, most: float = SHARE_MAX) -> None:
-        """Let the share be what was refused lately, and no more than ``most``."""
-        self.share, self.over = min(self.usual, most), 0.0
 
     def includes(self, between: int) -> bool:
         """Whether a refusal after so many admitted attempts is one of the share: it goes on, and is not exceeded."""

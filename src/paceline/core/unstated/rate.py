@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, Chance, Mark, seconds
+from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, SHARE_MAX, Chance, Mark, seconds
 from paceline.core.unstated.cycle import CUT, Cycle
 from paceline.core.unstated.delays import RefusalDelay, StatedWaits
 
@@ -127,9 +127,6 @@ NEXT: Final = MappingProxyType(
     }
 )
 """The phase that follows; the other pairs do not occur."""
-
-STEADY: Final = frozenset({RatePhase.HOLDING, RatePhase.CHECKING})
-"""The phases in which a limit explains few refusals, so that the others are counted."""
 
 DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING})
 """The phases in which it is not known whether chance refuses attempts."""
@@ -368,12 +365,10 @@ class MeasuredRate:
         self.blamed += 1
         if note.number <= self.cut_count:
             return Finding.OLD
-        between = self.chance.count(note.number, counts=self.phase in STEADY)
+        between = self.chance.count(note.number, counts=self.phase is RatePhase.HOLDING)
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.includes(between):
             return Finding.CHANCE
-        finding = (
-            self._doubted(now_ns, note, only=only) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
-        )
+        finding = self._doubted(now_ns, note) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
         if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
             return Finding.BLOCKED
         return finding
@@ -405,10 +400,9 @@ class MeasuredRate:
         if self.phase is RatePhase.ASKING:
             self.next_at_ns = now_ns + (self.refusal_delay.verdict_ns if sent >= ASK_N else 0)
         elif sent >= ENDED / self.chance.share:
-            self.chance.share = 0.0
-            self._uphold(now_ns)
+            self._end_check(now_ns)
 
-    def _doubted(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
+    def _doubted(self, now_ns: int, note: RateNote) -> Finding:
         """What a refusal shows in one of :data:`DOUBTS`."""
         if self.phase is RatePhase.ASKING:
             if not self._is_likely:
@@ -417,10 +411,19 @@ class MeasuredRate:
             if self.cut_lost >= STRIKES:
                 self.chance.share = 0.0
                 return self._find_none(now_ns, note)
-        elif only:
-            self.chance.learn()
-            self._uphold(now_ns)
+        elif self.cut_lost >= STRIKES:
+            self._end_check(now_ns)
         return Finding.DOUBTED
+
+    def _end_check(self, now_ns: int) -> None:
+        """Let the share be what was refused in a check."""
+        self.chance.share = min(self._shown, SHARE_MAX) if self.cut_lost else 0.0
+        self._uphold(now_ns)
+
+    @property
+    def _shown(self) -> float:
+        """The share that was refused since a test or a check began."""
+        return (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
 
     @property
     def _is_likely(self) -> bool:
@@ -448,7 +451,7 @@ class MeasuredRate:
 
         One request that is refused for its own sake looks so, too. So the share is no more than the test has shown.
         """
-        self.chance.learn(most=(self.cut_lost + 1) / (ASK_N + 2))
+        self.chance.share = min(self.chance.usual, self._shown)
         self.chance.asked, self.chance.mark = 0.0, None
         self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
         top, self.cycle = self.cycle.top, Cycle()
