@@ -181,7 +181,7 @@ class PlanCapacity(LocalCapacity):
         return super().reserve(now_ns, waiter)
 
     def is_free(self, now_ns: int, lane: LaneSpec, beside: int) -> bool:
-        """Whether nothing is shut or held back, for a request of ``lane``, where ``beside`` others have not passed here."""
+        """Whether nothing is shut or held back, for a request of ``lane``; ``beside`` others have not passed here."""
         held_ns = self.plan.held(now_ns, lane, beside + self.ledger.in_flight)[0]  # notes a person
         return held_ns <= now_ns and not (self.holds or self.allowance.began_ns) and self.ledger.pause.phase is OPEN
 
