@@ -86,6 +86,14 @@ def test_a_part_of_each_window_is_left(plans, work, late):
     assert sum(wait_s > 600 for wait_s in ours.person_s) <= late * len(ours.person_s)
 
 
+@pytest.mark.soak
+def test_a_rate_whose_refusals_ask_for_a_quarter_of_an_hour():
+    """60 a minute: its refusals teach a rate, once three waits were far too long."""
+    row = Row((("1m", 60.0, 1.0, ()),), form="unnamed", first=False, cap=60.0, days=0.5, says_s=lambda _: 900.0)
+    known, ours = run(row, paced=False), run(row)
+    assert ours.provider.charged / known.provider.charged >= 0.81
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", some([*SHORT], *QUICK))
 def test_a_few_requests_in_each_window(name):
