@@ -63,7 +63,10 @@ def test_an_operator_resumes_a_pool(serve, keys, client, account, tmp_path, capl
     assert (send(), send("gpt-4o")) == (200, 429)
     assert said("openai/*", running.url, "--key", ops) == (0, "resumed: openai/gpt-4o\nnot stopped: openai/gpt-5\n")
     assert send("gpt-4o") == 200
-    assert "openai/gpt-5: key ops has ended its stop (no money left (insufficient_quota))" in caplog.text
+    assert (
+        "openai/gpt-5: key ops has resumed the pool, which was stopped (no money left (insufficient_quota))"
+        in caplog.text
+    )
     told = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
     tried = [(one["key"], one["status"]) for one in told if "/resume/" in one["path"]]
     assert tried == [("alice", 403), ("", 401), ("ops", 405), ("ops", 404), ("ops", 200), ("ops", 200)]
@@ -92,6 +95,6 @@ def test_each_process_of_the_gateway_resumes(account, tmp_path):
         assert send() == {429}
         assert said("openai/gpt-5", process.url) == (0, "resumed: openai/gpt-5\n")
         assert send() == {200}
-        assert "openai/gpt-5: a client has ended its stop" in process.log()
+        assert "openai/gpt-5: a client has resumed the pool" in process.log()
     finally:
         process.stop()

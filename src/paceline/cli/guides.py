@@ -144,7 +144,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
     "resume": Guide(
         {"Gateway": "key timeout"},
         ("paceline resume openai/gpt-6-luna", "paceline resume 'openai/*' http://127.0.0.1:8080"),
-        "0 the pool goes on, 1 the gateway has no such pool or did not allow it, 2 a wrong option.",
+        "0 the pool continues, 1 the gateway has no such pool or did not allow it, 2 a wrong option.",
     ),
     "config": Guide(
         {**_LIMITS, "Form": "show schema json"},

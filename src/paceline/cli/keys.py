@@ -88,9 +88,9 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
     if key:
         click.echo(key)
     else:
-        click.echo(f"{name} keeps the secret that it has; its SHA-256 is in {keys.file}", err=True)
+        click.echo(f"{name} can use its secret: its SHA-256 is in {keys.file}", err=True)
     if first:
-        click.echo("paceline keys: from now on each client of a gateway with this file needs a key", err=True)
+        click.echo("paceline keys: every client of a gateway with this file now needs a key", err=True)
 
 
 @command.command()

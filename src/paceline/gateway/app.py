@@ -338,7 +338,10 @@ class Gateway:
             raise RequestError(404, "pool", f"no pool in use has the name {pattern[:200]!r}: see /status")
         for pool, reason in reasons.items():
             log.warning(
-                "%s: %s has ended its stop (%s)", pool, "a client" if key is None else f"key {key.name}", reason
+                "%s: %s has resumed the pool, which was stopped (%s)",
+                pool,
+                "a client" if key is None else f"key {key.name}",
+                reason,
             )
         told = {"resumed": sorted(reasons), "not_stopped": [pool for pool in pools if pool not in reasons]}
         await respond(json_reply(200, told), send)

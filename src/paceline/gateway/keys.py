@@ -402,9 +402,9 @@ def taken_over(text: str) -> str:
     in_words = sum(len(word) for word in _WORDS.findall(random) if not _NO_WORD.search(word))
     if len(random) < SECRET_MIN or len(set(random)) < _VARIETY or 2 * in_words > len(random):
         raise SettingsError(
-            f"this secret can be guessed: it has less than {SECRET_MIN} characters behind its prefix, or few different ones, or is made of words."
-            " Of a secret its SHA-256 is kept, which is safe for random ones alone. Leave the option out, and give this client the key that is made;"
-            f" if you know that it is random, write {HASHED} with its SHA-256"
+            f"this secret can be guessed: it has less than {SECRET_MIN} characters after its prefix, or few different ones, or is made of words."
+            " paceline stores a SHA-256, which protects random secrets only. Leave out the option, and give this client the new key;"
+            f" if you know that the secret is random, write {HASHED} and its SHA-256"
         )
     return digest(secret)
 
