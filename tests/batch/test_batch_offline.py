@@ -723,7 +723,7 @@ def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
     one.said = StopsSoon()
     code, report = one.start()
     assert (code, report["interrupted"], report["batches_in_progress"]) == (130, True, 2)
-    assert "8 requests left: 2 batches go on at the provider" in capsys.readouterr().err
+    assert "8 requests left: 2 batches continue at the provider" in capsys.readouterr().err
     one.said = Said()
     with pytest.raises(OutputError, match="2 batches of an earlier run have results that are not in the output"):
         one.start(mode="sync")

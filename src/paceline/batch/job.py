@@ -155,7 +155,7 @@ class Job:
                     lines.file.seek(0)
                     code, report = self._run(given, results, view)
                     if table is not None and code == INTERRUPTED:
-                        told = f"paceline run: {table.path} is not written yet: the same command again goes on, and writes it at its end"
+                        told = f"paceline run: {table.path} is not written yet: the same command again continues, and writes it at its end"
                         print(told, file=sys.stderr)  # noqa: T201
                     elif table is not None:
                         code = self._write(replace(table, journal=results.place), rows, view) or code
@@ -345,7 +345,7 @@ class Job:
             return journal
         before = BatchJournal(results.path)
         if (aside := before.set_aside()) and before.unfinished:
-            text = f"{before.unfinished:,} batches of the earlier run go on at the provider, and are paid; they are in {aside}"
+            text = f"{before.unfinished:,} batches of the earlier run continue at the provider, and you pay for them; they are in {aside}"
             print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
         return None if journal is None else BatchJournal(results.path)
 
@@ -680,7 +680,7 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
     if results.place != results.path:
         yield (
             f"{results.path} belongs to another file now, or cannot be written: all answers are in {results.place}: move it to"
-            f" {results.path}, and the same command again goes on"
+            f" {results.path}, and the same command again continues"
         )
         settled = not results.kept
     if settled:
@@ -852,8 +852,8 @@ def _end_offline(
     ) | {"batches": created, "batches_in_progress": in_progress}
     lines = in_words(report, tally.left, tally.about)
     lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
-    goes = f"{in_progress:,} batches go on at the provider: " if in_progress else ""
-    again = f"{goes}the same command again goes on"
+    goes = f"{in_progress:,} batches continue at the provider: " if in_progress else ""
+    again = f"{goes}the same command again continues"
     return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, tally, view, report), report
 
 

@@ -180,7 +180,7 @@ class Offline:
                 self.batches.hold(chunk)
                 self._flight.follow(chunk)
         if self._flight.tasks:
-            self._view.say(f"going on with {len(self._flight.tasks):,} batches of an earlier run")
+            self._view.say(f"continuing with {len(self._flight.tasks):,} batches of an earlier run")
 
     async def _send_or_leave(self) -> None:
         try:

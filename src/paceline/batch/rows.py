@@ -319,7 +319,7 @@ def _deadline(mode: str, deadline: float | str | None, kept: str | None) -> floa
         raise SettingsError(f"mode is {mode!r}: it must be one of {', '.join(MODES)}")
     if mode != "sync" and kept is None:
         raise SettingsError(
-            f'mode="{mode}" needs journal="FILE" or output="FILE": batches go on at the provider when this program ends, are paid, and'
+            f'mode="{mode}" needs journal="FILE" or output="FILE": batches continue at the provider when this program ends, are paid, and'
             " are found again by what is beside that file"
         )
     if (mode == "auto") != (deadline is not None):
