@@ -104,7 +104,7 @@ def test_a_command_of_an_example(line):
             assert command in {".", "claude", "export", "grep", "python", "python3", "wait"} | OPERATING
 
 
-OPERATING = {"cat", "cp", "curl", "echo", "install", "promtool", "sqlite3", "systemctl", "useradd"}
+OPERATING = {"cat", "cp", "curl", "docker", "echo", "install", "promtool", "sqlite3", "systemctl", "useradd"}
 """The commands of an operator's shell."""
 
 NOT_RUN = {
