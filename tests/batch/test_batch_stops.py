@@ -243,9 +243,7 @@ def trusted(monkeypatch):
 @pytest.mark.usefixtures("trusted")
 class TestCertificates:
     @pytest.mark.sample(5)
-    @pytest.mark.parametrize(
-        ("mode", "most", "rest"), [("sync", 10, "sends the rest"), ("batch", 1, "continues")]
-    )
+    @pytest.mark.parametrize(("mode", "most", "rest"), [("sync", 10, "sends the rest"), ("batch", 1, "continues")])
     @pytest.mark.parametrize(("authority", "name", "options", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
     def test_one_that_is_not_trusted_ends_the_run(
         self, tmp_path, capsys, authority, name, options, words, mode, most, rest

@@ -189,7 +189,7 @@ class TestCertificate:
             monkeypatch.chdir(tmp_path)
             for command in ("usage", "status"):
                 done = CliRunner().invoke(app, [command, url], prog_name="paceline")
-                assert (done.exit_code, done.stderr) == (0, "")
+                assert (done.exit_code, "certificate" in done.stderr) == (0, False)
         monkeypatch.setenv("SSL_CERT_FILE", "none.pem")
         done = CliRunner().invoke(app, ["usage", url], prog_name="paceline")
         assert "SSL_CERT_FILE=none.pem: cannot be read: No such file" in done.output
