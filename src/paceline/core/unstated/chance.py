@@ -57,7 +57,7 @@ class Chance:
     Attributes:
         share: The share; 0 for none.
         asked: The measured rate at which the last test began, per second; 0 before.
-        mark: When the present check began, and what was admitted until then.
+        mark: When the last test or check began, and what was admitted until then.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
         last: The number of the last attempt that was refused.
@@ -69,7 +69,7 @@ class Chance:
 
     def __init__(self) -> None:
         self.share = self.asked = self.seen = self.lost = self.over = 0.0
-        self.mark: Mark | None = None
+        self.mark = Mark(0, 0.0)
         self.last = self.early = 0
 
     def is_due(self, rate: float, *, early: bool) -> bool:

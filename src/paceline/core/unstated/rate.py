@@ -428,9 +428,7 @@ class MeasuredRate:
     @property
     def _is_likely(self) -> bool:
         """Whether chance explains the test better than a limit at the measured rate, if no more of it is refused."""
-        if (mark := self.chance.mark) is None:  # pragma: no cover - a test has one
-            return False
-        refilled = seconds(mark.at_ns, self.last_ns) * self.cycle.top / self.mean
+        refilled = seconds(self.chance.mark.at_ns, self.last_ns) * self.cycle.top / self.mean
         return self.chance.explains(ASK_N - self.cut_lost, self.cut_lost, 1 + refilled)
 
     def _uphold(self, now_ns: int) -> None:
@@ -441,10 +439,8 @@ class MeasuredRate:
 
     def _make_up(self, now_ns: int) -> None:
         """Leave out of the measurements what a check has left unused of the measured rate."""
-        if (mark := self.chance.mark) is not None:
-            used_ns = round((self.admitted_total - mark.admitted) / self.cycle.top * NS)
-            self._skip(max(now_ns - mark.at_ns - used_ns, 0))
-            self.chance.mark = None
+        used_ns = round((self.admitted_total - self.chance.mark.admitted) / self.cycle.top * NS)
+        self._skip(max(now_ns - self.chance.mark.at_ns - used_ns, 0))
 
     def _accept(self, now_ns: int) -> None:
         """Take the refusals for chance, and open again: speed is not their reason.
@@ -452,7 +448,7 @@ class MeasuredRate:
         One request that is refused for its own sake looks so, too. So the share is no more than the test has shown.
         """
         self.chance.share = min(self.chance.usual, self._shown)
-        self.chance.asked, self.chance.mark = 0.0, None
+        self.chance.asked = 0.0
         self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
         top, self.cycle = self.cycle.top, Cycle()
         self._cut(now_ns, max(START * self.mean, top))
