@@ -14,8 +14,8 @@ from typing import NamedTuple
 from paceline.core.quota import NS
 
 ASK_N = 8
-"""So many attempts go at once in a test. A limit admits one or two of them. Of half by chance one test in seven
-misses."""
+"""So many attempts go at once in a test. A limit admits one or two of them. Where half are refused by chance, one test
+in three does not show it."""
 
 EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below. A single one is often about its request
@@ -102,7 +102,7 @@ class Chance:
 
     @property
     def usual(self) -> float:
-        """The share of the attempts that was refused lately, at any rate."""
+        """The share of the attempts that was refused lately at the measured rate, where a limit refuses few."""
         return (self.lost + 1) / (self.seen + 2)
 
     def includes(self, between: int) -> bool:
