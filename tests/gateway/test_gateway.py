@@ -385,7 +385,7 @@ class TestKeys:
         assert "its unit must be one of requests, tokens" in said
         code, shown, said = add("alice", "--limit", "5 usd/day")
         assert (code, len(shown.split())) == (0, 1)
-        assert "each client of a gateway with this file needs a key" in said
+        assert "every client of a gateway with this file now needs a key" in said
         assert add("bob")[::2] == (0, "")
 
     def test_without_a_key_of_a_provider_the_start_says_so(self, keys, tmp_path):
