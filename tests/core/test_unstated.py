@@ -58,7 +58,7 @@ CASES = {
     "60/min, burst 60": (World(lambda: [Bucket(1, 60)], requests=400, workers=100), 50, 1.11),
     "60/min, one worker": (World(lambda: [Bucket(1, 1)], requests=200, workers=1, latency_s=0.3), 20, 1.25),
     "6/min, burst 1": (World(lambda: [Bucket(0.1, 1)], requests=60), 25, 1.3),
-    "6/min, burst 6": (World(lambda: [Bucket(0.1, 6)], requests=60), 25, 1.11),
+    "6/min, burst 6": (World(lambda: [Bucket(0.1, 6)], requests=60), 30, 1.11),
     "600/min, burst 10": (World(lambda: [Bucket(10, 10)], requests=1_000, workers=100), 30, 1.11),
     "600/min, latency 30 s": (World(lambda: [Bucket(10, 10)], requests=1_000, workers=500, latency_s=30), 30, 1.11),
     "600/min, heavy tail": (World(lambda: [Bucket(10, 10)], requests=1_000, workers=100, spread=1.0), 30, 1.11),
@@ -73,7 +73,7 @@ CASES = {
     "slots 5, then 50": (World(lambda: [Slots((0, 5), (60, 50))], requests=1_500, workers=100), 60, 1.35),
     "stated right": (World(lambda: [Bucket(1, 1.05)], stated=0.99), 1, 1.02),
     "stated twice": (World(lambda: [Bucket(1, 10)], stated=2), 30, 1.11),
-    "stated 10 times": (World(lambda: [Bucket(1, 10)], stated=10), 40, 1.11),
+    "stated 10 times": (World(lambda: [Bucket(1, 10)], stated=10), 45, 1.11),
     "capacity 10, 4, 10/s": (World(lambda: [Bucket([(0, 10), (12, 4), (24, 10)], 5)], workers=100, latency_s=2), 20, 1.28),
     "capacity halves": (World(lambda: [Bucket([(0, 10), (60, 5)], 10)], requests=1_000, workers=100), 30, 1.11),
     "capacity doubles": (World(lambda: [Bucket([(0, 5), (60, 10)], 10)], requests=1_000, workers=100), 30, 1.25),
@@ -87,7 +87,7 @@ CASES = {
     "honest waits, bucket": (World(lambda: [Bucket(1, 10)], asks=lambda wait_s: wait_s), 25, 1.11),
     "honest waits, window": (World(lambda: [Counter(30, 60, 13)], requests=150, asks=lambda wait_s: wait_s), 25, 1.4),
     "asks for 1 s": (World(lambda: [Bucket(0.1, 3)], requests=60, asks=lambda _: 1.0), 30, 1.11),
-    "asks for a minute": (World(lambda: [Bucket(1, 10)], asks=lambda _: 60.0), 12, 1.3),
+    "asks for a minute": (World(lambda: [Bucket(1, 10)], asks=lambda _: 60.0), 16, 1.3),
     "asks for a day": (World(lambda: [Counter(30, 15, 4)], requests=150, asks=lambda _: 86_400.0), 8, 1.8),
 }  # fmt: skip
 

@@ -61,7 +61,7 @@ WORLDS = {
     "60 a minute, one": ("10 requests/10s", 300, 1, 40, 320, 1.0),
     "60 a minute, four": ("10 requests/10s", 300, 4, 130, 400, 0.85),
     "600 a minute, one": ("10 requests/s", 1_000, 1, 30, 112, 1.0),
-    "600 a minute, four": ("10 requests/s", 1_000, 4, 130, 125, 0.9),
+    "600 a minute, four": ("10 requests/s", 1_000, 4, 150, 125, 0.9),
     "5 in flight, one": ("5 concurrency", 200, 1, 30, 50, 1.0),
     "5 in flight, four": ("5 concurrency", 200, 4, 80, 85, 0.6),
     "no limit, one": ("100k requests/s", 1_000, 1, 0, 15, 1.0),
@@ -100,7 +100,7 @@ def test_a_process_that_joins_begins_with_its_share():
     fleet.run(160)
     new = [at_s for at_s in fleet.hosts[2].sent_at_s if at_s < 103]
     assert 0 < len(new) <= 15
-    assert sum(98 < at_s < 110 for at_s in fleet.refused) <= 12
+    assert sum(98 < at_s < 110 for at_s in fleet.refused) <= 20
     rates = [sum(120 < at_s < 160 for at_s in host.sent_at_s) / 40 for host in fleet.hosts]
     assert all(0.6 * mean(rates) < rate < 1.5 * mean(rates) for rate in rates), rates
 
