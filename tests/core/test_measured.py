@@ -97,7 +97,7 @@ def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
     driver, dice, smallest = Driver(pool), Random(2), 30.0
     meter = pool.ledger.entries[0].meter
     assert isinstance(meter, Bucket)
-    for _ in range(150):
+    for _ in range(300):
         driver.until_refused(0) if dice.random() < 0.3 else driver.settle(driver.send())
         smallest = min(smallest, meter.burst_cap)
     assert smallest < 30 < meter.burst_cap

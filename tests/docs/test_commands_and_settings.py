@@ -115,6 +115,7 @@ NOT_RUN = {
     r"^claude$|-- claude|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
     r"^paceline init --": "writes the same file as without options: tests/config",
+    r"--mode batch .*--base-url http://127": "needs the emulator that the line before starts: tests/batch",
     r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
     r"^paceline check --admin": "asks a provider: tests/check",
     r"facts-2027-01\.toml|limits update --undo": "needs the file of a newer data set: tests/providers",

@@ -21,9 +21,10 @@ EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below. A single one is often about its request
 alone, or the measured rate was too high."""
 
-RARE = 2.0
-"""Chance must explain a test better than a limit by a likelihood ratio of ``e ** RARE``, because it is rare. With 0 it
-is found no sooner, and hosts that count tokens, and so refuse large requests first, are taken for it more often."""
+RARE = 3.0
+"""Chance must explain a test better than a limit by a likelihood ratio of ``e ** RARE``, because it is rare. With 2,
+hosts that count tokens, and so refuse large requests first, are taken for it more often. With 4, a host that refuses
+half of all requests may be missed until its rate has spiralled down."""
 
 CHECK_SHARE = 0.8
 """Beside a limit, a share is checked at this part of the rate that the limit admits: it refuses nothing there. A limit

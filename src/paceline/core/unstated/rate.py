@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from paceline.core.quota import NS
 from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, SHARE_MAX, Chance, Mark, seconds
 from paceline.core.unstated.cycle import CUT, Cycle
-from paceline.core.unstated.delays import RefusalDelay, StatedWaits
+from paceline.core.unstated.delays import VERDICT_NS, RefusalDelay, StatedWaits
 
 START = 10.0
 """An unknown rate begins with so many attempts per second, and doubles each second until the first refusal. Then 5,000
@@ -398,7 +398,9 @@ class MeasuredRate:
         """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check that refused nothing."""
         sent = self.sent_count - self.cut_count
         if self.phase is RatePhase.ASKING:
-            self.next_at_ns = now_ns + (self.refusal_delay.verdict_ns if sent >= ASK_N else 0)
+            # So many at once need new connections, and come later than single ones.
+            verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
+            self.next_at_ns = now_ns + (verdict_ns if sent >= ASK_N else 0)
         elif sent >= ENDED / self.chance.share:
             self._end_check(now_ns)
 
