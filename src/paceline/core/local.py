@@ -59,9 +59,9 @@ class LocalCapacity:
         self._lower_to(now_ns, unsent)
 
     def _lower_to(self, now_ns: int, arriving: Iterable[Reservation]) -> None:
-        """Lower the levels to what the provider has left.
+        """Lower the levels to what the provider has left if it charges ``arriving`` now.
 
-        It charges ``arriving`` now, and has refilled all before.
+        It has refilled all before.
         """
         amounts = [0.0] * len(self.ledger.entries)
         for reservation in arriving:

@@ -72,9 +72,8 @@ class Silence:
                 self._told = True
                 self.notices.append(
                     f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight"
-                    " (the longest"
-                    f" recent answer took {self.usual_ns / NS:.1f} s); sending one request every {PROBE_NS // NS} s"
-                    " until an answer comes"
+                    f" (the longest recent answer took {self.usual_ns / NS:.1f} s); sending one request every"
+                    f" {PROBE_NS // NS} s until an answer comes"
                 )
             if now_ns - self.since_ns < SILENT_MAX_NS:
                 self._probe(now_ns)

@@ -1,6 +1,6 @@
-"""The corrections that follow from answers.
+"""The corrections that follow from answers: of limits, rules and levels of the quotas.
 
-They are limits, rules and levels of the quotas, and the report to other processes.
+They are also reported to other processes.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Readings:
         tracker, m, sent_ns = self._trackers[index], self._entries[index].meter, reservation.granted_ns
         limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
         is_higher = limit is not None and limit > m.quota.amount
-        partly = self._corrections.usable_share(index, whole.unit) < 1  # the provider refills faster than that part
+        partly = reading is not whole  # the provider refills faster than the part that is used
         no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=is_higher, lower_only=partly)
         counts = no_bucket or whole.reset_number is not None or not m.bursts
         if self._take_restart(now_ns, index, reservation, note, reading, whole, counts=counts):
@@ -134,9 +134,9 @@ class Readings:
         tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
 
     def _as_sent(self, reading: Reading, took_s: float) -> Reading:
-        """``reading`` with the reset when its attempt was sent, ``took_s`` before.
+        """``reading`` with the reset that it had when its attempt was sent, ``took_s`` before.
 
-        Only if the server writes instants at admission.
+        If the server does not write instants at admission, it is as it was.
         """
         if reading.until_s is None or reading.reset_s is None:
             return reading

@@ -346,7 +346,10 @@ class QuotaTracker:
     def _compare(
         self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, wrong_ns: int, *, lower_only: bool = False
     ) -> None:
-        """Correct the level if the server's bucket lacks more or less than the noted one can, by ``wrong_ns``."""
+        """Correct the level if the server's bucket lacks more or less than the noted one can.
+
+        It must be by more than ``wrong_ns``.
+        """
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         if sent_ns + lack_ns <= noted_ns + wrong_ns and now_ns + lack_ns >= noted_ns - wrong_ns:
             return  # nearly always: neither holds, with any charges in between

@@ -413,7 +413,7 @@ class MeasuredRate:
             if self.cut_lost >= STRIKES:
                 self.chance.share = 0.0
                 return self._find_none(now_ns, note)
-        elif self.cut_lost >= STRIKES:
+        elif self.cut_lost >= STRIKES:  # enough for a share; a further check follows a larger one
             self._end_check(now_ns)
         return Finding.DOUBTED
 
