@@ -743,6 +743,17 @@ def asked(rate: MeasuredRate, refused: int, gap_ns: int = 0) -> MeasuredRate:
     return rate
 
 
+def checking() -> MeasuredRate:
+    """A rate beside a share of 30 %, which a larger one has put under a check."""
+    rate = held(10.0)
+    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
+    for _ in range(3):
+        go(rate)
+    while rate.phase is not RatePhase.CHECKING:
+        refuse(rate, go(rate))
+    return rate
+
+
 def visit_doubts(seed: int, what: str) -> None:
     """Refuse 30 % by chance, and all above 15 a second. In each phase of doubt ``what`` happens: more of it, another reason, a stated wait, or no more of it."""
     dice, rate = random.Random(seed), held(10.0)
@@ -831,12 +842,7 @@ def test_a_share_is_no_measurement_and_a_larger_one_is():
 
 
 def test_a_check_without_a_refusal_ends_the_share():
-    rate = held(10.0)
-    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
-    for _ in range(3):
-        go(rate)
-    while rate.phase is not RatePhase.CHECKING:
-        refuse(rate, go(rate))
+    rate = checking()
     sent, top = rate.sent_count, rate.cycle.top
     while rate.phase is RatePhase.CHECKING:
         share = rate.chance.share
@@ -846,12 +852,7 @@ def test_a_check_without_a_refusal_ends_the_share():
 
 
 def test_a_check_that_admits_nothing_ends_the_share_and_waits():
-    rate = held(10.0)
-    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
-    for _ in range(3):
-        go(rate)
-    while rate.phase is not RatePhase.CHECKING:
-        refuse(rate, go(rate))
+    rate = checking()
     assert [refuse(rate, go(rate)) for _ in range(3)] == [Finding.DOUBTED, Finding.DOUBTED, Finding.BLOCKED]
     assert rate.chance.share == 0.0
 

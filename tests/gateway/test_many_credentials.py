@@ -1,7 +1,7 @@
 """A thousand credentials through one gateway in a process of its own: what it keeps of them is bounded, and no credential is written down.
 
-Each round has renewed logins, new sessions, and new keys that the provider doesn't know. Its answers repeat the credential, as those of
-real providers do in messages.
+In each round the logins are renewed, the clients have new sessions, and there are new keys that the provider doesn't know. The provider
+repeats the credential in its answers, as real providers do in messages.
 """
 
 import asyncio
