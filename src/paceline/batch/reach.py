@@ -153,15 +153,15 @@ _REASONS: Final[tuple[tuple[type[OSError], Callable[[Any], str]], ...]] = (
 """Why there was no connection, by the kind of the system's error: the first that it is."""
 
 
-def certificates() -> ssl.SSLContext | None:
-    """The certificates in the file that the user names, which each session reads; ``None`` if no file is named.
+def certificates() -> ssl.SSLContext | bool:
+    """The certificates in the file that the user names, which each session reads; ``True``, the usual ones, if no file is named.
 
     Raises:
         SettingsError: It cannot be read.
     """
     path = os.environ.get("SSL_CERT_FILE")
     if not path:
-        return None
+        return True
     try:
         return ssl.create_default_context(cafile=path)
     except ssl.SSLError:

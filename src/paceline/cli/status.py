@@ -234,7 +234,7 @@ async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) 
     from paceline.batch.reach import certificates
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    trusted = certificates() or True  # httpx2 reads this variable only together with the proxies
+    trusted = certificates()  # httpx2 reads this variable only together with the proxies
     client = httpx2.AsyncClient(timeout=None, verify=trusted, trust_env=False, follow_redirects=True, headers=headers)
     async with asyncio.timeout(timeout_s), client, client.stream(method, url) as response:
         body = bytearray()

@@ -54,7 +54,7 @@ def make_app(root: str, key: str | None) -> App[None]:
 
     from paceline.batch.reach import certificates
 
-    trusted = certificates() or True
+    trusted = certificates()
 
     class Top(App[None]):
         CSS = """
