@@ -290,9 +290,8 @@ class Runner:
             self._tally.waits.add(record.waited_s)
             self._tally.ideal.take(self._limiter, record)
             if record.usage is not None:
-                account = record.pool.partition("/")[
-                    0
-                ]  # as a budget prices it: another host's prices aren't the provider's
+                # As a budget prices it: another host's prices aren't the provider's.
+                account, _, _ = record.pool.partition("/")
                 self._tally.use(account, request.model, record.usage)
         words = outcome.error["message"] if outcome.error is not None else ""
         if outcome.ends == "money":

@@ -33,10 +33,12 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
     "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
 )
 @click.option(
-    "--limit", "limits", multiple=True, metavar="MODEL=LIMITS", help="The limits of a model: 'gpt-6-luna=500 "
-                                                                     "requests/min,400k tokens/min'. '*' is every "
-                                                                     "other model. Repeatable."
-)  # fmt: skip
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="MODEL=LIMITS",
+    help="The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. '*' is every other model. Repeatable.",
+)
 @click.option("--rule", metavar="RULE", help="How limits count: bucket, quantised, window or sliding.")
 @click.option("--quantum", "quantum_s", type=float, help="The size of a quantised bucket, in seconds of its rate.")
 @click.option("--offset", "offset_s", type=float, help="When a window restarts, in seconds past the full minute.")
@@ -55,15 +57,18 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--cache-life", "cache_life_s", type=float, help="Seconds until an unread prompt leaves the cache.")
 @click.option("--cache-misses", type=float, help="The share of requests that read nothing from the cache, 0 to 1.")
 @click.option(
-    "--cache-held", is_flag=True, default=None, help="Charge the whole prompt until the answer begins, as Bedrock "
-                                                     "and Groq do."
-)  # fmt: skip
+    "--cache-held",
+    is_flag=True,
+    default=None,
+    help="Charge the whole prompt until the answer begins, as Bedrock and Groq do.",
+)
 @click.option("--other-users", type=float, help="The share of every rate that other users take, 0 to 1.")
 @click.option("--failed-count", is_flag=True, default=None, help="Charge refused requests to the requests quota.")
 @click.option(
-    "--settle", metavar="WHEN", help="Whether unused reservations are refunded: never, or actual. [default: as "
-                                     "the provider does]"
-)  # fmt: skip
+    "--settle",
+    metavar="WHEN",
+    help="Whether unused reservations are refunded: never, or actual. [default: as the provider does]",
+)
 @click.option("--no-headers", "headers", flag_value=False, default=None, help="Send no rate-limit headers.")
 @click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Send no numbers in refusals.")
 @click.option("--valid-key", help="The only API key to accept.")

@@ -29,7 +29,7 @@ OLD_DAYS: Final = 120
 """The age from which a row is shown with it."""
 
 STORE_S: Final = 3.0
-"The longest wait for the store, in seconds."
+"""The longest wait for the store, in seconds."""
 
 SET, STATED, YOURS, TABLE, ASSUMED = "set", "stated by an answer", "your file", "table", "assumed"
 """Where a limit comes from."""

@@ -29,8 +29,8 @@ class FileSettings(PlainSettings):
     timeout_s: float = setting(600.0, "The longest duration of one attempt of a run.", ("seconds", 0.001, 86_400))
     store: str | None = setting(None,
         "The URL of the store in which processes share quotas. Runs use a file of this user by default.", repr=False)
-    retry: Mapping[str, Any] = setting({}, "When to retry after a refusal: fields of "
-                                           ":class:`~paceline.RetryPolicy`.")
+    retry: Mapping[str, Any] = setting({},
+        "When to retry after a refusal: fields of :class:`~paceline.RetryPolicy`.")
     plans: Mapping[str, Any] = setting({},
         "How to use the windows of plans: fields of :class:`~paceline.PlanPolicy`.")
     breaker: BreakerPolicy | None = setting(BreakerPolicy(),

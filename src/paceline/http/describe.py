@@ -361,9 +361,8 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
         call = replace(call, max_output_tokens=most)
     found = metered(pacer, provider, call, scheduler)
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
-    cost = {
-        unit: round(float(amount), 3) for unit, amount in found.cost().items() if unit in units
-    }  # 7.7, not 7.7000...01
+    # Rounded: 7.7, not 7.7000...01.
+    cost = {unit: round(float(amount), 3) for unit, amount in found.cost().items() if unit in units}
     if INPUT_TOKENS in cost:
         sized = cost[INPUT_TOKENS] = Estimated(cost[INPUT_TOKENS])
         sized.learn = found.learn

@@ -390,9 +390,8 @@ class Exchange:
         self.record.attempts = self.tries.made
         permit.model = self.metered.call.model
         response = await self._send(permit)
-        if (
-            response is None or not permit.reservation.open
-        ):  # superseded: the library has repeated the request, in another exchange
+        # Superseded: the library has repeated the request, in another exchange.
+        if response is None or not permit.reservation.open:
             return response
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head

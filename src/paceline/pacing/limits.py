@@ -88,8 +88,7 @@ class Limits:
         if given is not None and not isinstance(given, Mapping):
             raise QuotaError(
                 f"quotas is a {type(given).__name__}: it must be a mapping, e.g."
-                f" {{'openai/gpt-6-luna': '500 requests/min'}}; to"
-                " read a file, call Limiter.load(path)"
+                " {'openai/gpt-6-luna': '500 requests/min'}; to read a file, call Limiter.load(path)"
             )
         self.given = _named({name: _quotas(name, quotas) for name, quotas in (given or {}).items()}, provider)
         self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling

@@ -202,8 +202,8 @@ class Pacer:
             if cost.get(USD) and USD not in counted and self.allowances.has_budget:
                 raise QuotaError(
                     f"{scheduler.pool.name}: usd is charged to no budget, because budgets hold for the requests of"
-                    " attached"
-                    f" clients: attach the client, or give the pool a quota like '100 usd/day', or leave out usd"
+                    " attached clients: attach the client, or give the pool a quota like '100 usd/day', or leave out"
+                    " usd"
                 )
         if REQUESTS not in cost:
             cost[REQUESTS] = 1

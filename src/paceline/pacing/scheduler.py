@@ -175,9 +175,8 @@ class Scheduler:
         if running_loop()() is None:
             raise RuntimeError(
                 f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio):"
-                " run"
-                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and"
-                " a sync client in trio.to_thread.run_sync(...)"
+                " run the program with asyncio, or use the sync interface in a thread, e.g."
+                " `with limiter.acquire(...)` and a sync client in trio.to_thread.run_sync(...)"
             )
         outcome = self._section.enter(self.pool.submit, waiter, owner)
         if type(outcome) is not WaitUntil:

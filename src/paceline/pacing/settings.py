@@ -208,8 +208,8 @@ class PacingSettings(PlainSettings):
         "provider's model, a model, ``openai/*``, ``*``, or the name of your own pool."
     ))
     retry: RetryPolicy | None = setting(None, "When attached clients and :meth:`attempts` retry after a refusal.")
-    breaker: BreakerPolicy | None = setting(BreakerPolicy(), "When to pause after failures of a host. ``None``: "
-                                                             "never.")
+    breaker: BreakerPolicy | None = setting(BreakerPolicy(),
+        "When to pause after failures of a host. ``None``: never.")
     plans: PlanPolicy = setting(PlanPolicy(),
         "How to use the windows of plans (Claude Pro, Max and Team, ChatGPT with Codex).")
     lanes: Iterable[LaneSpec] = setting((), "Weights and priorities of lanes that callers only name.")

@@ -87,8 +87,6 @@ def _by_numbers(kind: RefusalKind, facts: Said, text: str) -> RefusalKind:
 
 
 _UNIT = re.compile(r"(?:rate_limit_reached_|rate_)?(token|request)s?(?:_(?:rate_)?limit_(?:reached|exceeded))?")
-
-
 """A code that names a unit: OpenAI's type ``tokens``, ``tokens_limit_reached``, ``rate_limit_reached_requests``."""
 
 

@@ -184,9 +184,8 @@ def _longest(values: Sequence[float | None]) -> float | None:
 
 
 def _queue(queues: Iterable[Sequence[Any]]) -> list[Any]:
-    return sorted((waiter for queue in queues for waiter in queue), key=lambda waiter: -waiter["waited_s"])[
-        :QUEUE_SHOWN
-    ]
+    waiters = sorted((waiter for queue in queues for waiter in queue), key=lambda waiter: -waiter["waited_s"])
+    return waiters[:QUEUE_SHOWN]
 
 
 _JOINED: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
