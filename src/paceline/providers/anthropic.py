@@ -46,7 +46,6 @@ class Anthropic(BaseProvider):
     events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to one of its ``endpoints``; the estimate's weights follow the model's tokenizer."""
         endpoint = endpoint_of("anthropic", path)
         if endpoint is None:
             return None

@@ -26,7 +26,6 @@ class Azure(OpenAIDialect):
     host = ""
 
     def at_host(self, host: str) -> Azure:
-        """The provider for the resource at ``host``."""
         if host in self.hosts:
             return self
         resource = copy(self)

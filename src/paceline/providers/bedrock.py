@@ -39,7 +39,6 @@ class Bedrock(BaseProvider):
     region = ""
 
     def at_host(self, host: str) -> Bedrock:
-        """The provider for the region in ``host``."""
         match = _HOST.fullmatch(host)
         if match is None:
             return self
@@ -48,7 +47,6 @@ class Bedrock(BaseProvider):
         return regional
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to ``/model/{id}/{converse,invoke}`` or their streaming forms."""
         match = _PATH.fullmatch(unquote(path.partition("?")[0]))
         if match is None:
             return None
@@ -71,7 +69,6 @@ class Bedrock(BaseProvider):
         return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, weight)
 
     def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON body, or for the frames of an event stream."""
         return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else JsonReader(self.usage)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:

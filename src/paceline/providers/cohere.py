@@ -31,7 +31,6 @@ class Cohere(OpenAIDialect):
     wait_header = "x-ratelimit-reset"
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to one of its ``endpoints``, or of OpenAI's."""
         endpoint = endpoint_of("cohere", path)
         if endpoint is None:
             call = super().describe(path, body)

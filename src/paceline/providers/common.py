@@ -62,7 +62,6 @@ class CostRule:
     slots: bool = False
 
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """What is held at admission."""
         most = call.max_output_tokens
         if self.holds_at_most:
             most = min(self.holds_at_most if most is None else most, self.holds_at_most)
@@ -72,7 +71,6 @@ class CostRule:
         return cost | {CONCURRENCY: 1.0} if self.slots else cost
 
     def charged(self, call: Call, usage: Usage) -> Cost:
-        """What is charged in the end."""
         input_tokens = usage.input_tokens if self.counts_cached else usage.input_tokens - usage.cached_tokens
         least = 0 if self.refunds else call.max_output_tokens or 0
         cost = self._cost(call, input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
@@ -144,14 +142,7 @@ class BaseProvider(Provider):
         return SseReader(self._on_event, *self.events) if call.stream else JsonReader(self.usage)
 
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
-        """The refusal in an error object; ``None`` for any other error.
-
-        Args:
-            status: The HTTP status; ``None`` for an error inside a stream.
-            error: The error object.
-            text: The provider's message.
-            headers: The answer's headers; empty for an error inside a stream.
-        """
+        """As :func:`classify`, with what is particular to the provider."""
         refusal = classify(status, error, text, headers, self.codes)
         if refusal is None:
             return None
@@ -166,7 +157,7 @@ class BaseProvider(Provider):
         return replace(refusal, retry_after_s=reset.asked_s(headers))
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """``refusal`` with what is particular to the provider; the arguments as in :meth:`_classify`."""
+        """``refusal`` with what is particular to the provider; the arguments as of :func:`classify`."""
         return refusal
 
     def _refused(self, payload: Any, headers: Headers = MappingProxyType({})) -> Refusal | None:
@@ -175,7 +166,7 @@ class BaseProvider(Provider):
         return None if error is None else self._classify(None, error, parse.message_of(error), headers)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
-        """Read an event of a stream; ``known`` is the usage so far."""
+        """Read an event of a stream; ``known``: the usage so far."""
         raise NotImplementedError
 
     def _call(

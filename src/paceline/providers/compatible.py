@@ -45,7 +45,6 @@ class Compatible(OpenAIDialect):
         vars(self).update({field: ATTRIBUTES[field](said) for field, said in row.items() if field in ATTRIBUTES})
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
         call, tier = super().describe(path, body), as_text(body.get("service_tier"))
         return replace(call, mode=tier) if call is not None and tier in self.modes else call
 
@@ -186,11 +185,9 @@ class OpenRouter(Compatible):
         return replace(usage, usd=None if host is None else usage.usd + host)
 
     def pool(self, model: str) -> str:
-        """One pool for all free models, one for each other model."""
         return FREE if model.endswith(":free") else model
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
-        """Find out whose limit the error names, and what a 402 concerns."""
         metadata = as_mapping(error.get("metadata"))
         source = as_text(metadata.get("limit_source"))[:100]
         headers = _named_headers(metadata) | dict(headers)
@@ -238,7 +235,6 @@ class Replicate(Compatible):
     """Replicate, whose predictions of all models have one limit: they are one model here."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe the creation of a prediction, of a model, a version or a deployment."""
         if endpoint_of("replicate", path) is None:
             return None
         call = self._described("predictions", "predictions", as_mapping(body.get("input")))

@@ -93,7 +93,6 @@ class ServerSent(Splitter):
         self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        """Take the next bytes."""
         start = max(0, len(self._rest) - 3)  # no blank line ends before
         self._rest += piece
         if not self._begun:
@@ -109,7 +108,6 @@ class ServerSent(Splitter):
             yield from events
 
     def take_idle(self) -> tuple[bytes, bytes]:
-        """See :class:`Splitter`."""
         idle, self._idle = self._idle, b""
         return idle, self._held + bytes(self._rest)
 
@@ -134,7 +132,6 @@ class Frames(Splitter):
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        """Take the next bytes."""
         self._buffer += piece
         try:
             for headers, payload in frames(self._buffer):
@@ -155,7 +152,6 @@ class JsonLines(Splitter):
         self._rest = b""
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        """Take the next bytes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in filter(None, map(bytes.strip, lines)):
             yield event_of("", decode(line))
@@ -168,7 +164,6 @@ class Elements(Splitter):
         self._read = b""
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        """Take the next bytes."""
         self._read += piece
         if b"}" not in piece:  # no element ends
             return

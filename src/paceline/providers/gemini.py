@@ -47,7 +47,6 @@ class Gemini(OpenAIDialect):
     """The kind of a refusal that names no quota."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe ``.../models/<model>:<method>``; the model and whether it streams stand in the path."""
         match = _PATH.search(path.partition("?")[0])
         if match is None:
             call, texts = super().describe(path, body), parse.inputs_in(body.get("input"))
@@ -57,7 +56,6 @@ class Gemini(OpenAIDialect):
         return self._own(model, method, body) if method in _OWN["methods"] else None
 
     def _own(self, model: str, method: str, body: Mapping[str, Any]) -> Call:
-        """Describe a call of one of its ``methods``."""
         endpoint = _OWN["methods"][method]
         both = [as_mapping(body.get(name)) for name in ("generationConfig", "generation_config") if body.get(name)]
         settings = both[0] if both else {}
@@ -103,7 +101,6 @@ class Gemini(OpenAIDialect):
         return usage or super().usage(payload)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """Find the refusals that name no quota."""
         unit, period_s = refusal.unit, refusal.period_s
         if refusal.kind is RefusalKind.MONEY and _TEN_MINUTES.search(text):
             return replace(refusal, kind=RefusalKind.RATE, unit=USD, period_s=600.0)
@@ -151,7 +148,6 @@ class Vertex(Gemini):
     unnamed = RefusalKind.CAPACITY
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request for one of Google's own models, or for one of Anthropic's."""
         match = _CLAUDE.search(path.partition("?")[0])
         if match:
             return self._described(MESSAGES, f"{match[1]}/{match[2]}", body)

@@ -111,16 +111,9 @@ NO_CODES: Final[Mapping[str, Refusal]] = {}
 
 
 def meaning(status: int | None, codes: list[str], text: str, own: Mapping[str, Refusal] = NO_CODES) -> Refusal | None:
-    """What an error means, as a refusal with its kind, and what a code of the provider tells of its quota.
+    """What an error with these codes means, as a refusal with its kind, and what a code of the provider's ``own`` tells of its quota.
 
-    Args:
-        status: The HTTP status; ``None`` for an error inside an answer.
-        codes: The error's codes.
-        text: Its message.
-        own: Codes of the provider, which hold before the common ones.
-
-    Returns:
-        ``None`` for an error that is no refusal.
+    ``None`` for an error that is no refusal.
     """
     mine = [own[code] for code in codes if code in own]
     found = _named(status, codes, text)

@@ -64,7 +64,6 @@ class OpenAIDialect(BaseProvider):
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to a path that ends in one of OpenAI's ``endpoints``, or to one of ``paths``."""
         endpoint, model = endpoint_of("openai", path), None
         for pattern, kind in self.paths:
             match = pattern.search(path.partition("?")[0].rstrip("/"))
@@ -85,13 +84,11 @@ class OpenAIDialect(BaseProvider):
         return replace(call, tier=tier, choices=choices, others=others, beside=beside)
 
     def usage_reader(self, call: Call) -> UsageReader:
-        """The reader of OpenAI's answers; of Anthropic's on its path."""
         if call.endpoint == TRANSCRIPTIONS and not call.stream:
             return TranscriptReader(self.usage)
         return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""
         found = parse.usage_of(payload)
         inputs = _details(found, "prompt_tokens_details", "input_tokens_details", "input_token_details")
         outputs = _details(found, "completion_tokens_details", "output_tokens_details", "output_token_details")
@@ -112,7 +109,6 @@ class OpenAIDialect(BaseProvider):
         return usage, self._refused(event), as_text(event.get("type")) in ENDS
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """Add the name of the limit, whose ending may name a mode."""
         named = _POOL_NAMED.search(text)
         if named is None:
             return refusal

@@ -323,12 +323,7 @@ _RESULTS: Final[list[str]] = table("answers")["results"]
 
 
 def has_result(payload: Any, *, strict: bool = True) -> bool:
-    """Whether a JSON value, which is no error, can be the answer of an LLM's API.
-
-    Args:
-        payload: The JSON value.
-        strict: Whether an object without any known field of a result is none.
-    """
+    """Whether a JSON value, which is no error, can be the answer of an LLM's API; ``strict``: not without any known field of a result."""
     if isinstance(payload, list):
         return bool(payload)
     if not isinstance(payload, MAPPING):
