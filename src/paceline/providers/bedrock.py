@@ -73,8 +73,10 @@ class Bedrock(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
-        found = as_mapping(payload.get(_METRICS)) or parse.usage_of(payload)
-        results = payload.get("results")  # Titan counts each of its results
+        found, results = (
+            parse.usage_of(payload, _OWN["usages"]),
+            payload.get("results"),
+        )  # Titan counts each of its results
         return parse.usage_by(_OWN["counts"], found, *map(as_mapping, results if isinstance(results, list) else ()))
 
     def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:

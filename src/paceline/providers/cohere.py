@@ -61,8 +61,7 @@ class Cohere(OpenAIDialect):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""
-        holders = (payload, as_mapping(payload.get("response")), as_mapping(payload.get("delta")))
-        found = next((h[key] for h in holders for key in ("usage", "meta") if isinstance(h.get(key), Mapping)), payload)
+        found = parse.usage_of(payload, _OWN["usages"])
         for name in ("billed_units", "tokens"):
             if usage := parse.usage_by(_OWN["counts"], as_mapping(found.get(name))):
                 return usage

@@ -34,8 +34,8 @@ class Compatible(OpenAIDialect):
     """The values of ``service_tier`` whose requests have limits of their own."""
     reads: Collection[Mapping[str, Any]] | None = None
     """What is in headers that no other host has, if it has any."""
-    counts: Mapping[str, Any] = {}
-    """What its usage has beside OpenAI's."""
+    usd: tuple[str, float] = ("", 1.0)
+    """Where its usage states what was charged, and the unit of it in US dollars."""
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
@@ -57,8 +57,12 @@ class Compatible(OpenAIDialect):
         return refine(refusal, text, headers) if refine and soon else refusal
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        usage = super().usage(payload)
-        return _more(usage, parse.usage_of(payload), self.counts) if usage and self.counts else usage
+        usage, (path, unit) = super().usage(payload), self.usd
+        if usage is None or not path:
+            return usage
+        usd = at(parse.usage_of(payload), path)
+        # Of a unit of its own, 0 is what an SDK has where nothing is stated.
+        return replace(usage, usd=parse.stated_usd(usd if unit == 1.0 else count(usd) * unit or None))
 
 
 # Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends.
@@ -68,24 +72,6 @@ def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
     limits = (text for name, text in headers.items() if name.startswith("x-ratelimit-limit-"))
     kind = RefusalKind.NEVER_FITS if any(parse.number(limit) == 0 for limit in limits) else refusal.kind
     return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
-
-
-def _more(usage: Usage, found: Mapping[str, Any], counts: Mapping[str, Any]) -> Usage:
-    """``usage`` with what the host's own fields say, by the row ``counts``."""
-    of_input, of_output, cached = (
-        next(filter(None, (count(at(found, path)) for path in counts.get(part, ()))), 0)
-        for part in ("input", "output", "cached")
-    )
-    usd = at(found, counts.get("usd", ""))
-    if "usd_unit" in counts:  # 0 is what an SDK has where nothing is stated
-        usd = count(usd) * counts["usd_unit"] or None
-    return replace(
-        usage,
-        input_tokens=usage.input_tokens + of_input,
-        output_tokens=usage.output_tokens + (of_output if found.get("completion_tokens") else 0),
-        cached_tokens=usage.cached_tokens or min(cached, usage.input_tokens),
-        usd=parse.stated_usd(usd),
-    )
 
 
 def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator[Reading]:
@@ -253,9 +239,13 @@ class Ollama(Compatible):
     def usage_reader(self, call: Call) -> UsageReader:
         return JsonReader(self.usage) if call.endpoint == "generate" else super().usage_reader(call)
 
-    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """OpenAI's form, or Ollama's own (its docs/api.md, 2026)."""
-        return super().usage(payload) or parse.usage_by(dialect("ollama")["own_counts"], payload)
+
+def _counts(row: Mapping[str, list[str]]) -> parse.Counts:
+    """OpenAI's counts, with those of a host: what was cached, if OpenAI's is missing; of the input and the output, what is added."""
+    own = dict(OpenAIDialect.counts)
+    for part, paths in row.items():
+        own[part] = [[*own[part][0], *paths]] if part == "cached" else [*own[part], paths]
+    return own
 
 
 ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -263,8 +253,9 @@ ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "documented": lambda row: Documented(**row),
     "codes": lambda rows: {code: Refusal(**row | {"kind": RefusalKind(row["kind"])}) for code, row in rows.items()},
     "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
+    "counts": _counts,
     **dict.fromkeys(
-        ("modes", "reads", "counts", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said
+        ("modes", "reads", "usd", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said
     ),
 }
 """The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""

@@ -91,9 +91,7 @@ class Gemini(OpenAIDialect):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
-        holder = as_mapping(payload.get("interaction")) or payload
-        named = payload.get("usageMetadata") or payload.get("usage_metadata") or holder.get("usage")
-        found = as_mapping(named) or payload
+        found = parse.usage_of(payload, _OWN["usages"])
         audio, audio_output = (
             _audio_of(next(filter(None, map(found.get, _OWN["audio"][part])), None)) for part in ("input", "output")
         )

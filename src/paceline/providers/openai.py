@@ -60,6 +60,7 @@ class OpenAIDialect(BaseProvider):
     events = (*BaseProvider.events, EVENT.encode())
     # By ``stream_options`` (WEAK: checked for OpenAI; a host that refuses it gets the request without it).
     asks_usage = True
+    counts: parse.Counts = _OWN["counts"]
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
@@ -89,15 +90,12 @@ class OpenAIDialect(BaseProvider):
         return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        found = parse.usage_of(payload)
-        inputs = _details(found, "prompt_tokens_details", "input_tokens_details", "input_token_details")
-        outputs = _details(found, "completion_tokens_details", "output_tokens_details", "output_token_details")
+        found, audio = parse.usage_of(payload), _OWN["audio"]
         return parse.usage_by(
-            _OWN["counts"],
+            self.counts,
             found,
-            inputs,
-            audio_tokens=count(inputs.get("audio_tokens")),
-            audio_output_tokens=count(outputs.get("audio_tokens")),
+            audio_tokens=parse.first_count(found, audio["input"]),
+            audio_output_tokens=parse.first_count(found, audio["output"]),
             tier=parse.tier_of(payload),
             answer=_answer_of(payload),
         ) or _recording(payload)
@@ -151,11 +149,6 @@ def _answer_of(payload: Mapping[str, Any]) -> str:
     """The id of a Responses answer, which the next request may name in place of its messages; empty for any other answer."""
     response = payload if payload.get("object") == "response" else as_mapping(payload.get("response"))
     return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
-
-
-def _details(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """The parts of the input or of the output: in chats, Responses, and transcriptions and Realtime (OpenAI's API reference, 2026-11)."""
-    return as_mapping(next(filter(None, map(usage.get, names)), None))
 
 
 def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -221,10 +221,10 @@ def count(value: Any) -> int:
     return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
 
 
-def first_count(found: Mapping[str, Any], names: Iterable[str]) -> int:
-    """The first count under one of ``names``; 0 for none."""
-    for name in names:
-        if (value := found.get(name)) and (amount := count(value)):
+def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
+    """The first count at one of ``paths``; 0 for none."""
+    for path in paths:
+        if (value := at(found, path)) and (amount := count(value)):
             return amount
     return 0
 
@@ -305,12 +305,15 @@ def decode(body: bytes | bytearray) -> Any:
         return None
 
 
-def usage_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The usage object of an answer, of an event that carries an answer, or ``payload`` itself."""
-    if isinstance(usage := payload.get("usage"), MAPPING):  # most answers
-        return usage
-    holders = (as_mapping(payload.get(name)) for name in ("response", "message", "x_groq"))
-    return next((holder["usage"] for holder in holders if isinstance(holder.get("usage"), Mapping)), payload)
+_USAGES: Final = "usage", "response.usage", "message.usage", "x_groq.usage"
+
+
+def usage_of(payload: Mapping[str, Any], paths: Iterable[str] = _USAGES) -> Mapping[str, Any]:
+    """The usage object of an answer, or of an event that carries an answer: at the first of ``paths``; else ``payload`` itself."""
+    for path in paths:
+        if isinstance(usage := at(payload, path), MAPPING):
+            return usage
+    return payload
 
 
 ANSWER_MAX: Final = 200
@@ -337,25 +340,25 @@ STATED_USD_MAX: Final = 10_000.0
 
 
 Counts = Mapping[str, list[list[str]]]
-"""Where a usage has its counts: the input, the output, the parts of the input, and the sum of both."""
+"""The paths of the counts in a usage: the input, the output, the parts of the input, and the sum of both."""
 
 
 def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage | None:
     """The usage in objects, with ``further`` fields; ``None`` when there is none.
 
-    Of each list of names the first one with a count is taken, and the lists and the objects are added up. An answer may leave out what is 0,
+    Of each list of paths the first one with a count is taken, and the lists and the objects are added up. An answer may leave out what is 0,
     and then has a total, as in Google's JSON; a total alone is the input, as of embeddings. An output that is not reported is partial.
     """
     found = {"cached": 0, "written": 0, "total": 0}
     for what, lists in counts.items():
         amount = 0
-        for names in lists:
+        for paths in lists:
             for one in parts:
-                amount += first_count(one, names)
+                amount += first_count(one, paths)
         found[what] = amount
     input_tokens, output_tokens, total = found["input"], found["output"], found["total"]
     told = output_tokens or any(
-        isinstance(one.get(name), NUMBER) for one in parts for names in counts["output"] for name in names
+        isinstance(at(one, path), NUMBER) for one in parts for paths in counts["output"] for path in paths
     )
     if not told and 0 < input_tokens <= total:
         told, output_tokens = True, total - input_tokens
