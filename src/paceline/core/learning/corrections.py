@@ -145,38 +145,18 @@ class Corrections:
         quota is added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without
         a limit.
         """
-        limit = answer.limit
-        if limit is None:
+        if answer.limit is None:
             return False
         if index is None:
-            if not answer.unit or not self.is_new(answer.unit, answer.period_s):
-                return False
-            slots = answer.unit == CONCURRENCY
-            rule = Rule.SLOTS if slots else Rule.BUCKET
-            index = self.add(now_ns, Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule))
-            if slots:
-                self.guesses.found_slots(index)
-            elif isinstance(answer, Reading):
-                # Without a measured rate before it, what is missing may be the size of a smaller bucket.
-                left = answer.remaining if self.unstated.measures(answer.unit) else None
-                used = 0.0 if left is None else limit - left
-                if left is not None and not self.shared and self._refills_soon(index, answer):
-                    used = (answer.reset_s or 0.0) * limit / (answer.period_s or 60.0)
-                    self.change(index, now_ns, What.CAP_BURST, min(left + used, limit))
-                self._take_sent(now_ns, index, used, sent_ns)
-            return True
+            return self._add_stated(now_ns, answer, answer.limit, sent_ns)
         entry, tracker = self.entries[index], self.trackers.get(index)
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return False
-        limit = self.in_period(index, limit)
-        if limit > entry.given and not self._raises:
-            self._stated_above(index, limit)
-            limit = entry.given
-        before = entry.meter.quota.amount
-        lowered = self.guesses.is_bounded(index) and isinstance(answer, Refusal)
-        if not lowered:
+        limit, before = self._allowed(index, answer.limit), entry.meter.quota.amount
+        refused = isinstance(answer, Refusal)
+        if not (refused and self.guesses.is_bounded(index)):
             self.guesses.end(index)
-        if isinstance(answer, Refusal) and limit < before and entry.meter.quota.rule is not Rule.SLOTS:
+        if refused and limit < before and entry.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if entry.source.kind is not SourceKind.GIVEN:
@@ -185,6 +165,32 @@ class Corrections:
         self.set_limit(now_ns, index, limit)
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
+        return True
+
+    def _allowed(self, index: int, limit: float) -> float:
+        """The ``limit`` of an answer per period of the quota at ``index``, or the given one, if no answer raises it."""
+        limit, given = self.in_period(index, limit), self.entries[index].given
+        if limit <= given or self._raises:
+            return limit
+        self._stated_above(index, limit)
+        return given
+
+    def _add_stated(self, now_ns: int, answer: Reading | Refusal, limit: float, sent_ns: int) -> bool:
+        """Add the quota whose ``limit`` an answer states, if there is none such; whether there was none."""
+        if not answer.unit or not self.is_new(answer.unit, answer.period_s):
+            return False
+        if answer.unit == CONCURRENCY:
+            self.guesses.found_slots(self.add(now_ns, Quota(answer.unit, limit, 0.0, rule=Rule.SLOTS)))
+            return True
+        index = self.add(now_ns, Quota(answer.unit, limit, answer.period_s or 60.0))
+        if isinstance(answer, Reading):
+            # Without a measured rate before it, what is missing may be the size of a smaller bucket.
+            left = answer.remaining if self.unstated.measures(answer.unit) else None
+            used = 0.0 if left is None else limit - left
+            if left is not None and not self.shared and self._refills_soon(index, answer):
+                used = (answer.reset_s or 0.0) * limit / (answer.period_s or 60.0)
+                self.change(index, now_ns, What.CAP_BURST, min(left + used, limit))
+            self._take_sent(now_ns, index, used, sent_ns)
         return True
 
     def _refills_soon(self, index: int, reading: Reading) -> bool:

@@ -156,7 +156,7 @@ class Guesses:
         else:  # as many processes as there are test it as often as one
             self._later(now_ns, index, guess)
 
-    def slots_refused(self, now_ns: int, sent_ns: int, index: int, used: float, before: float, source: Source) -> float:
+    def slots_refused(self, now_ns: int, sent_ns: int, index: int, used: float, test: Guess) -> float:
         """The number of slots at ``index`` after the refusal of an attempt that was sent at ``sent_ns``.
 
         Args:
@@ -164,13 +164,12 @@ class Guesses:
             sent_ns: When it was sent. Attempts that were in flight at a refusal count once with it.
             index: The quota.
             used: How many others were in use.
-            before: The number before the refusal, which may state another one. The slots are tested up to it.
-            source: The source of that number.
+            test: Their test, if this is the first refusal: up to the number before it, which may state another one.
         """
         m = self._ledger.entries[index].meter
-        guess = self.tested.setdefault(index, Guess(before, source))
+        guess = self.tested.setdefault(index, test)
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
-            return min(before, m.quota.amount)
+            return min(test.most, m.quota.amount)
         if guess.refused_ns:
             guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
         guess.refused_ns, guess.served = now_ns, 0.0

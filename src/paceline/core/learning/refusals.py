@@ -13,7 +13,6 @@ from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.meters import Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS, Rule
 from paceline.core.results import (
-    LEARNED,
     LIMIT_MAX,
     LIMIT_MIN,
     WAIT_MAX_S,
@@ -71,64 +70,67 @@ class Refusals:
         5. The tracker learns the level, the burst and the rate; it may show that the quota is no bucket. Where it would
            lower the rate again and again, the rate is measured from then on.
         """
-        named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
-        refusal = replace(
-            refusal,
-            retry_after_s=within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
-            period_s=within(refusal.period_s, 0.01, WAIT_MAX_S),
-            limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
-            used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
-        )
+        refusal = _sane_refusal(refusal)
         if refusal.kind is RefusalKind.CAPACITY:
             self._refused_by_full(now_ns, reservation, refusal)
             return False
         if not refusal.kind.about_rate:
             self._unstated.explained(now_ns, reservation)
             return False
-        if refusal.limit is not None and self._is_refuted(now_ns, refusal):
+        if self._is_refuted(now_ns, refusal):
             refusal = replace(refusal, limit=None, used=None)
-        sent_ns, index = reservation.granted_ns, self._index(now_ns, reservation, refusal)
+        index = self._index(now_ns, reservation, refusal)
         if self._is_unstated(now_ns, reservation, refusal, index):
             return self._refused_unstated(now_ns, reservation, refusal, index)
         self._unstated.explained(now_ns, reservation)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
-        # What take_limit() may change.
-        before = self._entries[index].meter.quota.amount if index is not None else 0.0
-        source = self._entries[index].source if index is not None else LEARNED
-        changed = self._corrections.take_limit(now_ns, index, refusal, sent_ns)
+        entry = None if index is None else self._entries[index]
+        test = (
+            Guess() if entry is None else Guess(entry.meter.quota.amount, entry.source)
+        )  # take_limit() may change them
+        changed = self._corrections.take_limit(now_ns, index, refusal, reservation.granted_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
             if self._fitted(now_ns, reservation, refusal, index):
                 self._corrections.give_back(now_ns, reservation)
                 return True
             changed = True
-        if index is not None:
-            m = self._entries[index].meter
-            if isinstance(m, Slots):
-                fewer = self._guesses.slots_refused(now_ns, sent_ns, index, m.used, before, source)
-                if fewer < m.quota.amount:
-                    self._corrections.set_limit(now_ns, index, fewer, self._entries[index].source)
-            elif refusal.limit is None and (guess := self._guesses.tested.get(index)) is not None:
-                self._fall_back(now_ns, index, guess, sent_ns)
-            elif refusal.limit is None and isinstance(m, Window):
-                self._doubt_window(now_ns, index, m)
-            tracker, note = self._trackers.get(index), note_of(reservation, index)
-            if (
-                isinstance(m, Restarting)
-                and refusal.kind is RefusalKind.RATE
-                and not self._refutes(now_ns, index, m, refusal)
-            ):
-                return changed
-            if tracker is not None and note is not None:
-                amount = reservation.amounts[index]
-                # With enough left of it, a refusal that names none is about a quota that is not listed.
-                other = refusal.unit is None and index in self._ample(reservation)
-                after_ns = None if reservation.alone and _is_bare(refusal) else pause_ns
-                if tracker.refused(now_ns, sent_ns, note, amount, refusal, after_ns) and not other:
-                    self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
-                changed = self._measure_instead(now_ns, index, tracker, reservation, refusal) or changed
-        return changed
+        if index is None:
+            return changed
+        m = self._entries[index].meter
+        self._take_own_rule(now_ns, index, reservation.granted_ns, refusal, test)
+        restarts = isinstance(m, Restarting) and refusal.kind is RefusalKind.RATE
+        if restarts and not self._refutes(now_ns, index, m, refusal):
+            return changed
+        return self._track(now_ns, index, reservation, refusal, pause_ns) or changed
+
+    def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess) -> None:
+        """Lower slots, let a guess fall back, and doubt a window; ``test``: how lower slots are tested from now on."""
+        m, guess = self._entries[index].meter, self._guesses.tested.get(index)
+        if isinstance(m, Slots):
+            fewer = self._guesses.slots_refused(now_ns, sent_ns, index, m.used, test)
+            if fewer < m.quota.amount:
+                self._corrections.set_limit(now_ns, index, fewer, self._entries[index].source)
+        elif refusal.limit is not None:
+            pass
+        elif guess is not None:
+            self._fall_back(now_ns, index, guess, sent_ns)
+        elif isinstance(m, Window):
+            self._doubt_window(now_ns, index, m)
+
+    def _track(self, now_ns: int, index: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
+        """Let the tracker of a bucket or a spread quota learn; whether the rate is measured from now on."""
+        tracker, note = self._trackers.get(index), note_of(reservation, index)
+        if tracker is None or note is None:
+            return False
+        amount = reservation.amounts[index]
+        # With enough left of it, a refusal that names none is about a quota that is not listed.
+        other = refusal.unit is None and index in self._ample(reservation)
+        after_ns = None if reservation.alone and _is_bare(refusal) else pause_ns
+        if tracker.refused(now_ns, reservation.granted_ns, note, amount, refusal, after_ns) and not other:
+            self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
+        return self._measure_instead(now_ns, index, tracker, reservation, refusal)
 
     def _refused_by_full(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Learn from a refusal for want of capacity: it may come from a rate that is not stated."""
@@ -356,6 +358,18 @@ class Refusals:
             if 0 < limit < tracker.meter.quota.amount:
                 self._corrections.set_limit(now_ns, index, 2 * limit, self._entries[index].source)
                 tracker.fall_back(now_ns, limit)
+
+
+def _sane_refusal(refusal: Refusal) -> Refusal:
+    """``refusal`` without absurd numbers; those without a unit may be about a quota that is not listed."""
+    named = refusal.unit is not None
+    return replace(
+        refusal,
+        retry_after_s=within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
+        period_s=within(refusal.period_s, 0.01, WAIT_MAX_S),
+        limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
+        used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,
+    )
 
 
 def _is_bare(refusal: Refusal) -> bool:
