@@ -328,25 +328,33 @@ class Queue:
             lane.add_cached(waiter)
         self.length += 1
         self._waiting[priority] += 1
-        if before != priority:  # its lead over the virtual time stays the same
-            lead = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
-            lane.finish = self._virtual.get(priority, 0.0) + lead
-        if moves:
-            if waiter.returned and (waiter.number < last or waiter.overtook):
-                older = list(takewhile(lambda number: _goes_before(lane.waiters[number], waiter), lane.waiters))
-                for number in (waiter.number, *reversed(older)):
-                    lane.waiters.move_to_end(number, last=False)
+        if waiter.returned and (waiter.number < last or waiter.overtook):
+            older = list(takewhile(lambda number: _goes_before(lane.waiters[number], waiter), lane.waiters))
+            for number in (waiter.number, *reversed(older)):
+                lane.waiters.move_to_end(number, last=False)
+        if before != priority:
+            self._take_priority(lane, before)
+        elif moves:
             self._place(lane)
-            if before != priority:
-                others = len(lane.waiters) - 1
-                self._waiting[priority] += others
-                self._waiting[before] -= others
-                self._forget_idle(before)
         if waiter.deadline_ns is not None:
-            if len(self.deadlines) > 2 * self.length + GONE_MAX:
-                self.deadlines = [entry for entry in self.deadlines if self.waits(entry[3])]
-                heapq.heapify(self.deadlines)
-            heapq.heappush(self.deadlines, (waiter.deadline_ns, waiter.number, id(waiter), waiter))
+            self._keep_deadline(waiter.deadline_ns, waiter)
+
+    def _take_priority(self, lane: _Lane, before: int) -> None:
+        """Move a lane from the priority that it had ``before``; its lead over the virtual time stays the same."""
+        priority, others = lane.spec.priority, len(lane.waiters) - 1
+        lead = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
+        lane.finish = self._virtual.get(priority, 0.0) + lead
+        self._place(lane)
+        self._waiting[priority] += others
+        self._waiting[before] -= others
+        self._forget_idle(before)
+
+    def _keep_deadline(self, deadline_ns: int, waiter: Waiter) -> None:
+        """Note the deadline of a waiter, and forget those of waiters that are gone if these are many."""
+        if len(self.deadlines) > 2 * self.length + GONE_MAX:
+            self.deadlines = [entry for entry in self.deadlines if self.waits(entry[3])]
+            heapq.heapify(self.deadlines)
+        heapq.heappush(self.deadlines, (deadline_ns, waiter.number, id(waiter), waiter))
 
     def head(self) -> Waiter | None:
         """The waiter that goes next."""

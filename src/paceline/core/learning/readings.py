@@ -227,46 +227,50 @@ class Readings:
         may be a bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store
         knows no such instants.
         """
-        entry = self._entries[index]
-        tracker, m, limit, remaining = self._trackers.get(index), entry.meter, reading.limit, reading.remaining
+        entry, tracker = self._entries[index], self._trackers.get(index)
+        limit, remaining, m = reading.limit, reading.remaining, entry.meter
         reset_s = whole.reset_number if whole.reset_s is None else whole.reset_s
         if tracker is None or tracker.restarts.refuted or self._corrections.shared:
             return False
         if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
             return False
-        restarts, sent_ns, instant = tracker.restarts, reservation.granted_ns, whole.until_s is not None
+        sent_ns, instant, lack = reservation.granted_ns, whole.until_s is not None, limit - remaining
         reset_s = reset_s if whole.until_s is None else whole.until_s
-        lack, own = limit - remaining, reservation.amounts[index] if index < len(reservation.amounts) else 0.0
-        named = restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
+        named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
         if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
             named = Named.NONE
-        if named is None or not counts:
-            pass
-        elif named is Named.NONE:
+        if counts and named is Named.NONE:
             self._corrections.refute_restarts(now_ns, index)
             is_number = whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
                 tracker.take_level(now_ns, sent_ns, note, reading)
-        else:
-            least, most = tracker.used_by(sent_ns, own, lack)
-            soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
-            is_soon = restarts.high_ns - now_ns < soon_ns
-            if isinstance(m, Restarting):
-                if named is Named.NEXT and most < math.inf:
-                    # It may have restarted before anything of about the same time was sent.
-                    least = max(least, most - lack + own)
-                if restarts.high_ns > now_ns:
-                    m.stated(sent_ns, named, restarts.high_ns, least, most, whole=is_soon)
-                else:
-                    m.passed(now_ns, restarts.high_ns, restarts.most_s)
-            else:
-                passed = restarts.high_ns <= now_ns
-                started_ns = restarts.low_ns - (0 if passed else round(m.quota.period_s * NS))
-                used = tracker.admitted_since(started_ns)
-                used = used if passed else min(max(least, used), most)
-                self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
-                tracker.begin_epoch(now_ns)
+        elif counts and named is not None:
+            self._count_restart(now_ns, index, tracker, reservation, named, lack)
         return entry.meter.restarts_by_answers
+
+    def _count_restart(
+        self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, named: Named, lack: float
+    ) -> None:
+        """Count the quota at ``index`` from the restart that an answer has ``named``; it states the ``lack``."""
+        m, restarts, sent_ns = self._entries[index].meter, tracker.restarts, reservation.granted_ns
+        own = reservation.amounts[index] if index < len(reservation.amounts) else 0.0
+        least, most = tracker.used_by(sent_ns, own, lack)
+        is_over = restarts.high_ns <= now_ns
+        soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
+        is_soon = restarts.high_ns - now_ns < soon_ns
+        if not isinstance(m, Restarting):
+            started_ns = restarts.low_ns - (0 if is_over else round(m.quota.period_s * NS))
+            used = tracker.admitted_since(started_ns)
+            used = used if is_over else min(max(least, used), most)
+            self._ledger.count_restarts(now_ns, index, restarts.high_ns, used, whole=is_soon)
+            tracker.begin_epoch(now_ns)
+        elif is_over:
+            m.passed(now_ns, restarts.high_ns, restarts.most_s)
+        else:
+            if named is Named.NEXT and most < math.inf:
+                # It may have restarted before anything of about the same time was sent.
+                least = max(least, most - lack + own)
+            m.stated(sent_ns, named, restarts.high_ns, least, most, whole=is_soon)
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
         """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""

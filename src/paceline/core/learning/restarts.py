@@ -85,11 +85,11 @@ class Restarts:
             sent_ns = max(sent_ns, now_ns - TRANSIT_NS)
         reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
         self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
-        low_ns, high_ns = written_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
         if self._longest_ns <= ROUNDED_NS:
             return None
         if now_ns - written_ns > JUMP * self._longest_ns:
             return None if self.period_s else self._try_both(sent_ns, now_ns, reset_s, lack)
+        low_ns, high_ns = written_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
         late_ns = 0 if instant else JUMP * self._longest_ns
         if 0 < self.high_ns <= sent_ns and reset_ns <= 0 and low_ns <= self.high_ns + late_ns:
             self._due_ns = self._due_ns or self.high_ns
@@ -101,18 +101,24 @@ class Restarts:
             return Named.SAME
         if high_ns < self.low_ns and sent_ns < self._since_ns:
             return Named.EARLIER
-        back = sent_ns >= self.low_ns or lack < JUMP * self._most
-        by_ns = low_ns - self.high_ns
-        jumps = back and by_ns >= JUMP * self._longest_ns and max(by_ns, self._longest_ns) >= LEAST_NS
-        if self.high_ns and not jumps:
+        if self.high_ns and not self._jumps(sent_ns, low_ns - self.high_ns, lack):
             self.refuted = True
             return Named.NONE
+        self._follow(sent_ns, low_ns, now_ns + reset_ns + ROUNDED_NS, lack)
+        return Named.NEXT
+
+    def _jumps(self, sent_ns: int, by_ns: int, lack: float) -> bool:
+        """Whether an instant that is ``by_ns`` later is the next restart: it is far, and what was used is back."""
+        back = sent_ns >= self.low_ns or lack < JUMP * self._most
+        return back and by_ns >= JUMP * self._longest_ns and max(by_ns, self._longest_ns) >= LEAST_NS
+
+    def _follow(self, sent_ns: int, low_ns: int, high_ns: int, lack: float) -> None:
+        """Take the bounds of the next restart."""
         if self._due_ns:
             self._late_ns, self._due_ns = self._late_ns + max(sent_ns - self._due_ns, 0), 0
-            high_ns = now_ns + reset_ns + ROUNDED_NS + self._late_ns
-        self._take_period(sent_ns - self.high_ns, by_ns, high_ns - self.low_ns)
+        high_ns += self._late_ns
+        self._take_period(sent_ns - self.high_ns, low_ns - self.high_ns, high_ns - self.low_ns)
         self.low_ns, self.high_ns, self._since_ns, self._most = low_ns, high_ns, sent_ns, lack
-        return Named.NEXT
 
     def _try_both(self, sent_ns: int, now_ns: int, reset_s: float, lack: float) -> Named | None:
         """Take the reset of an answer that took long: it was written first or last, and one of the two is refuted."""
