@@ -86,6 +86,7 @@ class Pools:
         self._lock = threading.RLock()
         self._prefixes = Prefixes()
         self._made: dict[str, Scheduler] = {}  # by pool
+        self._of_account: dict[str, tuple[Scheduler, ...]] = {}  # the same by account
         self._names: dict[str, set[str]] = {}  # in calls, by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
         self._joint: Sequence[JointLimit] = ()
@@ -141,7 +142,8 @@ class Pools:
                     return False
             for scheduler in schedulers:
                 name = scheduler.pool.name
-                self._made.pop(name, None)
+                if self._made.pop(name, None) is not None:
+                    self._left(scheduler)
                 for called in self._names.pop(name, ()):
                     self.named.pop(called, None)
                 self.own_units.pop(name, None)
@@ -152,16 +154,22 @@ class Pools:
                         self._further.pop(one.pool.name, None)
         return True
 
-    def of_account(self, name: str) -> list[Scheduler]:
-        """The schedulers of the pools of an account, such as ``openai@eu``."""
-        return [one for one in self.in_use if one.pool.name.startswith(f"{name}/")]
+    def of_account(self, name: str) -> tuple[Scheduler, ...]:
+        """The schedulers of the pools of an account, such as ``openai@eu``; without the lock."""
+        return self._of_account.get(name, ())
 
-    def by_account(self) -> dict[str, list[Scheduler]]:
+    def by_account(self) -> dict[str, tuple[Scheduler, ...]]:
         """The schedulers of all pools in use, by their accounts."""
-        found: dict[str, list[Scheduler]] = {}
-        for one in self.in_use:
-            found.setdefault(one.pool.name.partition("/")[0], []).append(one)
-        return found
+        with self._lock:
+            return dict(self._of_account)
+
+    def _left(self, scheduler: Scheduler) -> None:
+        """Take a pool that is forgotten from those of its account."""
+        account = scheduler.pool.name.partition("/")[0]
+        if rest := tuple(one for one in self._of_account[account] if one is not scheduler):
+            self._of_account[account] = rest
+        else:
+            del self._of_account[account]
 
     def read_plan(self, account: str, readings: Sequence[PlanReading], each: Mapping[str, float] = NONE_KNOWN) -> None:
         """Hold requests of an account back by what an answer states of its windows, if the user has asked for that.
@@ -281,6 +289,8 @@ class Pools:
                 if unusual:
                     self.unusual[resolved.pool] = unusual
                 self._made[resolved.pool] = scheduler
+                account = resolved.pool.partition("/")[0]
+                self._of_account[account] = (*self.of_account(account), scheduler)
             if len(self.named) < 10 * POOLS_MAX:
                 self.named[name] = scheduler
                 self._names.setdefault(resolved.pool, set()).add(name)
