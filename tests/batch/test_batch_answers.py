@@ -24,7 +24,9 @@ from odd_server import Loopback, OddServer
 from paceline import Limiter
 from paceline.batch import transport as transport_module
 from paceline.batch.address import ProviderAddress
+from paceline.batch.answers import RunAnswers
 from paceline.batch.check import Checker
+from paceline.batch.client import RunClient
 from paceline.batch.index import Index
 from paceline.batch.packs import Packer
 from paceline.batch.progress import LineView, ProgressLine, ProgressView
@@ -390,6 +392,8 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
         with ResultsFile(str(tmp_path / "out")) as results:
             results.open()
             meter, packer = ProgressLine(checker.plan, tally, 1), Packer(checker.describe)
-            runner = Runner(source, limiter, config, addresses, results, tally, ProgressView(), meter, packer)
+            answers = RunAnswers(results, Index(), tally, ProgressView())
+            client = RunClient(limiter, addresses, config.timeout_s, answers.view.say)
+            runner = Runner(source, client, answers, meter, packer, 1)
             await runner.run()
-    assert (tally.ok, runner.sender.attempts) == (20, 20)
+    assert (tally.ok, runner.client.sender.attempts) == (20, 20)

@@ -18,7 +18,9 @@ from pydantic_core import from_json
 
 from paceline import Limiter
 from paceline.batch.address import ProviderAddress
+from paceline.batch.answers import RunAnswers
 from paceline.batch.check import Checker, InputPlan
+from paceline.batch.client import RunClient
 from paceline.batch.index import Index
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine
@@ -352,8 +354,10 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
         meter = ProgressLine(InputPlan(), tally, config.workers)
         checker = Checker(limiter, Index())
         source = iter([(request, checker.describe(request)) for request in requests])
-        runner = Runner(source, limiter, config, addresses, results, tally, said, meter, Packer(checker.describe))
-        runner.sender.post = answer
+        client = RunClient(limiter, addresses, config.timeout_s, said.say, lambda: bool(results.kept))
+        answers, packer = RunAnswers(results, Index(), tally, said), Packer(checker.describe)
+        runner = Runner(source, client, answers, meter, packer, config.workers)
+        client.sender.post = answer
         await runner.run()
         return runner, tally
 

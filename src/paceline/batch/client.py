@@ -210,6 +210,7 @@ class RunClient:
         group: The servers: each request goes to the one where it can go soonest. ``None`` for no group.
 
     Attributes:
+        limiter: The limiter.
         reach: Reports addresses that cannot be reached.
         sender: Makes the attempts, and counts them.
         room: Bounds the requests in flight, if this machine cannot have more.
@@ -233,7 +234,7 @@ class RunClient:
         self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
         self.room = Room(say)
         self._leads = Leads(limiter.pacer.clock)
-        self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
+        self.limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
         self._routes: dict[tuple[str, str, str], RunRoute] = {}
         self._targets: dict[tuple[str, str], RunTarget] = {}  # of a group, by member and path
         self._origins = [] if group is None else [origin(one.root) for one in group.members.values()]
@@ -382,14 +383,14 @@ class RunClient:
         if self._group is None or self._choice is None:
             target = route.target
             http = self._bind(request, address, target, request.content())
-            return Exchange(self._limiter.pacer, http, metered, target.key, seen=seen)
+            return Exchange(self.limiter.pacer, http, metered, target.key, seen=seen)
         ways = {}
         for name, one in self._group.members.items():
             body, own = one.renamed(request.body), None
             if body is request.body:
-                own = at_account(self._limiter.pacer, metered, one.provider)
+                own = at_account(self.limiter.pacer, metered, one.provider)
             content = request.content() if body is request.body else json.dumps(body).encode("ascii")
-            own = own or describe(self._limiter.pacer, one.provider, request.path, content)
+            own = own or describe(self.limiter.pacer, one.provider, request.path, content)
             if own is None:
                 raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
             place = self._targets.get((name, request.path))
@@ -399,7 +400,7 @@ class RunClient:
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
-        return RoutedExchange(self._limiter.pacer, ways, self._choice, sticky=sticky, seen=seen)
+        return RoutedExchange(self.limiter.pacer, ways, self._choice, sticky=sticky, seen=seen)
 
     def _bind(self, request: RunRequest, address: ProviderAddress, target: RunTarget, content: bytes) -> Binding:
         headers = address.headers_for(request.path)

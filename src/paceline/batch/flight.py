@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from paceline.batch.acceptance import UNREAD, Acceptance, marked
+from paceline.batch.acceptance import UNREAD
+from paceline.batch.answers import RunAnswers
 from paceline.batch.api import (
     BrokenError,
     Endpoints,
@@ -29,12 +30,10 @@ from paceline.batch.api import (
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.endpoints import FULL
-from paceline.batch.index import Index
 from paceline.batch.journal import LOST
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import ResultsFile, encode_answer
-from paceline.batch.runner import CUTS, FAILED, USAGE, WRITE_AGAIN_S
-from paceline.batch.summary import RunTally
+from paceline.batch.results import encode_answer
+from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid
 from paceline.providers.finish import State
@@ -122,18 +121,8 @@ class FirstAnswers:
 class AnswerWriter:
     """Writes the answers of batches, and counts them. What may be another answer the next time is asked for once more."""
 
-    def __init__(
-        self,
-        results: ResultsFile,
-        index: Index,
-        tally: RunTally,
-        view: ProgressView,
-        timing: Timing,
-        acceptance: Acceptance,
-        before: Mapping[int, str],
-    ) -> None:
-        self._results, self._index, self._tally, self._view, self._time = results, index, tally, view, timing
-        self._acceptance, self._before, self._firsts = acceptance, before, FirstAnswers()
+    def __init__(self, answers: RunAnswers, timing: Timing) -> None:
+        self._answers, self._index, self._time, self._firsts = answers, answers.index, timing, FirstAnswers()
         self._maxima = array("L")  # of tokens, by line; 0 is unknown
 
     def note(self, line: int, maximum: int) -> None:
@@ -154,32 +143,32 @@ class AnswerWriter:
             return
         reading.left.discard(key)
         reading.again.pop(key, None)
-        error = self._acceptance.error_of(result.response, result.error)
+        error = self._answers.acceptance.error_of(result.response, result.error)
         if line is None:  # paid, and no longer in the input
-            self._append(encode_answer(result.custom_id, result.response, error))
+            self._answers.append(encode_answer(result.custom_id, result.response, error))
             return
         if self._index.is_done(line):
             return
-        self._judge(line, result, marked(error, self._before.get(line)), reading)
+        self._judge(line, result, error, reading)
         usage = provider_named(kind.provider).usage(_body(result)) if result.error is None else None
         if usage is not None and not reading.counted:
             reading.answers += 1
             reading.tokens += usage.input_tokens
-            self._tally.use(kind.provider, kind.model, usage, batch=True)
+            self._answers.tally.use(kind.provider, kind.model, usage, batch=True)
 
     def _judge(self, line: int, result: Result, error: dict[str, Any] | None, reading: ResultsRead) -> None:
         """Write a result, or keep it while its request is sent once more; a second one without an answer leaves the first."""
-        first, code = self.first(line), "" if error is None else str(error["code"])
-        if error is not None and code == State.CUT_OFF:
-            most = self._maxima[line] if line < len(self._maxima) else 0
-            raised = self._acceptance.raises and State.CUT_OFF in (first, self._before.get(line))
-            error = {**error, "max_tokens": most or None, "raised": raised}
+        first, before, acceptance = self.first(line), self._answers.before.get(line), self._answers.acceptance
+        most = self._maxima[line] if line < len(self._maxima) else 0
+        raised = acceptance.raises and State.CUT_OFF in (first, before)
+        error = self._answers.marked(error, line, most, raised=raised)
+        code = "" if error is None else str(error["code"])
         if first is not None and result.error is not None:
             self.settle(line)
             return
-        again = error is None or self._acceptance.recorded(result.response, error).again
+        again = self._answers.sends_again(result.response, error)
         record = encode_answer(self._index.shown(line, result.custom_id), result.response, error)
-        if code and first is None and self._acceptance.takes_again(code, self._before.get(line)):
+        if code and first is None and acceptance.takes_again(code, before):
             self._firsts.add(line, record, code, again=again)
             reading.first.add(line)
             return
@@ -213,16 +202,7 @@ class AnswerWriter:
     def _write(self, line: int, record: bytes, code: str, *, again: bool) -> None:
         """Write the record of a request, and count it; ``code``: of its error, empty for an answer."""
         self._index.mark(line)
-        self._append(record)
-        self._tally.count({"code": code} if code else None, again=again)
-        if self._tally.cuts:
-            self._view.say(CUTS)
-
-    def _append(self, record: bytes) -> None:
-        try:
-            self._results.append(record)
-        except OSError as failure:
-            raise StopError(FAILED, f"{self._results.path} cannot be written: {failure.strerror}") from None
+        self._answers.write(record, code, again=again)
 
     async def save(self) -> None:
         """Bring the results to the disk; wait while there is no room for them.
@@ -230,19 +210,19 @@ class AnswerWriter:
         Raises:
             StopError: There was no room for too long. The results can be read again.
         """
-        said, started_s = False, time.monotonic()
-        while self._results.kept or not self._results.settle():
+        said, started_s, results = False, time.monotonic(), self._answers.results
+        while results.kept or not results.settle():
             if not said:
-                self._view.say(f"cannot write {self._results.path}: {self._results.why}{self._results.remedy}")
+                self._answers.view.say(f"cannot write {results.path}: {results.why}{results.remedy}")
             said = True
             if time.monotonic() - started_s > self._time.lost_s:
-                raise StopError(FAILED, f"{self._results.path} cannot be written: {self._results.why}")
+                raise StopError(FAILED, f"{results.path} cannot be written: {results.why}")
             await asyncio.sleep(WRITE_AGAIN_S)
-            self._results.write_kept()
+            results.write_kept()
         try:
-            self._results.sync()
+            results.sync()
         except OSError as error:
-            raise StopError(FAILED, f"{self._results.path} cannot be written: {error.strerror}") from None
+            raise StopError(FAILED, f"{results.path} cannot be written: {error.strerror}") from None
 
 
 def _body(result: Result) -> dict[str, Any]:

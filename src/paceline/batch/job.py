@@ -33,8 +33,10 @@ from paceline.batch.address import (
     placing,
     root_of,
 )
+from paceline.batch.answers import RunAnswers
 from paceline.batch.batches import Batches
 from paceline.batch.check import SHOWN, Checker, InputPlan, check
+from paceline.batch.client import RunClient
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
@@ -67,7 +69,7 @@ from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
 
-_End = Callable[[Limiter, RunTally, ProgressView, ResultsFile], tuple[int, dict[str, Any]]]
+_End = Callable[[Limiter, RunAnswers], tuple[int, dict[str, Any]]]
 """The last step of a run: prints the summary; returns the exit code and the summary."""
 
 CHECKED_FIRST_MAX: Final = 16 * 2**20
@@ -188,40 +190,36 @@ class Job:
             journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             tally = self._tally(plan, recovered, limiter, store)
+            answers = RunAnswers(results, index, tally, view, self.acceptance, recovered.before_this(plan.requests))
             checker = self._checker(limiter, index, members)
+            again = partial(_checked, given, index, plan.last_line, checker)
             if whole:
-                source = _checked(given, index, plan.last_line, checker)
+                source = again()
             else:
                 tally.requests, tally.about = (plan.requests + plan.refused) * _size(file) // file.tell(), "about "
-                source = self._unchecked(given, checker, addresses, results, tally, view)
-            _say(view, _opened(given, index, results, tally))
+                source = self._unchecked(given, checker, addresses, answers)
+            _say(view, _opened(given, answers))
             _say(view, _opening(plan, recovered, tally, None if self.mode == "batch" else limiter))
             meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
 
-            runner = partial(
-                Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
-                meter=meter, packer=Packer(checker.describe), group=group, acceptance=self.acceptance, before=recovered.before_this(plan.requests),
-            )  # fmt: skip
-            again = partial(_checked, given, index, plan.last_line, checker)
-            recount = _Recount(results, index, tally, view, whole=whole)
+            runner = self._runners(limiter, addresses, answers, meter, Packer(checker.describe), group)
+            recount = _Recount(answers, whole=whole)
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
                     if journal is not None:
                         end_s = self._end_s(journal)
                         offline = partial(
-                            Offline, again, index, addresses, results, tally, view, most_lines=self.batch_lines,
-                            queue=self.batch_queue, deadline=self._deadline(end_s, plan, limiter, tally, view),
-                            acceptance=self.acceptance, before=recovered.before_this(plan.requests),
+                            Offline, again, addresses, answers, most_lines=self.batch_lines, queue=self.batch_queue,
+                            deadline=self._deadline(end_s, plan, limiter, tally, view),
                         )  # fmt: skip
-                        end = _in_batches(offline, journal, end_s, again, index, runner, tally, recount)
+                        end = _in_batches(offline, journal, end_s, again, runner, recount)
                     else:
-                        end = _one_by_one(
-                            partial(self._serve_page, limiter, reporter), runner, source, again, tally, recount
-                        )
+                        begin = partial(self._serve_page, limiter, reporter)
+                        end = _one_by_one(begin, runner, source, again, recount)
                 finally:
                     saved += _save(results, tally)
                 _tell_added(given, plan if whole else None, view)
-                code, report = end(limiter, tally, view, results)
+                code, report = end(limiter, answers)
                 reporter.end(report)
             return code or (FAILED if saved else DONE), report
         finally:
@@ -229,6 +227,24 @@ class Job:
             sys.stderr.writelines(f"paceline run: {line}\n" for line in saved)
             index.close()
             limiter.close()
+
+    def _runners(
+        self,
+        limiter: Limiter,
+        addresses: Mapping[str, ProviderAddress],
+        answers: RunAnswers,
+        meter: ProgressLine,
+        packer: Packer,
+        group: ServerGroup | None,
+    ) -> Callable[[Iterator[tuple[RunRequest, Metered]]], Runner]:
+        """What makes the sender of some requests, with connections of its own."""
+        say, timeout_s, workers = answers.view.say, self.config.timeout_s, self.config.workers
+
+        def runner(source: Iterator[tuple[RunRequest, Metered]]) -> Runner:
+            client = RunClient(limiter, addresses, timeout_s, say, lambda: bool(answers.results.kept), group)
+            return Runner(source, client, answers, meter, packer, workers)
+
+        return runner
 
     def _arguments(self, given: Source, members: Sequence[Server]) -> tuple[Source, dict[str, Any]]:
         """The input with its provider, and the arguments of its limiter."""
@@ -436,16 +452,14 @@ class Job:
         given: Source,
         checker: Checker,
         addresses: Mapping[str, ProviderAddress],
-        results: ResultsFile,
-        tally: RunTally,
-        view: ProgressView,
+        answers: RunAnswers,
     ) -> Iterator[tuple[RunRequest, Metered]]:
         """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed.
 
         Of a row that is recorded, too. A line may have no id of its own.
         """
         file, plan, bad, warned = given.file, checker.plan, 0, len(checker.plan.warnings)
-        size = _size(file)
+        size, tally, view = _size(file), answers.tally, answers.view
         for line, raw in given.from_start():
             try:
                 request = given.read(line, raw)
@@ -458,7 +472,7 @@ class Job:
                     tally.fail("bad_line")
                 else:
                     checker.refuse(line, raw, str(error))
-                    _record(decode(raw or b"")["custom_id"], str(error), results, tally)
+                    _record(decode(raw or b"")["custom_id"], str(error), answers)
                 if bad <= SHOWN:
                     view.say(f"{given.unit} {line}: {error}; it is not sent")
                 continue
@@ -537,42 +551,42 @@ def _join(limiter: Limiter, models: Iterable[str]) -> None:
             limiter.pacer.pools.of_model(provider, name).refresh()
 
 
-def _opened(given: Source, index: Index, results: ResultsFile, tally: RunTally) -> Iterator[str]:
+def _opened(given: Source, answers: RunAnswers) -> Iterator[str]:
     """Open the output, and record the rows that cannot be sent and have no answer of an earlier run; returns lines about them.
 
     Raises:
         OutputError: The output cannot take them.
     """
+    count, results = 0, answers.results
     results.open()
-    count = 0
-    for count, (line, _, why) in enumerate(index.refused(), 1):
+    for count, (line, _, why) in enumerate(answers.index.refused(), 1):
         if count <= SHOWN:
             yield f"{given.unit} {line}: {why}; it is not sent"
-    _record_refused(index, results, tally)
+    _record_refused(answers)
     if count > SHOWN:
         yield f"and {count - SHOWN:,} more {given.unit}s"
     if results.kept:
         raise OutputError(f"{results.path}: cannot be written: {results.why}; nothing has been sent")
 
 
-def _record_refused(index: Index, results: ResultsFile, tally: RunTally) -> None:
+def _record_refused(answers: RunAnswers) -> None:
     """Record the rows that cannot be sent and that the output does not have."""
-    for line, custom_id, why in index.refused():
-        if index.mark(line):
-            _record(custom_id, why, results, tally)
+    for line, custom_id, why in answers.index.refused():
+        if answers.index.mark(line):
+            _record(custom_id, why, answers)
 
 
-def _record(custom_id: str | int, why: str, results: ResultsFile, tally: RunTally) -> None:
+def _record(custom_id: str | int, why: str, answers: RunAnswers) -> None:
     """Record a row that cannot be sent.
 
     Raises:
         OutputError: A pipe or a device has failed.
     """
     try:
-        results.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
+        answers.results.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
     except OSError as error:
-        raise OutputError(f"{results.path}: cannot be written: {error.strerror}") from None
-    tally.fail(INVALID_ROW)
+        raise OutputError(f"{answers.results.path}: cannot be written: {error.strerror}") from None
+    answers.tally.fail(INVALID_ROW)
 
 
 def _sharing(limiter: Limiter, arguments: dict[str, Any], store: Store | None, plan: InputPlan) -> Limiter:
@@ -651,8 +665,8 @@ class _Recount:
         whole: Whether the run has checked its whole input, and can send requests again: once, because that program may go on.
     """
 
-    def __init__(self, results: ResultsFile, index: Index, tally: RunTally, view: ProgressView, *, whole: bool) -> None:
-        self.results, self._index, self._tally, self._view, self._again = results, index, tally, view, whole
+    def __init__(self, answers: RunAnswers, *, whole: bool) -> None:
+        self.answers, self._again = answers, whole
 
     def lacks_some(self, *, stopped: bool) -> bool:
         """Count what the output has; return whether requests are to be sent again.
@@ -660,15 +674,16 @@ class _Recount:
         Args:
             stopped: Whether nothing may be sent any more.
         """
-        self.results.settle()
-        if not self.results.shortened:
+        answers, results = self.answers, self.answers.results
+        results.settle()
+        if not results.shortened:
             return False
-        gone = self._tally.recount(*self.results.recount(self._index))
-        _record_refused(self._index, self.results, self._tally)
+        gone = answers.tally.recount(*results.recount(answers.index))
+        _record_refused(answers)
         again, self._again = self._again and not stopped, False
         if gone:
             then = "their requests are sent again" if again else "the same command again sends their requests"
-            self._view.say(f"another program has cut {gone:,} answers off {self.results.path}: {then}")
+            answers.view.say(f"another program has cut {gone:,} answers off {results.path}: {then}")
         return gone > 0 and again
 
 
@@ -699,16 +714,10 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
 
 
 def _end(
-    runner: Runner,
-    limiter: Limiter,
-    tally: RunTally,
-    view: ProgressView,
-    results: ResultsFile,
-    *,
-    batches: int | None = None,
+    runner: Runner, limiter: Limiter, answers: RunAnswers, *, batches: int | None = None
 ) -> tuple[int, dict[str, Any]]:
     """Print the summary; return the exit code and the summary."""
-    attempts, stop = runner.sender, runner.stop
+    attempts, stop, tally, results = runner.client.sender, runner.stop, answers.tally, answers.results
     report = tally.report(
         limiter.status()["pools"],
         attempts=attempts.attempts,
@@ -721,21 +730,17 @@ def _end(
     lines = [
         *in_words(report, tally.left, tally.about),
         *cost.in_words(report, tally.bill.answers),
-        *runner.reach.at_end(),
+        *runner.client.reach.at_end(),
     ]
     again = "the same command again sends the rest" if results.resumable and tally.keeps else "nothing can be resumed"
-    return _told(lines, stop, again, tally, view, report), report
+    return _told(lines, stop, again, answers, report), report
 
 
 def _told(
-    lines: Iterable[str],
-    stop: tuple[int, str] | None,
-    again: str,
-    tally: RunTally,
-    view: ProgressView,
-    report: Mapping[str, Any],
+    lines: Iterable[str], stop: tuple[int, str] | None, again: str, answers: RunAnswers, report: Mapping[str, Any]
 ) -> int:
     """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
+    tally, view = answers.tally, answers.view
     view.close()
     _say(view, lines)
     if stop is not None:
@@ -757,12 +762,11 @@ def _one_by_one(
     runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
     source: Iterator[tuple[RunRequest, Metered]],
     again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
-    tally: RunTally,
     recount: _Recount,
 ) -> _End:
     """Send the requests of ``source`` one by one; return the last step."""
     current = runner(source)
-    if tally.left:
+    if recount.answers.tally.left:
         begin()
         _run(current)
     if recount.lacks_some(stopped=current.stop is not None):
@@ -775,7 +779,8 @@ def _one_by_one(
 def _after(before: Runner | None, following: Runner) -> Runner:
     """``following``, which counts on from ``before``."""
     if before is not None:
-        following.sender.attempts, following.sender.refused = before.sender.attempts, before.sender.refused
+        attempts, earlier = following.client.sender, before.client.sender
+        attempts.attempts, attempts.refused = earlier.attempts, earlier.refused
     return following
 
 
@@ -784,9 +789,7 @@ def _in_batches(
     journal: BatchJournal,
     deadline: tuple[float, float] | None,
     again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
-    index: Index,
     runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
-    tally: RunTally,
     recount: _Recount,
 ) -> _End:
     """Send in batches; where these are left for a deadline, send the rest one by one. Return the last step.
@@ -794,7 +797,8 @@ def _in_batches(
     A request is sent one by one only after its batch has ended. Where the end of a cancelled batch takes too long, the others
     are sent first.
     """
-    created, sender = 0, cast("Runner | None", None)
+    created, sender, tally = 0, cast("Runner | None", None), recount.answers.tally
+    path = recount.answers.results.path
     while True:
         current = offline(journal=journal)
         if tally.left or journal.unfinished or journal.lost:
@@ -807,14 +811,14 @@ def _in_batches(
         created += current.batches.created
         if current.stop is not None or not (current.left if sender is None else tally.left):
             if recount.lacks_some(stopped=current.stop is not None):
-                journal = BatchJournal(recount.results.path, reread=sender is None)
+                journal = BatchJournal(path, reread=sender is None)
                 continue
             _forget_deadline(journal, ended=current.stop is None)
             return partial(_end_offline, current, created=created)
-        sender = _after(sender, runner(_free(again(), current.batches, index)))
+        sender = _after(sender, runner(_free(again(), current.batches, recount.answers.index)))
         _run(sender)
         lacking = recount.lacks_some(stopped=sender.stop is not None)
-        journal = BatchJournal(recount.results.path)
+        journal = BatchJournal(path)
         if sender.stop is not None or not (journal.unfinished or lacking):
             _forget_deadline(journal, ended=sender.stop is None)
             return partial(_end, sender, batches=created)
@@ -839,22 +843,22 @@ def _free(
 
 
 def _end_offline(
-    offline: Offline, limiter: Limiter, tally: RunTally, view: ProgressView, results: ResultsFile, *, created: int
+    offline: Offline, limiter: Limiter, answers: RunAnswers, *, created: int
 ) -> tuple[int, dict[str, Any]]:
     """Print the summary of a run in batches; return the exit code and the summary."""
-    stop, in_progress = offline.stop, offline.batches.journal.unfinished
+    stop, in_progress, tally = offline.stop, offline.batches.journal.unfinished, answers.tally
     report = tally.report(
         limiter.status()["pools"],
         attempts=offline.calls,
         refused=offline.refused,
-        output=results.place,
+        output=answers.results.place,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     ) | {"batches": created, "batches_in_progress": in_progress}
     lines = in_words(report, tally.left, tally.about)
     lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
     goes = f"{in_progress:,} batches continue at the provider: " if in_progress else ""
     again = f"{goes}the same command again continues"
-    return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, tally, view, report), report
+    return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, answers, report), report
 
 
 def _checked(given: Source, index: Index, last_line: int, checker: Checker) -> Iterator[tuple[RunRequest, Metered]]:

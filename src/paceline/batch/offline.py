@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from paceline.batch.acceptance import Acceptance, maximum_of
+from paceline.batch.acceptance import maximum_of
 from paceline.batch.address import ProviderAddress, proxy_for
+from paceline.batch.answers import RunAnswers
 from paceline.batch.api import Endpoints, Web
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
@@ -21,14 +22,11 @@ from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import endpoints
 from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import AnswerWriter, Flight
-from paceline.batch.index import Index
 from paceline.batch.journal import BatchJournal
-from paceline.batch.progress import ProgressView
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
-from paceline.batch.results import ANY, OutputError, ResultsFile
-from paceline.batch.runner import FAILED, INTERRUPTED, NOTHING, USAGE, heed, look_after
-from paceline.batch.summary import RunTally
+from paceline.batch.results import OutputError
+from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.timing import StopError, Timing
 from paceline.batch.transport import session
 from paceline.http.describe import Metered
@@ -55,17 +53,12 @@ class Offline:
 
     Args:
         scan: Reads the requests that have no answer yet, from the first line on.
-        index: Has the ids of the input, and which lines are done.
         addresses: Where requests go, by the provider's name.
-        results: The output.
-        tally: Counts requests.
-        view: Shows the progress.
+        answers: Takes the answers.
         journal: Open for writing.
         most_lines: The most requests of a batch; ``None`` for the provider's limit.
         queue: The known limit of enqueued tokens of each model.
         deadline: When the batches are left; ``None`` for never.
-        acceptance: Says which results are answers.
-        before: What was wrong with the answers to requests in an earlier run, by line.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -75,27 +68,21 @@ class Offline:
     def __init__(
         self,
         scan: Callable[[], Iterator[tuple[RunRequest, Metered]]],
-        index: Index,
         addresses: Mapping[str, ProviderAddress],
-        results: ResultsFile,
-        tally: RunTally,
-        view: ProgressView,
+        answers: RunAnswers,
         *,
         journal: BatchJournal,
         most_lines: int | None,
         queue: float | None,
         deadline: Deadline | None,
-        acceptance: Acceptance = ANY,
-        before: Mapping[int, str] = NOTHING,
     ) -> None:
         self.stop: tuple[int, str] | None = None
-        self._scan, self._addresses, self._tally, self._view = scan, addresses, tally, view
-        self._results, self._most_lines, self._deadline, self._time = results, most_lines, deadline, TIMING
-        self._acceptance, self._before = acceptance, before
+        self._scan, self._addresses, self._answers = scan, addresses, answers
+        self._most_lines, self._deadline, self._time = most_lines, deadline, TIMING
         self._ends: dict[str, Endpoints] = {}
-        self.batches = Batches(journal, index, queue)
-        self._answers = AnswerWriter(results, index, tally, view, self._time, acceptance, before)
-        self._flight = Flight(self._ends, self.batches, self._answers, view, self._time, last=deadline is None)
+        self.batches = Batches(journal, answers.index, queue)
+        self._writer = AnswerWriter(answers, self._time)
+        self._flight = Flight(self._ends, self.batches, self._writer, answers.view, self._time, last=deadline is None)
 
     @property
     def left(self) -> bool:
@@ -135,7 +122,7 @@ class Offline:
             web = Web(client, address, secrets, self._time.call_s, proxy)
             self._ends[name] = endpoints(name, web, self._time.retry_s, self.batches.journal.run)
         progress = asyncio.create_task(self._show())
-        looks = asyncio.create_task(look_after(self._results, self._view, self.batches.journal.settle))
+        looks = asyncio.create_task(look_after(self._answers.results, self._answers.view, self.batches.journal.settle))
         try:
             await self._adopt()
             await self._flight.find_lost()
@@ -157,7 +144,7 @@ class Offline:
             for task in (progress, looks, *self._flight.tasks):
                 task.cancel()
             await asyncio.gather(progress, looks, *self._flight.tasks, return_exceptions=True)
-            self._answers.end()
+            self._writer.end()
             restore()
             await client.close()
 
@@ -180,17 +167,19 @@ class Offline:
                 self.batches.hold(chunk)
                 self._flight.follow(chunk)
         if self._flight.tasks:
-            self._view.say(f"continuing with {len(self._flight.tasks):,} batches of an earlier run")
+            self._answers.view.say(f"continuing with {len(self._flight.tasks):,} batches of an earlier run")
 
     async def _send_or_leave(self) -> None:
         try:
             await self._send_all()
-            if self._deadline is not None and self._tally.left:
-                self._view.say(f"{self._tally.left:,} requests have no answer in batches: they are sent one by one")
+            if self._deadline is not None and self._answers.tally.left:
+                self._answers.view.say(
+                    f"{self._answers.tally.left:,} requests have no answer in batches: they are sent one by one"
+                )
                 self._flight.leaving.set()
         except _LeaveError:
             if self._flight.tasks:
-                self._view.say(
+                self._answers.view.say(
                     f"leaving {len(self._flight.tasks):,} batches: the rest is sent one by one, to keep the deadline"
                 )
             self._flight.leaving.set()
@@ -203,7 +192,7 @@ class Offline:
         if (
             self._deadline is not None
             and not self._flight.leaving.is_set()
-            and self._deadline.due(max(0, self._tally.left - self._flight.done))
+            and self._deadline.due(max(0, self._answers.tally.left - self._flight.done))
         ):
             raise _LeaveError
 
@@ -229,7 +218,7 @@ class Offline:
         most = min(ends.LINES_MAX for ends in self._ends.values())
         if self._most_lines is not None:
             return min(most, self._most_lines)
-        return min(most, max(LINES_MIN, -(-self._tally.left // PARTS)))
+        return min(most, max(LINES_MIN, -(-self._answers.tally.left // PARTS)))
 
     def _most_bytes(self, kind: BatchKind) -> float:
         return min(self._ends[kind.provider].BYTES_MAX, self.batches.most_bytes[kind.provider])
@@ -238,19 +227,19 @@ class Offline:
         for found, metered in self._scan():
             if self.batches.holds(found.line) or self.batches.is_spent(found.line):
                 continue
-            first = self._answers.first(found.line)
-            is_cut = State.CUT_OFF in (first, self._before.get(found.line))
-            most = self._acceptance.raised(found.body) if is_cut else None
+            first = self._writer.first(found.line)
+            is_cut = State.CUT_OFF in (first, self._answers.before.get(found.line))
+            most = self._answers.acceptance.raised(found.body) if is_cut else None
             if first == State.CUT_OFF and most is None:  # it has no maximum, or one as large
-                self._answers.settle(found.line)
+                self._writer.settle(found.line)
                 continue
             request = found if most is None else replace(found, body=most)
-            self._answers.note(found.line, maximum_of(request.body)[1])
+            self._writer.note(found.line, maximum_of(request.body)[1])
             kind = BatchKind(request.provider.name, request.path, request.model)
             try:
                 content = filled(self._ends[kind.provider].encode(request))
             except GoneError as error:
-                self._answers.record(request.line, FILE_GONE, str(error))
+                self._writer.record(request.line, FILE_GONE, str(error))
                 continue
             yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
@@ -282,12 +271,12 @@ class Offline:
 
     async def _show(self) -> None:
         while True:
-            await asyncio.sleep(self._view.every_s)
-            self._view.show(*self.line())
+            await asyncio.sleep(self._answers.view.every_s)
+            self._answers.view.show(*self.line())
 
     def line(self) -> tuple[str, float]:
         """The progress as one line, and the share of the requests that is done."""
-        tally, states = self._tally, dict[str, int]()
+        tally, states = self._answers.tally, dict[str, int]()
         for seen in self._flight.seen.values():
             states[seen.state] = states.get(seen.state, 0) + 1
         done = tally.ok + tally.failed + tally.before

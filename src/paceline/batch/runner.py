@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
-from paceline.batch.acceptance import UNSTABLE, Acceptance, marked, maximum_of
-from paceline.batch.address import ProviderAddress
+from paceline.batch.acceptance import UNSTABLE, maximum_of
+from paceline.batch.answers import RunAnswers
 from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.packs import Packer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import BadLineError, RunRequest
-from paceline.batch.results import ANY, OutputError, ResultsFile, encode_answer
-from paceline.batch.summary import FIRST, RunTally
+from paceline.batch.results import OutputError, ResultsFile, encode_answer
 from paceline.batch.transport import PausedError
-from paceline.config import Config
-from paceline.config.servers import ServerGroup
 from paceline.core.quota import NS
 from paceline.http.describe import Metered, describe
-from paceline.limiter.limiter import Limiter
 from paceline.pacing.durable import LOOK_S
 from paceline.providers.finish import State
 
@@ -40,13 +35,6 @@ ROWS_MAX: Final = 65_536
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
-
-CUTS: Final = (
-    f"most of the first {FIRST} answers are cut off: they reach the maximum of tokens. Give a larger one (--max-tokens, or"
-    " --cut-off raise); or, if a part of an answer is what you want, --cut-off keep"
-)
-
-NOTHING: Final[Mapping[int, str]] = MappingProxyType({})
 
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 
@@ -87,44 +75,60 @@ async def look_after(results: ResultsFile, view: ProgressView, settle: Callable[
             results.mended = ""
 
 
+class RowsInFlight:
+    """Counts the rows that share requests in flight."""
+
+    def __init__(self) -> None:
+        self.count, self._ended = 0, asyncio.Event()
+
+    @contextmanager
+    def counted(self, request: RunRequest) -> Iterator[None]:
+        """Count the rows of a request while the block runs."""
+        rows = len(request.rows) if len(request.rows) > 1 else 0
+        self.count += rows
+        try:
+            yield
+        finally:
+            if rows:
+                self.count -= rows
+                self._ended.set()
+                self._ended = asyncio.Event()
+
+    async def end(self) -> None:
+        """Wait until one of these requests has ended."""
+        await self._ended.wait()
+
+
 class Runner:
-    """Sends the requests of ``source`` and appends every answer to ``results``.
+    """Sends the requests of ``source`` and records every answer.
 
     Args:
         source: The requests to send, with what they cost; one is read when a worker is free.
-        addresses: Where requests go, by the provider's name.
+        client: Sends them.
+        answers: Takes the answers.
+        meter: Shows the speed.
         packer: Puts rows that may share a request into one.
-        group: As for :class:`~paceline.batch.client.RunClient`.
-        acceptance: Says which answers are taken, and which are asked for once more.
-        before: What was wrong with the answers to requests in an earlier run, by line.
+        workers: How many requests wait or are in flight at once.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
+        client: As given.
     """
 
     def __init__(
         self,
         source: Iterator[tuple[RunRequest, Metered]],
-        limiter: Limiter,
-        config: Config,
-        addresses: Mapping[str, ProviderAddress],
-        results: ResultsFile,
-        tally: RunTally,
-        view: ProgressView,
+        client: RunClient,
+        answers: RunAnswers,
         meter: ProgressLine,
         packer: Packer,
-        group: ServerGroup | None = None,
-        acceptance: Acceptance = ANY,
-        before: Mapping[int, str] = NOTHING,
+        workers: int,
     ) -> None:
         self.stop: tuple[int, str] | None = None
-        self._client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
-        self.reach, self.sender = self._client.reach, self._client.sender
-        self._source, self._limiter, self._config, self._packer = packer.packed(source), limiter, config, packer
-        self._results, self._tally, self._view, self._meter = results, tally, view, meter
-        self._acceptance, self._before = acceptance, before
+        self.client, self._answers, self._meter, self._workers = client, answers, meter, workers
+        self._source, self._packer = packer.packed(source), packer
         self._again: list[tuple[RunRequest, Metered]] = []  # not sent as answers could not be written; halves of others
-        self._shared, self._ended = 0, asyncio.Event()  # rows that share requests in flight; set when one of these ends
+        self._shared = RowsInFlight()
         self._second: set[int] = set()  # lines of rows without a vector that are sent once more
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,39 +136,40 @@ class Runner:
     async def run(self) -> None:
         """Send everything."""
         restore = heed(partial(asyncio.get_running_loop().call_soon_threadsafe, self._on_signal))
-        workers = min(self._config.workers, max(self._tally.left, 1))
-        self._tally.ideal.begin(self._limiter.pacer.clock.now_ns() / NS, self._tally.start)
-        self._client.open()
+        tally = self._answers.tally
+        workers = min(self._workers, max(tally.left, 1))
+        tally.ideal.begin(self.client.limiter.pacer.clock.now_ns() / NS, tally.start)
+        self.client.open()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
         progress = asyncio.create_task(self._show())
-        looks = asyncio.create_task(look_after(self._results, self._view))
+        looks = asyncio.create_task(look_after(self._answers.results, self._answers.view))
         try:
             await self._finish()
-            whys = self._client.whys
+            whys = self.client.whys
             if whys and self.stop is None:
-                self.stop = FAILED if self._tally.ok else USAGE, "; ".join(whys[:WHYS_SHOWN])
+                self.stop = FAILED if tally.ok else USAGE, "; ".join(whys[:WHYS_SHOWN])
         finally:
             progress.cancel()
             looks.cancel()
             if self._writing is not None:
                 self._writing.cancel()
             restore()
-            await self._client.close()
+            await self.client.close()
 
     def _halt(self, code: int, message: str) -> None:
         """Send nothing more. Requests in flight may finish; waiting requests have cost nothing and are cancelled."""
         if self.stop is None:
             self.stop = code, message
-        self.sender.stopping = True
+        self.client.sender.stopping = True
         current = asyncio.current_task()
         for task in self._tasks:
-            if task is not current and task not in self.sender.in_flight:
+            if task is not current and task not in self.client.sender.in_flight:
                 task.cancel()
 
     def _on_signal(self) -> None:
         if self.stop is None:
             self._halt(INTERRUPTED, "interrupted")
-            self._view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
+            self._answers.view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
         else:
             for task in self._tasks:
                 task.cancel()
@@ -185,50 +190,47 @@ class Runner:
 
     async def _show(self) -> None:
         while True:
-            await asyncio.sleep(self._view.every_s)
-            unwritten = self._results.why if self._results.kept else ""
-            pools, lacking = self._limiter.status()["pools"], self._client.room.words
-            self._view.show(*self._meter.line(pools, self.sender.refused, unwritten, lacking))
+            await asyncio.sleep(self._answers.view.every_s)
+            unwritten = self._answers.results.why if self._answers.results.kept else ""
+            pools, lacking = self.client.limiter.status()["pools"], self.client.room.words
+            self._answers.view.show(*self._meter.line(pools, self.client.sender.refused, unwritten, lacking))
 
     async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         while self.stop is None and (found := await self._next()) is not None:
-            rows = len(found[0].rows) if len(found[0].rows) > 1 else 0
-            self._shared += rows
-            try:
-                await self._serve(*found)
-            except PausedError:
-                self._again.append(found)
-            finally:
-                self.sender.in_flight.discard(task)
-                if rows:
-                    self._shared -= rows
-                    self._ended.set()
-                    self._ended = asyncio.Event()
+            with self._shared.counted(found[0]):
+                try:
+                    await self._serve(*found)
+                except PausedError:
+                    self._again.append(found)
+                finally:
+                    self.client.sender.in_flight.discard(task)
             await asyncio.sleep(0)  # the client notices here that the server has closed the connection after its answer
 
     async def _next(self) -> tuple[RunRequest, Metered] | None:
         """The next request; while answers cannot be written, there is none."""
-        while self._writing is not None or self._results.kept:
+        while self._writing is not None or self._answers.results.kept:
             if self._writing is None:
                 self._writing = asyncio.create_task(self._write_kept())
             await asyncio.shield(self._writing)
         try:
-            while self._shared >= ROWS_MAX and not self._again:
-                await self._ended.wait()
-            while (found := self._again.pop() if self._again else next(self._source, None)) is None and self._shared:
-                await self._ended.wait()  # its halves may be sent side by side
+            while self._shared.count >= ROWS_MAX and not self._again:
+                await self._shared.end()
+            while (
+                found := self._again.pop() if self._again else next(self._source, None)
+            ) is None and self._shared.count:
+                await self._shared.end()  # its halves may be sent side by side
         except BadLineError as error:  # the input has changed
-            self._halt(FAILED if self._tally.ok else USAGE, str(error))
+            self._halt(FAILED if self._answers.tally.ok else USAGE, str(error))
             return None
         return found
 
     async def _write_kept(self) -> None:
         """Write the answers that could not be written, as soon as that is possible."""
-        path, results = self._results.path, self._results
+        path, results = self._answers.results.path, self._answers.results
         where = results.saved() or "memory alone, because they fit nowhere else"
-        self._view.say(
+        self._answers.view.say(
             f"cannot write {path}: {results.why}; sending is paused, and answers are kept in {where}{results.remedy}"
         )
         started_s, most = asyncio.get_running_loop().time(), 0
@@ -239,7 +241,7 @@ class Runner:
         if results.kept:
             self._halt(FAILED, f"{path} could not be written for {waited_s / 60:.0f} minutes: {results.why}")
         else:
-            self._view.say(f"{results.place} can be written again; it has the {most:,} answers that were kept")
+            self._answers.view.say(f"{results.place} can be written again; it has the {most:,} answers that were kept")
             self._writing = None
 
     async def _serve(self, request: RunRequest, metered: Metered) -> None:
@@ -247,7 +249,7 @@ class Runner:
         if request.rows:
             await self._serve_rows(request, metered)
             return
-        more = self._raised(request) if self._before.get(request.line) == State.CUT_OFF else None
+        more = self._raised(request) if self._answers.before.get(request.line) == State.CUT_OFF else None
         request, metered = more or (request, metered)
         outcome, error = await self._ask(request, metered)
         if outcome is None:
@@ -268,7 +270,7 @@ class Runner:
             self._record(request, outcome, error, raised=raised)
             return
         kept: dict[str, Any] | None = error
-        self.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
+        self.client.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
         try:
             second, wrong = await self._ask(*following)
             if second is not None and second.error is None:
@@ -281,27 +283,28 @@ class Runner:
 
     async def _ask(self, request: RunRequest, metered: Metered) -> tuple[RunOutcome | None, dict[str, Any] | None]:
         """Send a request once; return its outcome, unless the run ends because of it, and the error to record."""
-        outcome = await self._client.ask(request, metered)
-        self._meter.refused = self.sender.refused
+        outcome = await self.client.ask(request, metered)
+        self._meter.refused = self.client.sender.refused
         if outcome is None:
             return None, None
         record = outcome.answer.record if outcome.answer is not None else None
         if record is not None:
-            self._tally.waits.add(record.waited_s)
-            self._tally.ideal.take(self._limiter, record)
+            tally = self._answers.tally
+            tally.waits.add(record.waited_s)
+            tally.ideal.take(self.client.limiter, record)
             if record.usage is not None:
                 # As a budget prices it: another host's prices aren't the provider's.
                 account, _, _ = record.pool.partition("/")
-                self._tally.use(account, request.model, record.usage)
+                tally.use(account, request.model, record.usage)
         words = outcome.error["message"] if outcome.error is not None else ""
         if outcome.ends == "money":
             self._halt(FAILED, words)
         elif outcome.ends:
-            self._halt(FAILED if self._tally.ok else USAGE, f"{request.place}: {words}")
+            self._halt(FAILED if self._answers.tally.ok else USAGE, f"{request.place}: {words}")
         elif request.rows:  # each of them is judged
             return outcome, None
         else:
-            return outcome, self._acceptance.error_of(outcome.response, outcome.error)
+            return outcome, self._answers.acceptance.error_of(outcome.response, outcome.error)
         return None, None
 
     async def _serve_rows(self, request: RunRequest, metered: Metered) -> None:
@@ -313,7 +316,7 @@ class Runner:
         if answers is None:
             self._again += self._packer.halves(request)
         for row, response, found in answers or ():
-            error = self._acceptance.error_of(response, found)
+            error = self._answers.acceptance.error_of(response, found)
             if error is not None and error["code"] in UNSTABLE and row.line not in self._second and self.stop is None:
                 self._second.add(row.line)
                 once_more.append(row)
@@ -324,23 +327,19 @@ class Runner:
 
     def _raised(self, request: RunRequest) -> tuple[RunRequest, Metered] | None:
         """The request with a larger maximum of tokens, if this run raises it."""
-        body = self._acceptance.raised(request.body)
+        body = self._answers.acceptance.raised(request.body)
         if body is None:
             return None
         request = replace(request, body=body)
-        metered = describe(self._limiter.pacer, request.provider, request.path, request.content())
+        metered = describe(self.client.limiter.pacer, request.provider, request.path, request.content())
         return None if metered is None else (request, metered)
 
     def _record(self, request: RunRequest, outcome: RunOutcome, error: dict[str, Any] | None, *, raised: bool) -> None:
         """Write an answer and count it; ``raised``: the request had a larger maximum of tokens than in the input."""
-        error = marked(error, self._before.get(request.line))
-        if error is not None and error["code"] == State.CUT_OFF:
-            error = {**error, "max_tokens": maximum_of(request.body)[1] or None, "raised": raised}
+        error = self._answers.marked(error, request.line, maximum_of(request.body)[1], raised=raised)
+        record = encode_answer(request.shown_id, outcome.response, error)
+        again = self._answers.sends_again(outcome.response, error)
         try:
-            self._results.append(encode_answer(request.shown_id, outcome.response, error))
-        except OSError as failure:
-            self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
-            return
-        self._tally.count(error, again=error is None or self._acceptance.recorded(outcome.response, error).again)
-        if self._tally.cuts:
-            self._view.say(CUTS)
+            self._answers.write(record, error["code"] if error is not None else "", again=again)
+        except OutputError as failure:
+            self._halt(FAILED, str(failure))

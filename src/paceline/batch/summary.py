@@ -115,12 +115,12 @@ class RunTally:
         self.output_tokens += usage.output_tokens
         self.bill.add(provider, model, usage, batch=batch)
 
-    def count(self, error: Mapping[str, Any] | None, *, again: bool = True) -> None:
-        """Count a request that is done; ``again``: whether the same command would send it again."""
-        if error is None:
-            self.ok += 1
+    def count(self, code: str, *, again: bool) -> None:
+        """Count a request that is done, by the code of its error; ``again``: whether the same command would send it again."""
+        if code:
+            self.fail(code, again=again)
         else:
-            self.fail(error["code"], again=again)
+            self.ok += 1
 
     @property
     def cuts(self) -> bool:
