@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,8 +43,6 @@ REFUSED, USAGE = 1, 2
 def command(
     *,
     models: tuple[str, ...],
-    limits: tuple[str, ...],
-    file: Path | None,
     admin: bool,
     yes: bool,
     as_json: bool,
@@ -58,16 +55,16 @@ def command(
     --admin sends no request to a model. It reads the limits with an administrator's key (ANTHROPIC_ADMIN_KEY, OPENAI_ADMIN_KEY), which paceline
     doesn't store, and saves them for requests with your usual key.
     """
-    of_organization = {name: given.pop(name) for name in ("project", "workspace")}
+    of_organization = options.taken(given, "project", "workspace")
     if admin:
-        _require_none(models, limits, given)
+        _require_none(models, given)
         _ask_as_administrator(given["provider"], given["base_url"], of_organization, yes=yes, as_json=as_json)
         return
     if any(of_organization.values()):
         raise click.UsageError("--project and --workspace need --admin")
     from paceline.check.probe import probe
 
-    config = options.settings(file, limits, given)
+    config = options.settings(given)
     targets = _targets(models, config)
     if not yes and not agreed(targets):
         click.echo("paceline check: nothing has been sent; --yes sends without a question", err=True)
@@ -81,9 +78,9 @@ def command(
     sys.exit(REFUSED if any(one.problem for one in checked) else 0)
 
 
-def _require_none(models: tuple[str, ...], limits: tuple[str, ...], given: Mapping[str, Any]) -> None:
+def _require_none(models: tuple[str, ...], given: Mapping[str, Any]) -> None:
     """Refuse options that have no effect beside --admin."""
-    if models or limits or given["tier"]:
+    if models or given["limits"] or given["tier"]:
         raise click.UsageError("--admin asks for all models: leave out MODEL, --limit and --tier")
     if given["base_url"] and not given["provider"]:
         raise click.UsageError("--base-url needs --provider with --admin: only the keys of that provider go there")

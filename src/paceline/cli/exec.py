@@ -54,8 +54,6 @@ LINES_MAX = 1_000
 def command(
     *,
     words: tuple[str, ...],
-    limits: tuple[str, ...],
-    file: Path | None,
     gateway: bool | None,
     login: bool,
     strict: bool,
@@ -72,7 +70,7 @@ def command(
     from paceline.pacing.lack import raise_files
     from paceline.stores import NO_STORE
 
-    config = options.settings(file, limits, given)
+    config = options.settings(given)
     arguments = config.arguments(patient=False)
     if arguments["store"] == NO_STORE:
         raise SettingsError("store memory: is no store, and the processes must share one: leave it out")

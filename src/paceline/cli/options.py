@@ -117,8 +117,7 @@ def form(given: dict[str, Any]) -> Form:
     from paceline.batch.caller import Command
     from paceline.batch.forms import Form, schema_at
 
-    names = "model", "column", "template", "key", "max_tokens", "task", "lines"
-    told = {name: given.pop(name) for name in names}
+    told = taken(given, "model", "column", "template", "key", "max_tokens", "task", "lines")
     schema, files, no_header = given.pop("schema"), given.pop("files"), given.pop("no_header")
     context = click.get_current_context()
     caller = Command(context.meta.get(_WORDS, ()), context.info_name or "run")
@@ -189,13 +188,17 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     return True
 
 
-def settings(file: Path | None, limits: Sequence[str], given: dict[str, Any]) -> Config:
+def taken(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Take these options out of ``given``."""
+    return {name: given.pop(name) for name in names}
+
+
+def settings(given: dict[str, Any]) -> Config:
     """The settings of a command that sends or plans: the file's and the environment's, and before them its options.
 
     Args:
-        file: The file that ``--config`` names; else it is found, as :func:`~paceline.config.find_file` does.
-        limits: The values of ``--limit``.
-        given: The other options, to which the limits are added.
+        given: The options that are settings, with :data:`LIMIT`, which is read here, and :data:`CONFIG`, which is taken out: without it
+            the file is found, as :func:`~paceline.config.find_file` does.
 
     Raises:
         SettingsError: A setting is invalid, or a file that was found leads keys to a foreign address.
@@ -203,7 +206,8 @@ def settings(file: Path | None, limits: Sequence[str], given: dict[str, Any]) ->
     from paceline.config import Config, find_file, parse_limit
     from paceline.config.servers import check_address
 
-    given["limits"] = dict(parse_limit(text) for text in limits)
+    file = given.pop("file")
+    given["limits"] = dict(parse_limit(text) for text in given["limits"])
     config = Config.load(find_file(file), given=given, named=file is not None)
     check_address(config)
     return config

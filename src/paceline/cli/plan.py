@@ -68,12 +68,17 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
     type=click.IntRange(1, 1_000_000),
     help="Agents at once. SOURCE is their model. Repeatable.",
 )
-@click.option("--turns", type=click.IntRange(1, 1_000), help="Turns per agent. [default: 10]")
+@click.option("--turns", "calls", type=click.IntRange(1, 1_000), help="Turns per agent. [default: 10]")
 @click.option(
-    "--prompt", callback=options.tokens, metavar="TOKENS", help="The first prompt of an agent. [default: 20k]"
+    "--prompt",
+    "input_tokens",
+    callback=options.tokens,
+    metavar="TOKENS",
+    help="The first prompt of an agent. [default: 20k]",
 )
 @click.option(
     "--shared",
+    "shared_tokens",
     callback=options.tokens,
     metavar="TOKENS",
     help="The beginning of the prompt that all agents share. [default: 0]",
@@ -84,9 +89,12 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
     metavar="TOKENS",
     help="Tokens that a turn adds to the prompt, with its answer. [default: 500]",
 )
-@click.option("--answer", callback=options.tokens, metavar="TOKENS", help="The output of a turn. [default: 100]")
+@click.option(
+    "--answer", "output_tokens", callback=options.tokens, metavar="TOKENS", help="The output of a turn. [default: 100]"
+)
 @click.option(
     "--think",
+    "think_s",
     callback=options.duration,
     metavar="TIME",
     help="The mean time from an answer to the next turn. [default: 10s]",
@@ -119,19 +127,8 @@ def command(
     tiers: tuple[str, ...],
     workers: tuple[int, ...],
     agents: tuple[int, ...],
-    turns: int | None,
-    prompt: int | None,
-    shared: int | None,
-    grows: int | None,
-    answer: int | None,
-    think: float | None,
-    cache_misses: float | None,
-    limits: tuple[str, ...],
-    file: Path | None,
     by: datetime | None,
     within_s: float | None,
-    latency_s: float | None,
-    latency_per_token_s: float | None,
     seed: int,
     picture: Path | None,
     as_json: bool,
@@ -142,23 +139,19 @@ def command(
         raise click.UsageError("--by and --within exclude each other: give one")
     if agents and workers:
         raise click.UsageError("--agents and --workers exclude each other: give one")
-    talk = _set(
-        calls=turns, input_tokens=prompt, shared_tokens=shared, grows=grows, output_tokens=answer, think_s=think
-    )
+    talk, speed = _set(given, *TALK), _set(given, "latency_s", "latency_per_token_s", "cache_misses")
     if not agents:
-        _check_source(source, is_talk=bool(talk) or cache_misses is not None)
-    speed = _set(latency_s=latency_s, latency_per_token_s=latency_per_token_s, cache_misses=cache_misses)
+        _check_source(source, is_talk=bool(talk) or "cache_misses" in speed)
     form = options.form(given)
     if agents or Path(source).suffix in WORKLOADS:
         _require_plain(form)
-    config = options.settings(file, limits, given)
+    config = options.settings(given)
     every = by is not None or within_s is not None
-    works: dict[str, Callable[[], Work]]
     if agents:
         works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
     else:
         work = partial(_work, Path(source), form, config, speed)
-        works = {f"{count:,} workers": partial(work, count) for count in workers} or {"": partial(work, None)}
+        works = {"" if count is None else f"{count:,} workers": partial(work, count) for count in workers or (None,)}
     found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
     if picture is not None:
         draw_to(found, picture)
@@ -183,9 +176,9 @@ def _home(config: Config, owners: Collection[str], tiers: Sequence[str]) -> str 
     return home
 
 
-def _set(**values: Any) -> dict[str, Any]:
-    """The options that are set."""
-    return {name: value for name, value in values.items() if value is not None}
+def _set(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The options with these names that are set, taken out of ``given``."""
+    return {name: value for name, value in options.taken(given, *names).items() if value is not None}
 
 
 def _check_source(source: str, *, is_talk: bool) -> None:

@@ -35,8 +35,6 @@ def command(
     *,
     source: Path,
     tiers: tuple[str, ...],
-    limits: tuple[str, ...],
-    file: Path | None,
     speed: float,
     picture: Path | None,
     as_json: bool,
@@ -48,7 +46,7 @@ def command(
     from paceline.planner.logs import OWN, read_log, work_of
     from paceline.planner.workload import CALLS_MAX
 
-    config = options.settings(file, limits, given)
+    config = options.settings(given)
     with read_rows(str(source), cut=OWN) as rows:
         read = read_log(rows, str(source))
     log = read.requests

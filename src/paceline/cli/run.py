@@ -6,7 +6,7 @@ import gc
 import json
 import os
 import sys
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -15,6 +15,11 @@ from paceline.cli import options
 
 GC_THRESHOLD = 50_000, 20, 100
 """Of the garbage collector; with Python's own threshold a run takes about a tenth longer."""
+
+OF_JOB = (
+    "source", "output", "restart", "repair", "page", "mode", "deadline_s", "batch_lines", "batch_queue", "into", "strict",
+)  # fmt: skip
+"""The options that a :class:`~paceline.batch.job.Job` has by the same name."""
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format, Anthropic's or Gemini's; or rows of prompts as CSV, JSONL, a JSON array or Parquet, with
 --model; or - for standard input. The same command again
@@ -77,6 +82,7 @@ sends the requests that have no answer yet."""
 )
 @click.option(
     "--deadline",
+    "deadline_s",
     metavar="TIME",
     callback=options.duration,
     help="With --mode auto: the time since the first start, such as 6h or 90min.",
@@ -98,23 +104,10 @@ sends the requests that have no answer yet."""
 @click.option("--quiet", is_flag=True, help="Print no progress and no summary.")
 def command(
     *,
-    source: str,
-    output: str | None,
-    limits: tuple[str, ...],
-    file: Path | None,
     checked: str,
     shard: str | None,
-    mode: str,
-    deadline: float | None,
-    batch_lines: int | None,
-    batch_queue: int | None,
-    into: str,
     cut_off: str | None,
     again: str | None,
-    strict: bool,
-    restart: bool,
-    repair: bool,
-    page: int | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -127,34 +120,24 @@ def command(
     from paceline.batch.runner import INTERRUPTED
     from paceline.pacing.lack import raise_files
 
-    if mode == "sync" and (batch_lines is not None or batch_queue is not None):
+    job = Job(**options.taken(given, *OF_JOB))
+    if job.mode == "sync" and (job.batch_lines is not None or job.batch_queue is not None):
         raise click.UsageError("--batch-lines and --batch-queue need --mode batch")
-    if (mode == "auto") != (deadline is not None):
+    if (job.mode == "auto") != (job.deadline_s is not None):
         raise click.UsageError("--mode auto and --deadline need each other: --mode auto --deadline 6h")
-    if mode != "sync" and page is not None:
+    if job.mode != "sync" and job.page is not None:
         raise click.UsageError("--page shows the quotas of requests that are sent one by one: it needs --mode sync")
-    if as_json and output == "-":
+    if as_json and job.output == "-":
         raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
         form = options.form(given)
-        config = options.settings(file, limits, given)
-        job = Job(
-            source,
-            output,
-            config,
-            restart,
-            repair=repair,
+        job = replace(
+            job,
+            config=options.settings(given),
             check_first=checked == "first",
             shard=Shard.parse(shard) if shard is not None else WHOLE,
-            page=page,
-            mode=mode,
-            deadline_s=deadline,
-            batch_lines=batch_lines,
-            batch_queue=batch_queue,
             form=form,
-            into=into,
             acceptance=Acceptance.parse(form.schema, cut_off, again),
-            strict=strict,
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from paceline.gateway.server import ProcessSettings
     from paceline.gateway.settings_file import SettingsFile
 
+OF_PROCESS = "workers", "certificate", "private_key", "access_log", "drain_s", "stop_s", "otel"
+"""The options that :class:`~paceline.gateway.server.ProcessSettings` has by the same name."""
+
 ALL_HOSTS = ("0.0.0.0", "[::]")  # noqa: S104  (compared)
 
 EPILOG = """Point a client at the gateway instead of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
@@ -95,19 +98,10 @@ def command(
     *,
     host: str,
     port: int,
-    limits: tuple[str, ...],
-    file: Path | None,
-    workers: int,
     watch: bool,
     keys: Path | None,
-    certificate: Path | None,
-    private_key: Path | None,
-    access_log: Path | None,
-    drain_s: float,
-    stop_s: float,
     log_level: str,
     log_format: str,
-    otel: bool,
     demo: bool,
     **given: Any,
 ) -> None:
@@ -120,6 +114,7 @@ def command(
     from paceline.gateway.keys import keys_file
     from paceline.gateway.server import ProcessSettings, serve
 
+    file, process = given.pop("file"), options.taken(given, *OF_PROCESS)
     logs = partial(_log, as_json=log_format == "json", level=log_level)
     logs()
     with ExitStack() as stack:
@@ -127,7 +122,7 @@ def command(
             inherited = inherit(os.environ)
             if inherited is not None:
                 host, port = inherited.listener.getsockname()[:2]
-            given["limits"] = dict(parse_limit(text) for text in limits)
+            given["limits"] = dict(parse_limit(text) for text in given["limits"])
             if demo:
                 from paceline.demo.traffic import emulated
 
@@ -140,30 +135,21 @@ def command(
             keys = keys or keys_file(os.environ)
             settings = ProcessSettings(
                 config=config,
-                store=_store(config, keys, workers),
+                store=_store(config, keys, process["workers"]),
                 keys=keys,
                 host=host,
-                workers=workers,
-                certificate=certificate,
-                private_key=private_key,
-                access_log=access_log,
-                drain_s=drain_s,
-                stop_s=stop_s,
                 takes_over=inherited is not None and not inherited.first,
-                otel=otel,
                 logs=logs,
+                **process,
             )
             upstreams = settings.check()
-            if access_log is not None:
-                _try_to_write(access_log)
+            _try_to_write(settings.access_log)
             listener = listen(host, port) if inherited is None else inherited.listener
         except OSError as error:
             raise SettingsError(options.cannot_listen(host, port, error)) from None
         if watched is not None:
             _supervise(listener, watched)
-        shown = f"[{host}]" if ":" in host else host
-        address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
-
+        address = _address(settings, listener)
         settings.warn(upstreams)
         for line in _greeting(address, settings, upstreams):
             click.echo(line)
@@ -216,12 +202,19 @@ def _has_budget(config: Config, keys: Path) -> bool:
     return bool(config.budget) or any(quota.unit == USD for limits in given if limits for quota in parsed(limits))
 
 
-def _try_to_write(file: Path) -> None:
+def _address(settings: ProcessSettings, listener: socket) -> str:
+    """Where the gateway listens."""
+    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"{'https' if settings.certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
+
+
+def _try_to_write(file: Path | None) -> None:
     """Refuse a file of the access log that cannot be written."""
     from paceline.gateway.access import AccessLog
 
     try:
-        AccessLog(file).close()
+        if file is not None:
+            AccessLog(file).close()
     except OSError as error:
         raise SettingsError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
 
