@@ -9,8 +9,6 @@ PIP     := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALL := $(BIN)/python $(PIP)
 DOCS    := .venv-docs
 PACKAGE := .venv-package
-# Bytecode is written once, and not compiled again by each process that a test starts.
-unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak windows lint docs package bench bench-peers bench-speeds soak model seeds clean
 .DEFAULT_GOAL := test

@@ -25,6 +25,10 @@ again = [HealthCheck.too_slow, HealthCheck.differing_executors]
 settings.register_profile("mutants", settings.get_profile("paceline"), max_examples=25, suppress_health_check=again)
 settings.load_profile("paceline")
 
+# Tests are rewritten once, and not by each worker of each run: that takes two thirds of a collection.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # for the processes that a test starts
+
 # A shell's background job ignores Ctrl-C, and so would every process that these tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,42 +68,23 @@ os.environ["PACELINE_FACTS"] = str(Path(__file__).with_name("facts"))
 
 
 @pytest.fixture(autouse=True)
-def own_facts():
-    """Facts about providers in a project's settings are used in all of the process: they end with their test."""
+def own_state():
+    """What paceline keeps for a process, and what a test has left open, ends with that test."""
     yield
     facts = sys.modules.get("paceline.facts")
-    if facts is not None and facts._projects:
+    if facts is not None and facts._projects:  # of a project's settings
         facts._projects.clear()
         facts.forget()
-
-
-@pytest.fixture(autouse=True)
-def own_partitions():
-    """What `paceline.partition` keeps for a process ends with its test."""
-    yield
     if (partitions := sys.modules.get("paceline.data.partition")) is not None and partitions._current:
         for one in partitions._current:
             one.close()
         partitions._current.clear()
         partitions._Paced.instrumented = None
         sys.modules["paceline.http.instrument"]._active.undo()
-
-
-@pytest.fixture(autouse=True)
-def own_announcements():
-    """What is not paced is announced once in a process, and counted in the status: each test has its own."""
-    yield
-    if "paceline.http.unpaced" in sys.modules:
+    if "paceline.http.unpaced" in sys.modules:  # announced once in a process, and counted in the status
         sys.modules["paceline.http.unpaced"].kinds.clear()
-
-
-@pytest.fixture(autouse=True)
-def own_garbage():
-    """What a test has left open is collected at its end, and is its own failure, not the next test's.
-
-    What is alive by then is not looked at again: a collection takes as long as the test has made objects.
-    """
-    yield
+    # What is open is this test's failure, not the next one's. What is alive by now is not looked at again: a collection
+    # takes as long as the test has made objects.
     gc.collect()
     gc.freeze()
 
