@@ -7,6 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from grids import some
 from lost_signals import losing
 from paceline.cli.app import app
 from paceline.cli.emulate import command
@@ -91,7 +92,9 @@ def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
 
 
 @interrupts
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "name", some(["SIGINT", "SIGTERM"], "SIGTERM", mark=pytest.mark.long("starts a process again"))
+)
 def test_a_signal_while_it_starts_ends_it(emulating, name):
     process, _ = emulating(before=losing(name))
     assert "refused" in process.communicate(timeout=60)[0]

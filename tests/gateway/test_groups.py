@@ -111,7 +111,7 @@ def test_in_order_the_second_is_used_when_the_first_is_full(group, regions, clie
     assert not any(sum(world.tally()["refused"].values()) for world in worlds.values())
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process")))
 def test_a_conversation_stays_where_its_prompt_is_cached(group, regions, client, monkeypatch, large):
     if large:
         set_apart(monkeypatch)

@@ -5,6 +5,7 @@ import json
 import pytest
 from gateway_helpers import chat, read_body, stub, tell
 
+from grids import some
 from paceline.gateway import reading
 from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
 from paceline.providers.registry import provider_named
@@ -79,8 +80,7 @@ def url(server):
         yield url
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process")))
 @pytest.mark.parametrize("groups", [{}, {"two": {"members": ["main", "spare"], "in_order": True}}])
 def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, monkeypatch, large, groups):
     if large:

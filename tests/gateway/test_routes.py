@@ -8,6 +8,7 @@ import httpx2
 import pytest
 from gateway_helpers import chat, read_body, stub, tell
 
+from grids import some
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import errors, fallback, reading
@@ -101,7 +102,7 @@ def test_each_name_goes_to_its_server_with_its_key(routed, servers, client):
     assert [row["id"] for row in client.get(f"{running.url}/v1/models").json()["data"]] == ["smart", "quick", "all"]
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process")))
 def test_a_form_and_a_large_body(routed, servers, client, monkeypatch, large):
     if large:
         monkeypatch.setattr(reading, "LARGE", 10)

@@ -48,7 +48,7 @@ class World:
                 await asyncio.sleep(0)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("options", [{}, {"headroom_s": 0.1}], ids=["adaptive", "given"])
 @pytest.mark.parametrize("stall_s", [0.1, 1, 5, 7, 20, 100])
 def test_a_stalled_loop_with_a_full_queue(stall_s, options):

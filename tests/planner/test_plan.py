@@ -337,14 +337,14 @@ class TestTheCommand:
 
     def test_a_table_of_prompts_as_of_a_run(self, tmp_path):
         file = written(
-            tmp_path, "id,text\n" + "".join(f"{row},{'hello ' * 50}\n" for row in range(900)) + "900,\n", "in.csv"
+            tmp_path, "id,text\n" + "".join(f"{row},{'hello ' * 50}\n" for row in range(600)) + "600,\n", "in.csv"
         )
         rows = ["--model", "gpt-5-mini", "--column", "text", "--max-tokens", "100"]
         done = run("plan", file, *rows, "--tier", "1", "--json")
         assert done.exit_code == 0, done.output
         (made,) = json.loads(done.stdout)["plans"]
-        assert (made["calls"], made["binds"]) == (900, "openai/gpt-5-mini: 500 requests/min")
-        assert done.stderr.count("row 901: 'text', which is the prompt, has no value; it is left out") == 1
+        assert (made["calls"], made["binds"]) == (600, "openai/gpt-5-mini: 500 requests/min")
+        assert done.stderr.count("row 601: 'text', which is the prompt, has no value; it is left out") == 1
         assert "name the column of the prompts and the model" in run("plan", file).stderr
         for words in ([written(tmp_path, "items = 3"), *rows], ["gpt-5-mini", "--agents", "3", *rows]):
             done = run("plan", *words)

@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx2
+import pytest
 from plain_provider import Bucket, PlainProvider
 
 import paceline
@@ -46,6 +47,7 @@ def request(name, text, most):
 
 
 @virtual
+@pytest.mark.long("a whole program")
 async def test_none_refused_at_five_providers(clock, tmp_path):
     path = tmp_path / "rate_limits.yaml"
     path.write_text(FILE)

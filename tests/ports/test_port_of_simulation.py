@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import httpx2
+import pytest
 from plain_provider import Bucket, PlainProvider, ask
 
 import paceline
@@ -43,6 +44,7 @@ def simulate(agents, rounds):
     return run_virtual(main)
 
 
+@pytest.mark.long("a whole program")
 def test_none_refused_at_nearly_the_ideal_speed():
     agents, rounds = 500, 2
     provider, peak = simulate(agents, rounds)

@@ -91,6 +91,7 @@ def test_processes_that_share_a_store_lose_nothing_either(monkeypatch):
     assert limits(plan) == 2 * [(60, {})]
 
 
+@pytest.mark.long("a world of thousands of requests")
 def test_a_minute_that_states_a_quarter_of_an_hour_is_found_out(monkeypatch):
     """After three such waits the rate is learned, in which this speed is found: 0.79 to 0.82 if it is learned at once."""
     plan = Plan(monkeypatch, codex, 1 / 60, 60, 40, says_s=lambda _: 900.0, told="500 requests/min", workers=20).run(

@@ -32,7 +32,7 @@ WORLDS = {
     "a window of one model": (Row(SCOPED, days=14, scoped=0.3), 0.98, 317, 15, 15),
     "a rate beside the window": (Row(rate="60 requests"), 0.98, 595, 30, 14),
 }
-# The quick ones: two windows of a few requests.
+# Two windows of a few requests.
 SHORT = {
     "one window": {},
     "one window, as Codex states it": {},
@@ -44,10 +44,6 @@ SHORT = {
     "a window of one model": {"windows": ONE_DAY_SCOPED, "days": 1.1, "cap": 200.0, "agents": 24},
     "a rate beside the window": {},
 }
-
-
-QUICK = [name for name in SHORT if not name.startswith(("142 agents", "a window of one model", "half"))]
-"""The others take as long as all of these."""
 
 
 def check(row, work, late_s, herd, looks=()):
@@ -94,8 +90,7 @@ def test_a_rate_whose_refusals_ask_for_a_quarter_of_an_hour():
     assert ours.provider.charged / known.provider.charged >= 0.81
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", some([*SHORT], *QUICK))
+@pytest.mark.parametrize("name", some([*SHORT], "one window", "refusals alone"))
 def test_a_few_requests_in_each_window(name):
     row, work, _, *bounds = WORLDS[name]
     row = replace(row, **{"days": 0.45, "cap": 120.0, "person": False} | SHORT[name])
@@ -103,6 +98,7 @@ def test_a_few_requests_in_each_window(name):
     assert a_window <= (35 if "half" in name else 22), said
 
 
+@pytest.mark.long("a world of thousands of requests")
 def test_a_clock_that_is_set_moves_no_end():
     """Back by two hours: this machine's, or the provider's forward."""
     left_s = []

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from grids import some
 from paceline.core.results import SettingsError, StoreError
 from paceline.data import places
 from paceline.data.places import Claim, FilePlace, open_place
@@ -70,7 +71,9 @@ def test_with_a_prefix_jobs_of_two_accounts_are_apart(place, redis_server):
     assert found(place("job", f"{url}?prefix=a"), ["id"]) == {"id": b"1"}
 
 
-@pytest.mark.parametrize("servers", ["redis_sentinel", "redis_cluster"])
+@pytest.mark.parametrize(
+    "servers", some(["redis_sentinel", "redis_cluster"], "redis_cluster", mark=pytest.mark.long("starts five servers"))
+)
 def test_behind_sentinels_and_in_a_cluster(place, request, servers):
     used(place, "job", request.getfixturevalue(servers).url)
 
@@ -137,7 +140,7 @@ def test_two_that_make_the_file_at_once(tmp_path):
         except StoreError as error:
             faults.append(error)
 
-    for number in range(100):
+    for number in range(25):
         start = threading.Barrier(2)
         two = [threading.Thread(target=make, args=(str(tmp_path / f"{number}.db"), start)) for _ in range(2)]
         run_all(two)
