@@ -143,11 +143,16 @@ def test_each_promise_names_tests_that_exist():
 
 
 @pytest.mark.parametrize(
-    ("section", "rows"), [("What a request is charged", 14), ("What headers report", 9), ("Four ways", 4)]
+    ("name", "section", "rows"),
+    [
+        ("providers", "What a request is charged", 16),
+        ("how_limits_work", "What headers report", 9),
+        ("how_limits_work", "Four ways", 4),
+    ],
 )
-def test_each_fact_about_a_provider_has_its_source(section, rows):
+def test_each_fact_about_a_provider_has_its_source(name, section, rows):
     """A row of a table of providers names a page, or what was observed, and a year."""
-    page = (ROOT / "docs" / "how_limits_work.md").read_text("utf-8")
+    page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
     table = page.partition(f"## {section}")[2].partition("\n## ")[0]
     found = [
         line for line in table.splitlines() if line.startswith("| ") and not line.startswith(("| provider", "| rule"))
