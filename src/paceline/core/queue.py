@@ -350,7 +350,7 @@ class Queue:
         self._forget_idle(before)
 
     def _keep_deadline(self, deadline_ns: int, waiter: Waiter) -> None:
-        """Note the deadline of a waiter, and forget those of waiters that are gone if these are many."""
+        """Note the deadline of a waiter, and forget deadlines of waiters that are gone if these are many."""
         if len(self.deadlines) > 2 * self.length + GONE_MAX:
             self.deadlines = [entry for entry in self.deadlines if self.waits(entry[3])]
             heapq.heapify(self.deadlines)
