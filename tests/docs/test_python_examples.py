@@ -108,7 +108,6 @@ PARSED = {
         "tests/frameworks/engines and tests/frameworks/ray",
     ),
     ("docs/batch.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows_in_batches.py",
-    ("docs/processes.md", "redis://quotas"): "needs a Redis: tests/stores",
     ("docs/stores.md", "StoreConformance"): "a test class: tests/stores/test_conformance.py runs that suite",
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",
     ("docs/integrations.md", "genai.Client()"): "needs Google's key: tests/frameworks/genai",
