@@ -164,7 +164,7 @@ class Pools:
             return dict(self._of_account)
 
     def _left(self, scheduler: Scheduler) -> None:
-        """Take a pool that is forgotten from those of its account."""
+        """Take a pool that is forgotten from the pools of its account."""
         account = scheduler.pool.name.partition("/")[0]
         if rest := tuple(one for one in self._of_account[account] if one is not scheduler):
             self._of_account[account] = rest

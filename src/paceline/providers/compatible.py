@@ -241,7 +241,7 @@ class Ollama(Compatible):
 
 
 def _counts(row: Mapping[str, list[str]]) -> parse.Counts:
-    """OpenAI's counts, with those of a host: what was cached, if OpenAI's is missing; of the input and the output, what is added."""
+    """OpenAI's counts, with a host's own: what was cached, if OpenAI's is missing; of the input and the output, what is added."""
     own = dict(OpenAIDialect.counts)
     for part, paths in row.items():
         own[part] = [[*own[part][0], *paths]] if part == "cached" else [*own[part], paths]
