@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.core.plan import INTERACTIVE, THERE_NS, Plan, PlanCapacity, PlanPolicy, Window
+from paceline.core.plan import INTERACTIVE, THERE_NS, Plan, PlanCapacity, PlanPolicy, Weighed, Window
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind, Reservation, SettingsError, WaitUntil
@@ -86,23 +86,30 @@ def test_those_that_were_held_back_do_not_go_at_once():
 def test_those_that_were_held_back_wait_for_the_probe_of_a_pause_that_began_meanwhile():
     capacity = PlanCapacity(plan_of(0.9, 1.5), T0)
     held, at_ns = Waiter({}, AGENT), T0 + HOUR_NS // 2
-    assert (capacity.is_free(T0, PERSON, 0), capacity.is_free(T0, AGENT, 0)) == (True, False)
+    assert (capacity.is_free(T0, PERSON), capacity.is_free(T0, AGENT)) == (True, False)
     assert capacity.reserve(T0, held).at_ns == at_ns
     refused = capacity.reserve(T0, Waiter({}, PERSON))
     capacity.refuse(T0, refused, Refusal(RefusalKind.RATE), at_ns - NS - T0)
     probe = capacity.reserve(at_ns - NS, Waiter({}, PERSON))
     assert isinstance(capacity.reserve(at_ns, held), WaitUntil)
-    assert not capacity.is_free(at_ns, AGENT, 0)
+    assert not capacity.is_free(at_ns, AGENT)
     capacity.settle(at_ns, probe, None)
-    assert capacity.is_free(at_ns, AGENT, 0)
+    assert capacity.is_free(at_ns, AGENT)
     assert isinstance(capacity.reserve(at_ns, held), Reservation)
 
 
-def test_what_is_in_flight_counts_by_the_share_of_one_request():
-    plan = plan_of(0.89, 5)
-    plan.each = {"5h": 0.004}
+def test_what_no_answer_has_in_its_share_yet_counts():
+    """What is in flight, by the share of one request, and what has ended since the stated share has risen."""
+    plan, beside = plan_of(0.88, 5), []
+    plan.weighed = {"5h": Weighed(0.004, 0.01)}
     capacity = PlanCapacity(plan, T0)
-    assert [capacity.is_free(T0, AGENT, beside) for beside in (2, 3)] == [True, False]
+    capacity.of_pools = lambda: len(beside)
+    free = []
+    for _ in range(4):
+        free.append(capacity.is_free(T0, AGENT))
+        beside.append("a request that took no turn of the account")
+    assert free == [True, True, True, False]
+    beside.clear()
     went = [capacity.reserve(T0, Waiter({}, AGENT)) for _ in range(5)]
     assert [type(one) for one in went] == [Reservation] * 3 + [WaitUntil] * 2
     assert isinstance(capacity.reserve(T0, Waiter({}, PERSON)), Reservation)

@@ -36,6 +36,16 @@ def test_what_was_used_before_is_nobodys_here(use):
     ]
 
 
+def test_what_has_ended_counts_until_the_share_rises_and_at_most_as_far_as_it_is_rounded(use):
+    ended = []
+    for amount in (50.0, 100.0):
+        use.charge(MAIN, amount)
+        ended.append(use.weighed.ended)
+    read(use, 0.81, 12_001.0)
+    assert [*ended, use.weighed.ended] == [pytest.approx(0.005), 0.01, 0.0]
+    assert use.weighed.each == pytest.approx(0.01, rel=0.1)
+
+
 @pytest.mark.parametrize(("used", "until_s"), [(0.0, None), (0.8, 36_000.0), (0.5, 18_000.0)])
 def test_another_window_begins_anew_with_the_weight_of_the_last_one(use, used, until_s):
     if until_s is None:

@@ -88,6 +88,18 @@ class Window(NamedTuple):
     length_ns: int
 
 
+class Weighed(NamedTuple):
+    """What the stated share of a window leaves out.
+
+    Attributes:
+        each: The share that one request uses.
+        ended: The share of the requests that have ended since the stated one has risen, as far as it is rounded.
+    """
+
+    each: float
+    ended: float
+
+
 class Held(NamedTuple):
     """The window by which requests are held back, and how many wait."""
 
@@ -95,21 +107,24 @@ class Held(NamedTuple):
     waiting: int
 
 
+NO_WEIGHT: Final = Weighed(0.0, 0.0)
+
+
 class Plan:
     """The windows of one account, and what its policy lets go.
 
     Attributes:
         windows: The windows by name.
-        each: By window the share of it that one request uses, where enough requests have shown it.
+        weighed: By window what requests use of it, where enough of them have shown it.
         person_ns: When a person's request was looked at last.
     """
 
-    __slots__ = ("_stop_at", "each", "person_ns", "policy", "windows")
+    __slots__ = ("_stop_at", "person_ns", "policy", "weighed", "windows")
 
     def __init__(self, policy: PlanPolicy) -> None:
         self.policy = policy
         self.windows: dict[str, Window] = {}
-        self.each: Mapping[str, float] = {}
+        self.weighed: Mapping[str, Weighed] = {}
         self.person_ns = -THERE_NS
         waits = 1.0 if policy.overage == "wait" else inf
         self._stop_at = waits if policy.stop_at is None else min(policy.stop_at, waits)
@@ -117,14 +132,15 @@ class Plan:
     def held(self, now_ns: int, lane: LaneSpec, in_flight: int = 0) -> tuple[int, str]:
         """Until when a request is held back, unless an answer states less, and the name of the window; past: it is not.
 
-        ``in_flight``: those that no answer has in its share yet.
+        ``in_flight``: how many requests have not ended, which no stated share has.
         """
         person = lane.name == INTERACTIVE
         if person:
             self.person_ns = now_ns
         latest, name = now_ns, ""
         for one in self.windows.values():
-            used = one.used + in_flight * self.each.get(one.name, 0.0)
+            weighed = self.weighed.get(one.name, NO_WEIGHT)
+            used = one.used + weighed.ended + in_flight * weighed.each
             until_ns = self._until_ns(now_ns, one, used, person=person) if one.ends_ns > now_ns else now_ns
             if until_ns > latest:
                 latest, name = until_ns, one.name
@@ -155,6 +171,7 @@ class PlanCapacity(LocalCapacity):
         held_ns: Until when, unless an answer states less.
         notices: What is to be logged; the pool has them.
         allowance: What the refusals of the pool show of the windows.
+        of_pools: How many requests are in flight in the pools of the account: not all of them took a turn here.
         heard: Called with the name of a window, what another process has noted of it, and how many nanoseconds ago.
     """
 
@@ -164,12 +181,13 @@ class PlanCapacity(LocalCapacity):
         self.holds, self.held_ns = "", 0
         self.notices: deque[str] = deque()
         self.allowance = Allowance()
+        self.of_pools: Callable[[], int] = lambda: 0
         self.heard: Callable[[str, str, int], None] = lambda *_: None
         self._told_ns: dict[str, int] = {}  # by window: the end of the one that was told
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
-        until_ns, window = self.plan.held(now_ns, waiter.lane, self.ledger.in_flight)
+        until_ns, window = self.plan.held(now_ns, waiter.lane, self.in_flight)
         if until_ns > now_ns:
             self.holds, self.held_ns, self.behind = window, until_ns, f"the share of {window} that is left"
             self._tell(now_ns, window)
@@ -180,9 +198,14 @@ class PlanCapacity(LocalCapacity):
             self.holds, self.behind = "", QUEUE
         return super().reserve(now_ns, waiter)
 
-    def is_free(self, now_ns: int, lane: LaneSpec, beside: int) -> bool:
-        """Whether nothing is shut or held back, for a request of ``lane``; ``beside`` others have not passed here."""
-        held_ns = self.plan.held(now_ns, lane, beside + self.ledger.in_flight)[0]  # notes a person
+    @property
+    def in_flight(self) -> int:
+        """How many requests are in flight, or on the way to their pools."""
+        return max(self.ledger.in_flight, self.of_pools())
+
+    def is_free(self, now_ns: int, lane: LaneSpec) -> bool:
+        """Whether nothing is shut or held back, for a request of ``lane``."""
+        held_ns = self.plan.held(now_ns, lane, self.in_flight)[0]  # notes a person
         return held_ns <= now_ns and not (self.holds or self.allowance.began_ns) and self.ledger.pause.phase is OPEN
 
     def note_window(self, now_ns: int, window: str, text: str) -> None:
@@ -200,5 +223,5 @@ class PlanCapacity(LocalCapacity):
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""
         at_ns = super().wake_ns(now_ns, head, until)
-        held_ns = self.plan.held(now_ns, head.lane, self.ledger.in_flight)[0]
+        held_ns = self.plan.held(now_ns, head.lane, self.in_flight)[0]
         return max(at_ns or 0, held_ns) if held_ns > now_ns else at_ns

@@ -610,7 +610,7 @@ class Exchange:
             usage = self._charge(headers, permit, usage)
         if usage is not None and self._windows:
             client = UNNAMED if self.metered.payer is None else self.metered.payer.client
-            self.pacer.accounts.plans.charge(self.metered.provider.name, self._windows, usage, client)
+            self.pacer.accounts.charge_plan(self.metered.provider.name, self._windows, usage, client)
         self.record.settled = permit if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call)

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paceline.core.pool import Pool
     from paceline.core.queue import LaneName
     from paceline.pacing.pools import Pools
-    from paceline.providers.base import Provider
+    from paceline.providers.base import Provider, Usage
     from paceline.providers.plan_headers import PlanReading
 
 DIGEST_BYTES: Final = 16
@@ -207,7 +207,12 @@ class Accounts:
     ) -> None:
         """Keep what an answer has stated of the plan of an account, as :meth:`Plans.read`."""
         self.plans.read(account, readings, served=served, sent_s=sent_s)
-        self._pools.read_plan(account, readings, self.plans.each(account))
+        self._pools.read_plan(account, readings, self.plans.weighed(account))
+
+    def charge_plan(self, account: str, windows: Collection[str], usage: Usage, client: Client = UNNAMED) -> None:
+        """Count a request in the windows that its answer has stated, as :meth:`Plans.charge`."""
+        self.plans.charge(account, windows, usage, client)
+        self._pools.weigh(account, self.plans.weighed(account))
 
     def digits(self, claimed: str) -> str:
         """Some digits that stand for a name which a client claims; empty for none. To be called after :meth:`of`."""

@@ -180,7 +180,7 @@ class ChainedScheduler(Scheduler):
         capacity = account.pool.capacity
         assert isinstance(capacity, PlanCapacity)
         # Read outside of the account's section, whose dicts are replaced as a whole: it was open a moment ago.
-        if not capacity.is_free(self.now_ns(), waiter.lane, self.pool.ledger.in_flight):
+        if not capacity.is_free(self.now_ns(), waiter.lane):
             return None
         granted = Scheduler.try_grant(self, waiter)
         return granted if isinstance(granted, Reservation) else None

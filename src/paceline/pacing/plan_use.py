@@ -9,8 +9,9 @@ from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from paceline.core.allowance import SAME_END_NS
+from paceline.core.plan import NO_WEIGHT, Weighed
 from paceline.core.quota import NS
-from paceline.estimation.plan_weight import PlanWeight
+from paceline.estimation.plan_weight import ROUNDING, PlanWeight
 
 if TYPE_CHECKING:
     from paceline.providers.base import Usage
@@ -77,13 +78,14 @@ class _Session:
 class WindowUse:
     """What this process uses of one window, from the first answer on that has stated it."""
 
-    __slots__ = ("_amount", "_ends_s", "_first", "_requests", "_sessions", "_used", "_used_s", "_weight")
+    __slots__ = ("_amount", "_ended", "_ends_s", "_first", "_requests", "_sessions", "_used", "_used_s", "_weight")
 
     def __init__(self) -> None:
         self._weight = PlanWeight()
         self._used: float | None = None
         self._used_s = 0.0  # when that was read first
         self._first = self._amount = 0.0  # used when it was seen first, and the own amount since
+        self._ended = 0.0  # of the own amount: since the used share has risen
         self._requests = 0
         self._ends_s: float | None = None
         self._sessions: dict[tuple[str, str], _Session] = {}
@@ -109,7 +111,7 @@ class WindowUse:
         elif used is not None and reading.used is not None:
             self._weight.read(used, reading.read_s)
         if used != self._used:
-            self._used, self._used_s = used, reading.read_s
+            self._used, self._used_s, self._ended = used, reading.read_s, 0.0
         self._ends_s = self._ends_s if ends_s is None else ends_s
 
     def _is_another(self, used: float | None, ends_s: float | None, read_s: float, *, late: bool) -> bool:
@@ -122,6 +124,7 @@ class WindowUse:
     def charge(self, client: Client, amount: float) -> None:
         """A request is charged."""
         self._amount += amount
+        self._ended += amount
         self._requests += 1
         self._weight.use(amount)
         key = (client.program, client.session)
@@ -154,15 +157,17 @@ class WindowUse:
     @property
     def requests_left(self) -> int | None:
         """How many requests like those so far are left, with two digits; ``None`` while that is not known."""
-        if self._used is None or not (share := self.each):
+        if self._used is None or not (share := self.weighed.each):
             return None
         return round(float(f"{max(1.0 - self._used, 0.0) / share:.2g}"))
 
     @property
-    def each(self) -> float:
-        """The share of the window that one request like those so far uses; 0 while that is not known."""
-        is_known = self._requests and self._weight.is_known
-        return self._weight.weight * self._amount / self._requests if is_known else 0.0
+    def weighed(self) -> Weighed:
+        """What requests like those so far use of the window; 0 while that is not known."""
+        if not (self._requests and self._weight.is_known):
+            return NO_WEIGHT
+        weight = self._weight.weight
+        return Weighed(weight * self._amount / self._requests, min(weight * self._ended, ROUNDING))
 
     def sessions(self) -> list[SessionStatus]:
         """The sessions, those that have used most first."""

@@ -16,7 +16,7 @@ from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, 
 
 if TYPE_CHECKING:
     from paceline.core.allowance import Shut
-    from paceline.core.plan import Held
+    from paceline.core.plan import Held, Weighed
     from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
@@ -107,10 +107,10 @@ class Plans:
                 if (use := uses.get(window)) is not None:
                     use.charge(client, amount)
 
-    def each(self, account: str) -> dict[str, float]:
-        """By window the share that one request uses, 0 while that is not known."""
+    def weighed(self, account: str) -> dict[str, Weighed]:
+        """By window what requests use of it, 0 while that is not known."""
         with self._lock:
-            return {window: use.each for window, use in self._uses.get(account, {}).items()}
+            return {window: use.weighed for window, use in self._uses.get(account, {}).items()}
 
     def forget(self, account: str) -> None:
         """Drop what is known of an account."""

@@ -14,7 +14,7 @@ from paceline.core.capacity import Capacity
 from paceline.core.learning.tracker import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.plan import Held, Plan, PlanCapacity, Window
+from paceline.core.plan import Held, Plan, PlanCapacity, Weighed, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, NS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
@@ -39,7 +39,7 @@ BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked
 for."""
 
-NONE_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
+NONE_KNOWN: Final[Mapping[str, Weighed]] = MappingProxyType({})
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -171,10 +171,12 @@ class Pools:
         else:
             del self._of_account[account]
 
-    def read_plan(self, account: str, readings: Sequence[PlanReading], each: Mapping[str, float] = NONE_KNOWN) -> None:
+    def read_plan(
+        self, account: str, readings: Sequence[PlanReading], weighed: Mapping[str, Weighed] = NONE_KNOWN
+    ) -> None:
         """Hold requests of an account back by what an answer states of its windows, if the user has asked for that.
 
-        ``each``: by window the share that one request uses. The processes that share a store are told.
+        ``weighed``: by window what requests use of it. The processes that share a store are told.
         """
         if not (self._settings.plans.holds or self.worker) or self._settings.shadow is not None:
             return
@@ -182,7 +184,13 @@ class Pools:
         notes = {} if self.worker is None else self.stated.news(account, readings)
         if windows or notes:
             scheduler = self._further.get(of_plan(account)) or self.open_account(account)
-            scheduler.read_plan(windows.values(), notes, each)
+            scheduler.read_plan(windows.values(), notes, weighed)
+
+    def weigh(self, account: str, weighed: Mapping[str, Weighed]) -> None:
+        """Take what requests use of the windows of an account, after one has ended: another one may go now."""
+        scheduler = self._further.get(of_plan(account))
+        if scheduler is not None and self._settings.plans.holds:
+            scheduler.read_plan((), {}, weighed)
 
     def shut(self) -> list[tuple[str, str | None, Shut]]:
         """The allowances that are used up: the account, the model (``None``: all of them), and the state."""
@@ -337,11 +345,15 @@ class Pools:
                 pool = Pool(name, capacity, queue, waiting_max=waiting_max, served=False)
                 capacity.notices, capacity.allowance = pool.notices, pool.progress.allowance
                 capacity.heard = partial(self._hear, account, plan)
+                capacity.of_pools = partial(self._in_flight, account)
                 self._further[name] = Scheduler(pool, self._settings.clock, worker)
             for scheduler in self.of_account(account):
                 if isinstance(scheduler, ChainedScheduler):
                     scheduler.account = self._further[name]
             return self._further[name]
+
+    def _in_flight(self, account: str) -> int:
+        return sum(one.pool.ledger.in_flight for one in self.of_account(account))
 
     def _hear(self, account: str, plan: Plan, name: str, text: str, age_ns: int) -> None:
         """Take what another process has noted of a window."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.meters import UNKNOWN_NS
-from paceline.core.plan import Plan, PlanCapacity, Window
+from paceline.core.plan import Plan, PlanCapacity, Weighed, Window
 from paceline.core.pool import Pool
 from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
@@ -309,17 +309,17 @@ class Scheduler:
             self._section.change(self.pool.answered)
             self.lines.notices()
 
-    def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str], each: Mapping[str, float]) -> None:
+    def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str], weighed: Mapping[str, Weighed]) -> None:
         """Take what an answer states of the windows of the account.
 
-        ``notes``: the same for other processes, by window. ``each``: the share of each that one request uses.
+        ``notes``: the same for other processes, by window. ``weighed``: what requests use of each.
         """
 
         def read(now_ns: int) -> None:
             capacity = self.pool.capacity
             assert isinstance(capacity, PlanCapacity)
             capacity.plan.windows = capacity.plan.windows | {one.name: one for one in windows}  # others read it now
-            capacity.plan.each = each
+            capacity.plan.weighed = weighed
             for window, text in notes.items():
                 capacity.note_window(now_ns, window, text)
 

@@ -65,7 +65,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             self._note(now_ns, PERSON, "")
         return decision
 
-    def is_free(self, now_ns: int, lane: LaneSpec, beside: int) -> bool:  # noqa: ARG002
+    def is_free(self, now_ns: int, lane: LaneSpec) -> bool:  # noqa: ARG002
         """See :meth:`PlanCapacity.is_free`: another process may know better."""
         return False
 
