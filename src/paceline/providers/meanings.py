@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers.forms import table
-from paceline.providers.parse import as_mapping, as_text, message_of
+from paceline.providers.parse import as_mapping, as_text, items_of, message_of
 
 _REFUSALS: Final = {RefusalKind(kind): row for kind, row in table("errors")["refusals"].items()}
 ORDER: Final = list(_REFUSALS)
@@ -34,9 +34,7 @@ _NAMES: Final = ("error_code", "code", "Code", "type", "status", "reason")
 
 def codes_of(error: Mapping[str, Any]) -> list[str]:
     """The codes of an error, in any of the places where providers put them; the first is the one to show, a name if there is one."""
-    errors = error.get("errors")
-    reasons = errors[:5] if isinstance(errors, list) else []
-    holders = [as_mapping(holder) for holder in (error.get("details"), error, error.get("detail"), *reasons)]
+    holders = [*map(as_mapping, (error.get("details"), error, error.get("detail"))), *items_of(error.get("errors"), 5)]
     holders += details_of(error, "ErrorInfo")
     found = [as_text(holder[name])[:100] for name in _NAMES for holder in holders if name in holder]
     found.append(as_text(error.get("__type")).rpartition("#")[2][:100])
@@ -45,9 +43,8 @@ def codes_of(error: Mapping[str, Any]) -> list[str]:
 
 def details_of(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
     """The parts of Google's ``details`` of one kind: ``QuotaFailure``, ``RetryInfo``, ``ErrorInfo``."""
-    details = error.get("details")
-    for detail in details[:20] if isinstance(details, list) else []:
-        if as_text(as_mapping(detail).get("@type")).endswith(f"google.rpc.{kind}"):
+    for detail in items_of(error.get("details"), 20):
+        if as_text(detail.get("@type")).endswith(f"google.rpc.{kind}"):
             yield detail
 
 

@@ -247,6 +247,11 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
     return value if value is not None and isinstance(value, MAPPING) else {}
 
 
+def items_of(value: Any, most: int | None = None) -> list[Mapping[str, Any]]:
+    """The first items of a list as mappings; none of anything else."""
+    return [as_mapping(one) for one in value[:most]] if isinstance(value, list) else []
+
+
 _names: Final = lru_cache(maxsize=None)(lambda path: tuple(path.split(".")))  # paths of tables alone
 
 
@@ -402,11 +407,7 @@ def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    choices = payload.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if error := as_mapping(as_mapping(choice).get("error")):
-            return error
-    return None
+    return next(filter(None, (as_mapping(one.get("error")) for one in items_of(payload.get("choices")))), None)
 
 
 def _coded(row: Mapping[str, Any], payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -420,8 +421,8 @@ def _coded(row: Mapping[str, Any], payload: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _first_of_errors(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    errors = payload.get("errors") if payload.get("success") is not True else None
-    return errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) else None
+    errors = items_of(payload.get("errors"), 1) if payload.get("success") is not True else []
+    return errors[0] or None if errors else None
 
 
 def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:

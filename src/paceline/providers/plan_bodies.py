@@ -62,8 +62,7 @@ def _limits(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, s
     """The limits of Codex in a body: the windows, the name of the family, and what it is about."""
     own = as_text(body.get("metered_limit_name")) or as_text(body.get("limit_name"))
     yield as_mapping(body.get("rate_limits") or body.get("rate_limit")), own, ""
-    others = body.get("additional_rate_limits")
-    for other in map(as_mapping, others[:LIMITS_MAX] if isinstance(others, list) else ()):
+    for other in parse.items_of(body.get("additional_rate_limits"), LIMITS_MAX):
         label = as_text(other.get("limit_name"))
         yield as_mapping(other.get("rate_limit")), as_text(other.get("metered_feature")) or label, label
 

@@ -14,7 +14,7 @@ from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
 from paceline.providers.meanings import NO_CODES, codes_of, details_of, meaning
-from paceline.providers.parse import as_mapping, as_text
+from paceline.providers.parse import as_mapping, as_text, items_of
 from paceline.providers.plan_headers import PlanReading, refused_window
 from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
 
@@ -124,19 +124,15 @@ def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | No
 
     It is named in ``QuotaFailure``, in the metadata of ``ErrorInfo``, or in the message alone (2024 to 2026).
     """
-    named: list[tuple[str, str, str]] = []
-    for failure in details_of(error, "QuotaFailure"):
-        violations = failure.get("violations")
-        for violation in violations[:20] if isinstance(violations, list) else []:
-            fields = as_mapping(violation)
-            named.append(
-                (as_text(fields.get("quotaId")), as_text(fields.get("quotaMetric")), as_text(fields.get("quotaValue")))
-            )
+    named = [
+        tuple(as_text(quota.get(name)) for name in ("quotaId", "quotaMetric", "quotaValue"))
+        for failure in details_of(error, "QuotaFailure")
+        for quota in items_of(failure.get("violations"), 20)
+    ]
     for info in details_of(error, "ErrorInfo"):
         fields = as_mapping(info.get("metadata"))
         if fields.get("quota_limit") or fields.get("quota_metric"):
-            limit = as_text(fields.get("quota_limit_value"))
-            named.append((as_text(fields.get("quota_limit")), as_text(fields.get("quota_metric")), limit))
+            named.append(tuple(as_text(fields.get(f"quota_{name}")) for name in ("limit", "metric", "limit_value")))
     start = text.find("Quota exceeded for ")
     if not named and start >= 0:
         words = text[start + 19 : start + 400].removeprefix("metric: ").split(maxsplit=1)

@@ -19,7 +19,7 @@ from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
 from paceline.providers.events import Splitter, StreamEventKind, is_stream, splitter_of
 from paceline.providers.forms import table
-from paceline.providers.parse import BOM, MAPPING, as_mapping, decode
+from paceline.providers.parse import BOM, MAPPING, as_mapping, at, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -349,20 +349,13 @@ def is_result(payload: Any) -> bool:
 def has_content(payload: Any) -> bool:
     """Whether an answer has a text or a call of a tool, so that it is a result, with an error beside it or not."""
     found = as_mapping(payload)
-    for choice in _items(found.get("choices")):
-        message = as_mapping(choice.get("message"))
-        if message.get("content") or message.get("tool_calls") or choice.get("text"):
-            return True
-    for candidate in _items(found.get("candidates")):
-        if as_mapping(candidate.get("content")).get("parts"):
-            return True
-    return any(
-        isinstance(found.get(name), list) and found[name] for name in ("content", "output", "data", "embeddings")
-    )
+    if any(parse.items_of(found.get(name)) for name in ("content", "output", "data", "embeddings")):
+        return True
+    parts = [*parse.items_of(found.get("choices")), *parse.items_of(found.get("candidates"))]
+    return any(at(one, path) for one in parts for path in _CONTENTS)
 
 
-def _items(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+_CONTENTS: Final = "message.content", "message.tool_calls", "text", "content.parts"
 
 
 _logged: set[str] = set()
