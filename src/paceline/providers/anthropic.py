@@ -13,9 +13,8 @@ from paceline.providers import parse
 from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.forms import dialect, endpoint_of, is_long, pool_in
-from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, count
-from paceline.providers.prompt import MediaTokens, prompt_tokens
+from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import Found
 
 _OWN: Final = dialect("anthropic")
@@ -41,6 +40,7 @@ class Anthropic(BaseProvider):
     """The Anthropic API."""
 
     costs = CostRule(counts_cached=False)
+    media = MEDIA
     charged_after = frozenset({OUTPUT_TOKENS})
     asks_usage = True  # WEAK: ``stream_options`` was not looked up here; if it is refused, the request goes without it
     events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
@@ -53,18 +53,15 @@ class Anthropic(BaseProvider):
             return Call(self.name, endpoint, COUNTING, 0, 0)
         model = parse.model_of(body)
         alias = parse.spelled(model)
-        encoding = "claude_v3" if _OLD_TOKENIZER.match(alias) else self.encoding
-        parts = [body.get("system"), body.get("messages")]
-        most = parse.stated(body.get("max_tokens"), body.get("max_completion_tokens")) or None
-        tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
-        mode = "fast" if body.get("speed") == "fast" else ""
-        if is_long("anthropic", alias, tokens):
+        call, mode = self._call(_OWN, endpoint, model, body), ""
+        if is_long("anthropic", alias, call.input_tokens):
             mode = "long_context"
-        stream, tier = body.get("stream") is True, "fast" if mode == "fast" else ""
-        others, beside = others_of(body, model)
-        return Call(
-            self.name, endpoint, model, tokens, most, stream=stream, mode=mode, tier=tier, others=others, beside=beside
-        )
+        elif body.get("speed") == "fast":
+            mode = "fast"
+        return replace(call, mode=mode, tier="fast" if mode == "fast" else "")
+
+    def encoding_of(self, model: str) -> str:
+        return "claude_v3" if _OLD_TOKENIZER.match(parse.spelled(model)) else self.encoding
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
@@ -132,8 +129,7 @@ def _joined(usage: Usage, known: Usage) -> Usage:
 
 def _counted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What is to be added up: the sums of an answer, or its iterations if some are left out there. The end of a stream may state these alone."""
-    steps = found.get("iterations")
-    steps = list(map(as_mapping, steps)) if isinstance(steps, list) else []
+    steps = parse.items_of(found.get("iterations"))
     kinds = {parse.as_text(one.get("type")) for one in steps}
     if kinds.isdisjoint(_BESIDE):
         return [found]

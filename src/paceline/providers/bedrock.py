@@ -19,7 +19,7 @@ from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import BaseProvider, token_cost
 from paceline.providers.forms import about, dialect
-from paceline.providers.parse import as_mapping, count
+from paceline.providers.parse import as_mapping
 from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
@@ -52,11 +52,10 @@ class Bedrock(BaseProvider):
             return None
         arn = _ARN.fullmatch(match[1])
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
-        parts = [body.get(key) for key in _OWN["texts"]]
-        schemas = body.get("tools") or body.get("toolConfig")
         name = f"{region}/{model}"[:200] if region else model[:200]
-        most = 0 if "embed" in model else _max_output_tokens(body)
-        return self._call(match[2], name, parts, schemas, most, stream=match[3] is not None)
+        call = self._call(_OWN, match[2], model[:200], body)
+        call = replace(call, model=name, stream=match[3] is not None, tier="", others=(), beside=False)
+        return replace(call, max_output_tokens=0) if "embed" in model else call
 
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:  # noqa: ARG002
         """All input and the most output, the model's maximum where the request sets none; the burndown comes later."""
@@ -90,8 +89,3 @@ class Bedrock(BaseProvider):
         """A throttling that counts requests says so in the words that are a status elsewhere."""
         requests = refusal.kind is RefusalKind.RATE and "too many requests" in text[:1_000].lower()
         return replace(refusal, unit=REQUESTS) if requests and refusal.unit is None else refusal
-
-
-def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
-    holders = (body, as_mapping(body.get("inferenceConfig")), as_mapping(body.get("textGenerationConfig")))
-    return max(count(holder.get(name)) for holder in holders for name in _OWN["maximum"]) or None

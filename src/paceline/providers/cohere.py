@@ -13,7 +13,7 @@ from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, INPUTS, CostRule
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
-from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.parse import as_mapping
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import Found, JsonReader
 
@@ -36,14 +36,12 @@ class Cohere(OpenAIDialect):
             call = super().describe(path, body)
             if call is None or call.endpoint != "embeddings":
                 return call
-            inputs = parse.inputs_in(body.get("input"))
-            return Call(self.name, "embeddings", call.model, call.input_tokens, 0, inputs=inputs)
-        lists = [body.get(key) for key in ("texts", "images", "inputs")] if endpoint == "embed" else []
-        most = (count(body.get("max_tokens")) or None) if endpoint.startswith("chat") else 0
-        parts, stream = [body.get(key) for key in _OWN["texts"]], body.get("stream") is True
-        call = self._call(endpoint, parse.model_of(body), parts, body.get("tools"), most, stream=stream)
-        inputs = sum(len(inputs) for inputs in lists if isinstance(inputs, list))
-        return replace(call, inputs=inputs, images=_images(body)) if endpoint == "embed" else call
+            return replace(call, inputs=parse.inputs_in(body.get("input")))
+        call = replace(self._call(_OWN, endpoint, parse.model_of(body), body), tier="", others=(), beside=False)
+        if endpoint != "embed":
+            return call
+        inputs = sum(len(found) for key in ("texts", "images", "inputs") if isinstance(found := body.get(key), list))
+        return replace(call, inputs=inputs, images=_images(body))
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """A month's calls are a balance that is used up."""
@@ -75,7 +73,6 @@ class Cohere(OpenAIDialect):
 
 def _images(body: Mapping[str, Any]) -> int:
     """The images that a request embeds: in ``images``, or an input with one among its parts."""
-    images, inputs = body.get("images"), body.get("inputs")
-    parts = [as_mapping(one).get("content") for one in inputs] if isinstance(inputs, list) else []
-    kinds = [{as_text(as_mapping(part).get("type")) for part in one} for one in parts if isinstance(one, list)]
-    return (len(images) if isinstance(images, list) else 0) + sum("image_url" in one for one in kinds)
+    parts = [parse.items_of(one.get("content")) for one in parse.items_of(body.get("inputs"))]
+    with_image = sum(any(part.get("type") == "image_url" for part in one) for one in parts)
+    return len(parse.items_of(body.get("images"))) + with_image

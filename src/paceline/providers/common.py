@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,6 +12,8 @@ from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
+from paceline.providers.naming import others_of
+from paceline.providers.parse import at
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in
 from paceline.providers.refusals import classify
@@ -169,8 +171,22 @@ class BaseProvider(Provider):
         """Read an event of a stream; ``known``: the usage so far."""
         raise NotImplementedError
 
-    def _call(
-        self, endpoint: str, model: str, parts: Sequence[Any], schemas: Any, most: int | None, *, stream: bool
-    ) -> Call:
-        """A request whose input is ``parts`` and ``schemas``, and whose output is bounded by ``most``."""
-        return Call(self.name, endpoint, model, prompt_tokens(parts, schemas, self.encoding, self.media), most, stream)
+    def _call(self, own: Mapping[str, Any], endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
+        """A request with this body, as the row ``own`` of its API reads it."""
+        schemas = [found for path in own["schemas"] if (found := at(body, path))]
+        tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
+        silent, limits = endpoint in own.get("silent", ()), own["maximum"]
+        choices, (others, beside) = self._choices(own, body), others_of(body, model)
+        most = parse.stated(*(at(body, path) for path in limits.get(endpoint, limits[""]))) * choices or None
+        most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)
+        return Call(
+            self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others, beside=beside
+        )
+
+    def encoding_of(self, model: str) -> str:  # noqa: ARG002
+        """The estimator's weights for a model."""
+        return self.encoding
+
+    def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
+        """How many answers a request asks for."""
+        return max((parse.stated(at(body, path)) for path in own.get("choices", ())), default=1) or 1

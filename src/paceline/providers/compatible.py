@@ -98,7 +98,7 @@ class Perplexity(Compatible):
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         api = endpoint_of("perplexity", path)
         if api == "search-api":
-            return self._call("search", api, [body.get("query")], None, 0, stream=False)
+            return self._described("search", api, body)
         if api == "async-api":
             body = as_mapping(body.get("request"))
             job = self._described("chat", api, body)  # its answer
@@ -224,7 +224,7 @@ class Replicate(Compatible):
         if endpoint_of("replicate", path) is None:
             return None
         call = self._described("predictions", "predictions", as_mapping(body.get("input")))
-        return replace(call, max_output_tokens=0, stream=False)  # the answer is the job, and its stream another request
+        return replace(call, stream=False)  # the answer is the job, and its stream another request
 
 
 class Ollama(Compatible):

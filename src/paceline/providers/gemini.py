@@ -16,9 +16,7 @@ from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
-from paceline.providers.naming import others_of
 from paceline.providers.openai import MESSAGES, OpenAIDialect
-from paceline.providers.parse import as_mapping
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import JsonReader
 
@@ -56,25 +54,14 @@ class Gemini(OpenAIDialect):
         return self._own(model, method, body) if method in _OWN["methods"] else None
 
     def _own(self, model: str, method: str, body: Mapping[str, Any]) -> Call:
-        endpoint = _OWN["methods"][method]
-        both = [as_mapping(body.get(name)) for name in ("generationConfig", "generation_config") if body.get(name)]
-        settings = both[0] if both else {}
-        names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
-        schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
-        choices = max(_largest(both, "candidateCount", "candidate_count"), 1)
-        most = _largest(both, "maxOutputTokens", "max_output_tokens") * choices or None
-        parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
-        most = 0 if endpoint == "embed" else most
-        call = self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
+        call = self._call(_OWN, _OWN["methods"][method], model, body)
         if method == "batchEmbedContents":  # each of its texts is a request (100 used up a free key's minute, 2026-06)
             call = replace(call, requests=max(parse.inputs_in(body.get("requests")), 1))
         # https://ai.google.dev/gemini-api/docs/priority-inference, 2026
-        tier = parse.tier_of(body) or parse.tier_of({"service_tier": body.get("serviceTier")})
-        others, beside = others_of(body, model)
-        others = tuple(name for name in others if name.removeprefix("models/") != model)  # of each text of a batch
-        if not (tier or choices > 1 or others):
-            return call
-        return replace(call, tier=tier, choices=choices, others=others, beside=beside and bool(others))
+        tier = call.tier or parse.tier_of({"service_tier": body.get("serviceTier")})
+        others = tuple(name for name in call.others if name.removeprefix("models/") != model)  # of each text of a batch
+        stream, beside = method.startswith("stream"), call.beside and bool(others)
+        return replace(call, tier=tier, stream=stream, others=others, beside=beside)
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
@@ -107,19 +94,10 @@ class Gemini(OpenAIDialect):
         return refusal
 
 
-def _largest(holders: list[Mapping[str, Any]], *names: str) -> int:
-    """The largest count in any of these fields."""
-    return max((parse.stated(*map(one.get, names)) for one in holders), default=0)
-
-
 def _audio_of(details: Any) -> int:
     """The audio in the counts of tokens by modality."""
-    parts = [as_mapping(part) for part in details] if isinstance(details, list) else []
-    return sum(
-        parse.first_count(part, ("tokenCount", "token_count", "tokens"))
-        for part in parts
-        if parse.as_text(part.get("modality")).upper() == "AUDIO"
-    )
+    parts = (one for one in parse.items_of(details) if parse.as_text(one.get("modality")).upper() == "AUDIO")
+    return sum(parse.first_count(one, ("tokenCount", "token_count", "tokens")) for one in parts)
 
 
 _OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")

@@ -14,7 +14,6 @@ from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.finish import ENDS
 from paceline.providers.forms import about, dialect, endpoint_of, is_long, pool_in
-from paceline.providers.naming import others_of
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
 from paceline.providers.prompt import MediaTokens
@@ -45,10 +44,9 @@ _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 def _goes_on(event: Mapping[str, Any]) -> bool:
     """Whether the answer goes on after an event with a usage, as with vLLM's ``continuous_usage_stats`` and Gemini: the usage is partial."""
-    kind, parts = as_text(event.get("type")), event.get("choices") or event.get("candidates")
+    kind, parts = as_text(event.get("type")), parse.items_of(event.get("choices") or event.get("candidates"))
     if kind.startswith("response."):
         return kind not in ENDS
-    parts = [as_mapping(part) for part in parts] if isinstance(parts, list) else []
     return bool(parts) and not any(part.get("finish_reason") or part.get("finishReason") for part in parts)
 
 
@@ -73,16 +71,15 @@ class OpenAIDialect(BaseProvider):
         return None if endpoint is None else self._described(endpoint, model or parse.model_of(body), body)
 
     def _described(self, endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
-        parts = [body[key] for key in _OWN["texts"] if key in body]
-        schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
-        most = 0 if endpoint in _OWN["silent"] else _max_output_tokens(endpoint, body)
-        call = self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
-        tier, choices, (others, beside) = parse.tier_of(body), _choices(body), others_of(body, model)
-        if endpoint in _OWN["billed"]:
-            call = replace(call, **_media(endpoint, body))
-        if not (tier or choices > 1 or others):
-            return call
-        return replace(call, tier=tier, choices=choices, others=others, beside=beside)
+        call = self._call(_OWN, endpoint, model[:200], body)
+        return replace(call, **_media(endpoint, body)) if endpoint in _OWN["billed"] else call
+
+    def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
+        """So many for each of several prompts. A prompt may be a list of tokens."""
+        of_one, prompts = super()._choices(own, body), body.get("prompt")
+        return (
+            of_one * len(prompts) if isinstance(prompts, list) and prompts and type(prompts[0]) is not int else of_one
+        )
 
     def usage_reader(self, call: Call) -> UsageReader:
         if call.endpoint == TRANSCRIPTIONS and not call.stream:
@@ -158,20 +155,6 @@ def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if endpoint == "speech":
         return {"billed_max": SPEECH_TOKENS * max(len(as_text(body.get("input"))), 1)}
     return {"audio_s": parse.seconds(body.get(AUDIO_SECONDS)), "billed_max": None}  # as the form was read
-
-
-def _max_output_tokens(endpoint: str, body: Mapping[str, Any]) -> int | None:
-    """The largest maximum that the request states: a server may read one of the two fields of a chat alone, and none of another API."""
-    holder, *names = _OWN["most_at"].get(endpoint, ("", "max_completion_tokens", "max_tokens"))
-    found = as_mapping(body.get(holder)) if holder else body
-    return parse.stated(*map(found.get, names)) * _choices(body) or None
-
-
-def _choices(body: Mapping[str, Any]) -> int:
-    """How many answers a request asks for: so many for each of several prompts. A prompt may be a list of tokens."""
-    of_one = max(parse.stated(body.get("n"), body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
-    prompt = body.get("prompt")
-    return of_one * len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else of_one
 
 
 def _recording(payload: Mapping[str, Any]) -> Usage | None:
