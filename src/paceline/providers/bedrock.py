@@ -54,7 +54,7 @@ class Bedrock(BaseProvider):
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
         name = f"{region}/{model}"[:200] if region else model[:200]
         call = self._call(_OWN, match[2], model[:200], body)
-        call = replace(call, model=name, stream=match[3] is not None, tier="", others=(), beside=False)
+        call = replace(call, model=name, stream=match[3] is not None)
         return replace(call, max_output_tokens=0) if "embed" in model else call
 
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:  # noqa: ARG002

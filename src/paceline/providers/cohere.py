@@ -37,7 +37,7 @@ class Cohere(OpenAIDialect):
             if call is None or call.endpoint != "embeddings":
                 return call
             return replace(call, inputs=parse.inputs_in(body.get("input")))
-        call = replace(self._call(_OWN, endpoint, parse.model_of(body), body), tier="", others=(), beside=False)
+        call = self._call(_OWN, endpoint, parse.model_of(body), body)
         if endpoint != "embed":
             return call
         inputs = sum(len(found) for key in ("texts", "images", "inputs") if isinstance(found := body.get(key), list))
