@@ -25,7 +25,10 @@ def written(page: str) -> str:
     own = set(re.findall(r"^\| `(\w+)` \|", before, re.MULTILINE))
     known = [name for name in PROVIDERS if name not in own and facts.heads()[name].keys() & {"ladders", "note"}]
     table = "\n".join(["| provider | hosts | published limits |", "|---|---|---|", *map(_row, known)])
-    others = ", ".join(f"`{name}` ({_hosts(name)[0]})" for name in sorted(PROVIDERS.keys() - own - set(known)))
+    others = ", ".join(
+        f"`{name}`" if PROVIDERS[name].hosts else f"`{name}` ({_hosts(name)[0]})"
+        for name in sorted(PROVIDERS.keys() - own - set(known))
+    )
     measured = fill(
         f"No limits of these are known, so paceline measures their rates: {others}.", 158, break_on_hyphens=False
     )
