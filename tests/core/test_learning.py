@@ -504,7 +504,7 @@ class TestGuesses:
             limits.append(amount_of(pool))
         assert limits == [2, 3, 5, 5, 9, 9, 9, 9, 17]
         [notice] = pool.capacity.learning.notices
-        assert notice.endswith("the provider serves more, so it is raised step by step")
+        assert notice.endswith("the provider serves more, so paceline raises it step by step")
 
     @pytest.mark.parametrize(
         ("source", "limits"), [(SourceKind.ASSUMED, [60, 120, 240, 480]), (SourceKind.PUBLISHED, [60])]
@@ -658,7 +658,7 @@ class TestGuesses:
         assert min(waits_ns) > 60 * NS
         [notice] = pool.capacity.learning.notices
         assert notice.startswith(
-            "the limit '100 tokens/hour' is published, and no answer has confirmed it: give the limits"
+            "the limit '100 tokens/hour' is published, and no answer has confirmed it: set the limits"
         )
         assert notice.endswith("; requests wait for it")
 

@@ -145,7 +145,7 @@ def test_a_stated_rate_of_a_day_is_not_measured_for_its_refusals():
     ("stated", "notices"),
     [
         ("", []),  # a warning has said that no limit is known
-        ("1000k tokens/min", ["no stated limit of requests explains the refusals: it is measured"]),
+        ("1000k tokens/min", ["no known limit on requests explains the refusals: paceline measures it"]),
     ],
 )
 def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stated, notices):

@@ -866,7 +866,7 @@ class TestLearning:
             ask(pool, tokens=100)
         [notice] = pool.capacity.learning.notices
         assert ("name the tier" in notice) == (kind is SourceKind.ASSUMED)
-        assert "give the limits" in notice
+        assert "set the limits" in notice
 
     def test_a_given_limit_is_raised_where_the_user_wants_it(self):
         pool = pool_of("100 tokens/min", learns="up")

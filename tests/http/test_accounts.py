@@ -295,7 +295,7 @@ async def test_a_flood_of_unknown_credentials_pushes_out_no_known_one(monkeypatc
         one.cancel()
     for account in list(found._by_name.values()):
         account.served = True
-    with pytest.raises(paceline.QuotaError, match="credentials were used of late"):
+    with pytest.raises(paceline.QuotaError, match="credentials were used recently"):
         [setattr(of(f"good {number}")[0], "served", True) for number in range(20)]
     monkeypatch.setattr(accounts, "IDLE_S", -1.0)
     assert of("one too many")[0] not in [account for account, _ in kept.values()]

@@ -339,7 +339,7 @@ def test_a_unit_of_the_provider_s_own_needs_no_quota(provider, url):
 )  # fmt: skip
 def test_a_table_s_limit_is_not_named(provider, url, body):
     assert not any(
-        "holds no call" in line for line in warned({}, (url, body), limiter=paceline.Limiter.for_provider(provider))
+        "delays no call" in line for line in warned({}, (url, body), limiter=paceline.Limiter.for_provider(provider))
     )
 
 

@@ -303,7 +303,7 @@ async def test_who_waits_for_a_kept_share_is_shown_and_logged_once(clock, caplog
     await asyncio.sleep(5 * HOUR)
     assert rows(limiter) == []
     [line] = [record.getMessage() for record in caplog.records]
-    assert line.startswith("anthropic/plan: 90% of 5h is used, and requests wait for what is left of it")
+    assert line.startswith("anthropic/plan: 90% of 5h is used, and requests wait for the remaining part")
 
 
 def test_that_requests_go_on_for_money_is_said_once(caplog):

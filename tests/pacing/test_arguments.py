@@ -94,7 +94,7 @@ def test_a_sum_below_the_side_that_is_named_is_refused_where_the_other_is_counte
 
 def test_output_alone_gives_no_sum_where_the_input_was_not_told(limiter):
     permit = limiter.try_acquire("sum", tokens=1_500)
-    with pytest.raises(QuotaError, match="of 1,500 reserved tokens the input is not known"):
+    with pytest.raises(QuotaError, match="1,500 tokens were reserved without their input"):
         permit.settle(output_tokens=300)
     permit.settle(input_tokens=900)  # embeddings have no output
     assert permit.charged["tokens"] == 900

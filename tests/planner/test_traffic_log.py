@@ -86,7 +86,7 @@ def test_a_connection_that_breaks_is_logged_and_raised(log):
 def test_it_is_said_and_a_wrong_file_is_an_error(log, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "paceline"):
         paceline.Limiter({"*": "1 requests/s"}, shadow=log)
-    assert f"each is logged to {log}" in caplog.text
+    assert f"logs every request to {log}" in caplog.text
     with pytest.raises(SettingsError, match="cannot be written"):
         paceline.Limiter({"*": "1 requests/s"}, shadow=tmp_path / "no" / "file")
 

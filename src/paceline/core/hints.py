@@ -24,6 +24,11 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
 
 
+def counted(count: float, noun: str) -> str:
+    """``1 request``, ``2,000 requests``."""
+    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
+
+
 def needs(extra: str) -> str:
     """``needs the extra 'redis': pip install 'paceline[redis]'``."""
     return f"needs the extra {extra!r}: pip install 'paceline[{extra}]'"

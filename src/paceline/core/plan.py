@@ -43,13 +43,13 @@ class PlanPolicy:
     """How the windows of a plan are used: Claude Pro, Max and Team, ChatGPT with Codex.
 
     Attributes:
-        keep: The share of each window that is left to requests of the lane ``interactive``, while there was one in the
-            last 16 hours. It melts in the last fifth of the window.
-        spread: The windows that are spread, such as ``7d``: others than these requests use at most the part of it that
-            has passed, and a day more.
+        keep: The share of each window to reserve for the lane ``interactive``, if it sent a request in the last 16
+            hours. It shrinks to 0 in the last fifth of the window.
+        spread: The windows to spread, such as ``7d``: all other requests use at most the part of the window that has
+            passed, and a day more.
         stop_at: The share at which all requests wait for the next window; ``None``: none.
-        overage: Whether requests go on for money where the provider lets them (``go on``), or ``wait``.
-        when_shut: Whether requests wait for a window that is used up (``hold``), or get the refusal at once
+        overage: Whether requests continue for money if the provider allows it (``go on``), or ``wait``.
+        when_shut: Whether requests wait while a window is used up (``hold``), or get the refusal at once
             (``refuse``).
 
     Raises:
@@ -72,7 +72,7 @@ class PlanPolicy:
 
     @property
     def holds(self) -> bool:
-        """Whether it holds requests back that the provider would answer."""
+        """Whether it delays requests that the provider would answer."""
         return bool(self.keep or self.spread or self.stop_at is not None or self.overage == "wait")
 
 
@@ -216,7 +216,7 @@ class PlanCapacity(LocalCapacity):
             one = self.plan.windows[window]
             self._told_ns[window] = one.ends_ns
             self.notices.append(
-                f"{one.used:.0%} of {window} is used, and requests wait for what is left of it, as [plans] says: keep,"
+                f"{one.used:.0%} of {window} is used, and requests wait for the remaining part, as [plans] says: keep,"
                 " spread, stop_at, overage"
             )
 

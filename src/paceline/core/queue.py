@@ -43,8 +43,9 @@ from paceline.core.results import Outcome, QuotaError, public
 class LaneSpec:
     """A class of work: its name, its share among busy lanes, and its priority (higher goes first).
 
-    ``limits``: quotas that hold for the lane over all pools, as values or in their notation (``"60 requests/min"``).
-    ``parent``: the lane that it is a part of: it has a part of its share, and is bounded by its limits, too.
+    ``limits``: quotas of the lane over all pools, as values or in their notation (``"60 requests/min"``).
+    ``parent``: the lane that contains it. The lanes of a parent divide its share, and its limits apply to all of
+    them.
     """
 
     name: str = "default"

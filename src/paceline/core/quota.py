@@ -90,7 +90,7 @@ class Quota:
     """An amount per period for one unit, with a burst and a rule.
 
     Attributes:
-        unit: What is counted: ``requests``, ``tokens``, ``usd``, ``concurrency`` or the user's own unit.
+        unit: What is counted: ``requests``, ``tokens``, ``usd``, ``concurrency`` or your own unit.
         amount: The amount allowed per period (for slots: in flight).
         period_s: The period in seconds; 0 for slots.
         burst: The amount available at once when nothing is used; by default ``amount``.
@@ -148,7 +148,7 @@ class Quota:
         return self.amount / self.period_s if self.period_s else 0.0
 
     def with_amount(self, amount: float, period_s: float | None = None) -> Self:
-        """The same quota with another amount and period.
+        """Return the same quota with another amount and period.
 
         A burst equal to the amount follows it; any other is at most the new amount.
 
@@ -160,7 +160,7 @@ class Quota:
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
     def part(self, share: float) -> Self:
-        """The quota with a part of its amount and burst; slots, even and measured quotas stay whole.
+        """Return the quota with a share of its amount and burst; slots, even and measured quotas are unchanged.
 
         Args:
             share: The part, from 0 to 1.
@@ -170,9 +170,9 @@ class Quota:
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
 
     def restarting(self, zone: str) -> Self:
-        """A quota of a day as a window that restarts at midnight in ``zone``; any other quota as it is.
+        """Return a quota of a day as a window that restarts at midnight in ``zone``; any other quota is unchanged.
 
-        So is one with a rule or zone of its own. A burst that is not the amount is a rule of its own.
+        A quota with a rule, a zone or a burst of its own is unchanged too.
 
         Args:
             zone: The name of a time zone; empty: every quota stays as it is.

@@ -131,7 +131,7 @@ class QuotaError(SettingsError):
 
 @public
 class NeverFitsError(PacelineError):
-    """The cost of the request is above what a given quota can ever hold: no wait is long enough."""
+    """The cost of the request is above the amount of a quota that you gave: no wait is long enough."""
 
     def __init__(self, pool: str, unit: str, cost: float, most: float, quota: str = "") -> None:
         holds = f"the quota holds {most:,.0f} at most{f' ({quota})' if quota else ''}"
@@ -155,7 +155,7 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
 
     Attributes:
         waited_s: How long the request waited, in seconds.
-        retry_after_s: Seconds until it would be allowed; infinite where that is unknown.
+        retry_after_s: Seconds until it would be allowed; infinite if that is unknown.
         quota: What binds, as in :class:`WaitUntil`.
     """
 
@@ -172,7 +172,7 @@ class QueueFullError(PacelineError):
     """The queue of the pool is full.
 
     Attributes:
-        retry_after_s: Seconds until the requests that wait now have gone; infinite where that is unknown.
+        retry_after_s: Seconds until paceline has sent the requests that wait now; infinite if that is unknown.
     """
 
     def __init__(self, pool: str, length: int, retry_after_s: float = inf) -> None:
@@ -205,7 +205,8 @@ class PoolStoppedError(PacelineError):
 
     Attributes:
         told: The message for a client that has no limiter to call.
-        retry_after_s: Seconds until the end that the provider states; without one, until a request is tried.
+        retry_after_s: Seconds until the end that the provider states. If it states none: until paceline tests the
+            provider.
     """
 
     def __init__(self, pool: str, reason: str, retry_after_s: float, tried_s: float | None = None) -> None:
@@ -388,13 +389,13 @@ class RefusalKind(StrEnum):
 
     @property
     def about_rate(self) -> bool:
-        """Whether it is the rate of the requests, or its growth: the pool learns from such refusals."""
+        """Whether the reason is the rate of the requests, or its growth: the pool learns from such refusals."""
         return self in (RefusalKind.RATE, RefusalKind.GROWTH)
 
 
 @public
 class RefusalScope(StrEnum):
-    """The requests that a refusal is about: the fewest that the answer allows."""
+    """The requests that a refusal concerns: as few as the answer allows."""
 
     REQUEST = "request"  # this one alone: its size, or a max_tokens that the balance cannot cover
     MODE = "mode"  # those in one mode of the model: fast mode, long context, a priority tier, the provider's batches
@@ -408,7 +409,8 @@ class Refusal:
 
     Attributes:
         kind: The reason.
-        scope: The requests that it is about. A scope below the pool neither pauses, stops nor teaches the pool.
+        scope: The requests that it concerns. With ``request`` and ``mode``, the pool doesn't pause or stop, and
+            learns nothing.
         message: The provider's message, shortened; never part of a prompt.
         code: The provider's error code.
         retry_after_s: The wait that the provider asks for, in seconds: the longest one, if it states several.
@@ -417,9 +419,9 @@ class Refusal:
             refusals.
         retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the
             request.
-        limits: The quotas that it states where it names several, and not which of them is used up.
-        window: The window of the account's plan that it is about, by its headers.
-        of_account: Whether that window is about all that the account sends, and not about some models alone.
+        limits: The quotas that it states, if it names several and doesn't say which one is used up.
+        window: The window of the account's plan that it concerns, by its headers.
+        of_account: Whether that window applies to all models of the account.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
         limit: The amount of that quota.
@@ -467,8 +469,8 @@ class Reading:
         unit: The unit that the quota counts.
         limit: The amount of the quota.
         remaining: What is left of it; may be negative.
-        reset_s: Seconds until the quota is full again; of a counter, until it restarts. Learning finds out which.
-        period_s: The period in seconds, where it is known.
+        reset_s: Seconds until the quota is full again, or until its counter restarts. paceline learns which.
+        period_s: The period in seconds, if it is known.
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
         basis: How ``period_s`` is known.

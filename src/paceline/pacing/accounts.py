@@ -227,8 +227,8 @@ class Accounts:
             return account
         if len(self._by_name) >= ACCOUNTS_MAX and not self._make_room():
             raise QuotaError(
-                f"more than {ACCOUNTS_MAX:,} credentials were used of late: one that is not used for {IDLE_S:g} s makes"
-                " room"
+                f"more than {ACCOUNTS_MAX:,} credentials were used recently: try again when one of them has been unused"
+                f" for {IDLE_S:g} s"
             )
         from paceline.providers.registry import under_name
 

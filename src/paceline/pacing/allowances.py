@@ -361,7 +361,7 @@ class Charge:
         most = f"can cost {self._most.usd:.4g} USD" if self._most.known else "has no known maximum: set its max_tokens"
         left = f"{left_usd:.4g} USD are left of {budget}, and this request {most}"
         return BudgetError(
-            pool.name, f"{left}: it goes when others have ended, which took too long", error.retry_after_s
+            pool.name, f"{left}: it waited for other requests to end, which took too long", error.retry_after_s
         )
 
     def broke(self) -> None:

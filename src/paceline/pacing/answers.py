@@ -19,17 +19,17 @@ RECENT_S: Final = 900.0
 ANSWERED, TIMEOUT, UNREADABLE = "answered", "timeout", "unreadable"
 
 REMEDIES: Final = {
-    "unreachable": "the server cannot be reached: look whether its address is right, whether it runs, and what a proxy"
-    " or a firewall lets pass",
-    "broken": "connections break before the end of an answer: look at the server's log, and at what is between this"
-    " machine and it",
-    TIMEOUT: "the server does not answer in time: look at its status page, or wait for longer",
-    "key": "the key is refused, or may not do this: look whether it is the right one, and has not expired",
+    "unreachable": "the server cannot be reached: check its address, that it runs, and proxies and firewalls on the"
+    " way",
+    "broken": "connections break before the end of an answer: check the server's log, and proxies and firewalls on the"
+    " way",
+    TIMEOUT: "the server does not answer in time: check its status page, or raise the timeout",
+    "key": "the key is refused, or is not allowed to do this: check that it is the right key and has not expired",
     "money": "no money is left: top up, or raise the limit of the account",
     "capacity": "the servers are full: paceline tries again, and another region or model may have room",
-    UNREADABLE: "the answers are none of this API: look whether the address leads to the API, and not to a page or"
+    UNREADABLE: "the answers are not from this API: check that the address leads to the API, and not to a page or"
     " another service",
-    "server": "the server fails: look at the provider's status page",
+    "server": "the server fails: check the provider's status page",
 }
 """What to do, by cause."""
 

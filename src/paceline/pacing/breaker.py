@@ -38,8 +38,8 @@ class BreakerPolicy:
     Attributes:
         failures: How many failures in a row open it: 5xx, timeouts and broken connections, of any model.
         pause_s: The longest pause in seconds.
-        first_pause_s: The first pause in seconds; then one attempt goes, and if it fails, too, the next pause is twice
-            as long. With the value of ``pause_s``, all pauses have the same length.
+        first_pause_s: The first pause in seconds. After it one attempt goes. If this attempt fails too, the next
+            pause is twice as long. If it equals ``pause_s``, all pauses have the same length.
     """
 
     failures: int = 5

@@ -48,11 +48,11 @@ class Buffer:
         self._filling = True
 
     def place(self) -> Place:
-        """The place of one item, which the start of its ``with`` or ``async with`` block takes."""
+        """Return the place of one item. The start of its ``with`` or ``async with`` block takes it."""
         return Place(self)
 
     def status(self) -> dict[str, Any]:
-        """The state as JSON values: the items in the buffer, those that ``waiting`` for a place, and the watermarks."""
+        """Return the state as JSON values: items in the buffer, items ``waiting`` for a place, watermarks."""
         with self._lock:
             taken, waiting = len(self._taken), len(self._waiting)
             return {"items": taken, "waiting": waiting, "filling": self._filling, "low": self.low, "high": self.high}

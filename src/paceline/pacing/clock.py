@@ -155,7 +155,7 @@ class SystemClock:
         self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
 
     def _run(self) -> None:
-        go_on(self._serve, "the timer thread was disturbed; it goes on")
+        go_on(self._serve, "the timer thread was disturbed; it continues")
 
     def _serve(self) -> None:
         """Make the calls that are pending, and all later ones, until another thread takes them over."""

@@ -29,11 +29,11 @@ class Event:
         granted_s: When the permit was granted, in seconds since the Unix epoch.
         usage: When ``settled`` for a request of a client: what its answer reports, by the fields of
             :class:`~paceline.providers.base.Usage`. The ``used`` cost is what the provider charges, which may be more.
-        model: For a request of a client: its model; else ``None``.
+        model: For a request of a client: its model; otherwise ``None``.
         status: For a request of a client that is ``settled``: the HTTP status of its answer; 0 for none.
         refusal: When ``refused``: what the provider has stated, e.g. the unit and the limit.
-        reported: When ``settled``: the amounts that the answer reports per unit, where the ``used`` cost is another.
-        sized: Whether the tokens of the request were given or estimated; else 600 of input and 200 of output were
+        reported: When ``settled``: the amounts that the answer reports per unit, if the ``used`` cost differs.
+        sized: Whether the tokens of the request were given or estimated. If not, 600 of input and 200 of output were
             assumed.
     """
 

@@ -187,16 +187,16 @@ class Choice:
 
 @public
 class Group:
-    """Takes each permit from the member that has it soonest.
+    """Take every permit from the member that can give it soonest.
 
     A member whose account has no money left, whose queue is full, or whose store has never answered is left out; so is
     one that is paused, for as long as others are sooner.
 
     Args:
         members: The limiter and the pool of each member, by a name of your choice. Several keys need several limiters.
-        in_order: Whether the first member that can take the request at once has it, and a later one only when those
-            before are full: provisioned throughput first, then pay-as-you-go.
-        weights: Where several members are equally soon, their shares; 1 for a member that is not named.
+        in_order: Whether to use the members in their order: a later member gets a request only if all members before
+            it are full, for example provisioned throughput first, then pay-as-you-go.
+        weights: The shares of members that are equally soon; 1 for a member that isn't named.
         sticky_s: How many seconds longer a request waits for the member of its ``sticky`` key than for the soonest.
 
     Raises:

@@ -297,8 +297,8 @@ class Limits:
             ):
                 self.warn(
                     given,
-                    f"the limit of {given!r} has matched no model so far, and {name!r} has none: write {name!r} in its"
-                    " place if that model is meant",
+                    f"the limit of {given!r} has matched no model so far, and {name!r} has no limit: if you mean this"
+                    f" model, write {name!r} instead",
                 )
                 return
 

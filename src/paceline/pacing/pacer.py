@@ -64,10 +64,10 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
     """Acquire everything inside the block through the lane ``name``, also inside SDKs.
 
     Args:
-        name: The lane. A :class:`LaneSpec` brings its weight, its priority and its parent; its limits hold where
-            ``Limiter(lanes=...)`` has it.
+        name: The lane. A :class:`LaneSpec` sets the weight, the priority and the parent. Its limits apply only if it
+            is also in ``Limiter(lanes=...)``.
         weight: Its share among busy lanes of the same priority; by default as in ``Limiter(lanes=...)``, or 1.
-        priority: A higher one always goes first; the latest value holds for the whole lane. By default as in
+        priority: A higher one always goes first. The latest value applies to the whole lane. By default as in
             ``Limiter(lanes=...)``, or 0.
 
     Raises:
@@ -201,7 +201,7 @@ class Pacer:
             known = _completed(scheduler, cost, counted)
             if cost.get(USD) and USD not in counted and self.allowances.has_budget:
                 raise QuotaError(
-                    f"{scheduler.pool.name}: usd is charged to no budget, because budgets hold for the requests of"
+                    f"{scheduler.pool.name}: usd is charged to no budget, because budgets count only the requests of"
                     " attached clients: attach the client, or give the pool a quota like '100 usd/day', or leave out"
                     " usd"
                 )
@@ -295,19 +295,19 @@ class BaseLimiter:
         """Ask for the right to make one attempt, and wait for it in the queue of its pool.
 
         Args:
-            pool: The pool: ``openai/gpt-6-luna``, ``gpt-6-luna``, or the user's own name.
-            timeout: Seconds to wait at most; one that cannot be met fails at once.
+            pool: The pool: ``openai/gpt-6-luna``, ``gpt-6-luna``, or your own name.
+            timeout: Seconds to wait at most. If it can't be met, the request fails at once.
             lane: The class of work; by default the lane of the surrounding :func:`paceline.lane`.
-            again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It keeps the
-                lane and the conversation of that one, and ends no later.
+            again: The refused permit that this attempt follows: the attempt goes to the front of its lane. It has the
+                lane, the conversation and the deadline of the refused attempt.
             name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
             conversation: The name of the conversation that this turn belongs to: its prompt begins with the prompt of
-                the turn before, which the provider may have cached. What ``permit.settle(answer)`` shows of the cache
-                holds for the next turn.
+                the turn before, which the provider may have cached. ``permit.settle(answer)`` shows how much is
+                cached for the next turn.
             cached_tokens: How many tokens of the prompt the provider has cached; by default what the last answer has
                 shown.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
-                ``tokens`` is both together; beside one of them it gives the other. If the pool counts tokens and you
+                ``tokens`` is both together; with one of them it gives the other. If the pool counts tokens and you
                 give no amount of them, 600 of input and 200 of output are reserved, as by ``limiter.estimate(pool)``: a
                 request that uses none passes ``tokens=0``.
 
@@ -348,7 +348,7 @@ class BaseLimiter:
             **cost: Amounts per unit, as for :meth:`acquire`.
 
         Returns:
-            A permit, or else ``Later`` or ``NeverFits``, which are false.
+            A permit; or ``Later`` or ``NeverFits``, which are false.
 
         Raises:
             QuotaError, TooLargeError: As for :meth:`acquire`.
@@ -381,7 +381,7 @@ class BaseLimiter:
         raise as_error(scheduler, waiter, outcome)
 
     def attempts(self, pool: str, *, retry: RetryPolicy | None = None, **options: Any) -> Attempts:
-        """The attempts at one call: wait, try, and try again when the provider refuses.
+        """Return the attempts at one call: wait, try, and try again when the provider refuses.
 
         The loop ends after the first block without a refusal (:func:`~paceline.refusal_of`). After a refusal the pool
         pauses as long as the provider asks; any other error leaves the block. Attached clients retry alike.
@@ -427,5 +427,5 @@ def _notifier(settings: PacingSettings) -> tuple[Callable[[Event], None] | None,
     if settings.traffic_log is not None:
         return writing(TrafficLog(path, "traffic_log"), notifier, settings.clock), None
     shadow = TrafficLog(path, "shadow")
-    log.warning("shadow: no request is held; each is logged to %s", shadow.path)
+    log.warning("shadow: paceline delays no request, and logs every request to %s", shadow.path)
     return writing(shadow, notifier, settings.clock), shadow  # those that are acquired by hand

@@ -127,7 +127,7 @@ def _surroundings(acquisition: Acquisition) -> Iterator[None]:
 
 @public
 class Permit:
-    """The right to make one attempt. It holds its reserved cost until it is settled, cancelled or refused.
+    """The right to make one attempt. Its cost is reserved until it is settled, cancelled or refused.
 
     A permit that stays open is charged in full. ``with`` and ``async with`` close it at the end of the block, as
     reserved and with a warning, if it was not settled.
@@ -169,24 +169,24 @@ class Permit:
     def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
-        An answer is charged as the provider charges it, which is the rule of an attached client, too: where the
-        provider holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the
-        reserved ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged
-        as they are. The pool learns from the limits in the answer's headers.
+        An answer is charged as the provider charges it, as for an attached client. If the provider charges the
+        maximum output (OpenAI, Azure, unknown hosts), the reserved ``output_tokens`` stay charged, so reserve the
+        request's maximum. Amounts per unit are charged as they are. The pool learns from the limits in the answer's
+        headers.
 
         Args:
             usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or
-                an object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and
-                above 64 times the reserved ones, is bounded by them and logged. An answer that reports no usage
+                an object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens and
+                above 64 times the reserved tokens is lowered to this bound, and logged. An answer without usage
                 (pictures, speech) stays charged as reserved.
             headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default the headers of ``usage``,
                 if any.
-            **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
-                as reserved. ``tokens`` beside one of these two gives the other.
+            **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that you leave out
+                stay as reserved. ``tokens`` with one of these two gives the other.
 
         Raises:
             QuotaError: ``usage`` is no answer and has no known usage fields, or is a response with an error; or an
-                amount is not a number of 0 or more; or it is ``tokens`` alone, where quotas count input and output
+                amount is not a number of 0 or more; or it is ``tokens`` alone, and quotas count input and output
                 apart.
             TypeError: ``headers`` is neither a mapping nor pairs.
 
@@ -231,8 +231,8 @@ class Permit:
                 split_tokens(self.pool, actual, units, scheduler.stated)
         elif TOKENS in units and INPUT_TOKENS not in cost and cost.get(TOKENS):
             raise TokensApartError(
-                f"{self.pool}: of {cost[TOKENS]:,.15g} reserved tokens the input is not known, so that output_tokens"
-                " alone give no sum: pass input_tokens, too, or tokens"
+                f"{self.pool}: {cost[TOKENS]:,.15g} tokens were reserved without their input, so output_tokens alone"
+                " give no total: pass input_tokens, too, or tokens"
             )
 
     def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
@@ -294,7 +294,7 @@ class Permit:
             scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *told))
 
     def cancel(self) -> None:
-        """Give back what was reserved: the request was never sent.
+        """Refund the reserved cost: the request was never sent.
 
         Example:
             permit = await limiter.acquire("openai/gpt-6-luna", tokens=800)
@@ -308,17 +308,17 @@ class Permit:
             self._notify("cancelled")
 
     def failed(self, error: object = None) -> None:
-        """Report that the request has no answer.
+        """Report that the request got no answer.
 
-        After some in a row the pool pauses, as the pools of attached clients do.
+        After several failures in a row the pool pauses, as for attached clients (:class:`~paceline.BreakerPolicy`).
 
-        A block reports the error that leaves it, in the pool of a provider's model: call this for an error that stays
-        inside, and in a pool of your own.
+        In the pool of a provider's model, the block of the permit reports the error that leaves it. Call this for an
+        error that you catch inside of the block, and in a pool of your own.
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
-                provider; ``None``, too. Without a connection the charge is given back. A refusal for rate is reported
-                as by :meth:`refused`. Any other error settles the permit as reserved.
+                provider; ``None``, too. If there was no connection, paceline refunds the charge. A refusal for a rate
+                is reported as by :meth:`refused`. Any other error settles the permit as reserved.
 
         Raises:
             TypeError: ``error`` is neither an exception nor an HTTP response.
@@ -374,14 +374,14 @@ class Permit:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
         If it asks for no wait, the pool pauses for a second, and for twice as long after each further refusal in a row.
-        A refusal whose ``scope`` is below the pool (``request``, ``mode``) pauses nothing and keeps only the request.
+        A refusal with the ``scope`` ``request`` or ``mode`` doesn't pause the pool.
 
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
 
         Args:
             refusal: A :class:`~paceline.Refusal`, or an SDK's exception as for :func:`~paceline.refusal_of`, read as an
                 answer of the pool's provider. A synthetic 429 of paceline changes nothing.
-            retry_after_s: The pause in seconds, in place of the one that the provider asks for.
+            retry_after_s: The pause in seconds, instead of the wait that the provider asks for.
 
         Raises:
             TypeError: ``refusal`` is of another type, and has no HTTP answer.
@@ -608,11 +608,11 @@ class Acquisition:
         return self._scheduler.pool.name
 
     def expected_s(self) -> float:
-        """How long it would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
+        """Return how long it would wait if it joined the queue now, in seconds; infinite if it can't be granted."""
         return self._scheduler.expected_s(self._waiter)
 
     def why(self) -> Waiting | None:
-        """Why it waits: its place in the queue, the quota that binds, the expected wait.
+        """Return why it waits: its place in the queue, the quota that binds, the expected wait.
 
         ``None`` if it does not wait.
         """
@@ -752,7 +752,7 @@ def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collecti
     why = f" of input and output together, and this pool counts {' and '.join(missing)} apart"
     for side in SIDES & cost.keys():
         why = f", and {side} alone is {cost[side]:,.15g}"
-    told = f"{pool}: tokens is {total:,.15g}{why}: pass input_tokens and output_tokens, or one of them beside tokens"
+    told = f"{pool}: tokens is {total:,.15g}{why}: pass input_tokens and output_tokens, or one of them with tokens"
     if not set(missing).isdisjoint(stated):
         raise TokensApartError(told)
     warn(told)

@@ -266,7 +266,7 @@ class Pools:
             if quota.unit not in units:
                 self.limits.warn(
                     f"{quota} at {pool.partition('/')[0]}",
-                    f"{pool}: the limit '{quota}' holds no call of a client back, because calls are counted in"
+                    f"{pool}: the limit '{quota}' delays no call of a client, because paceline counts calls in"
                     f" {', '.join(sorted(units))}, and not in {quota.unit!r}: give a limit in one of these units, or"
                     f" charge it by hand: limiter.acquire({pool!r}, {quota.unit}=1)",
                 )

@@ -114,24 +114,22 @@ class Failures:
 @suggesting
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When another attempt at a request follows a failed one, and after what pause.
+    """When paceline retries a failed request, and after which pause.
 
-    A refusal for the rate of the pool uses up nothing of a request: while the provider admits others, it is tried
-    again.
+    A refusal for a rate uses no attempt: while the provider admits other requests, paceline retries.
 
     Attributes:
-        max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that is not about
-            the pool; and by full servers, or by refusals for rate that only this request meets, as long as no other
-            request of the pool is admitted. With 1, no attempt follows the first one.
-        max_refused: How many attempts may be refused for the rate of the pool; ``None``: any number, while it admits
-            others.
+        max_attempts: How many attempts may fail by a server fault, a broken connection, or a refusal that doesn't
+            concern the pool. Full servers, and refusals of this request alone, count while no other request of the
+            pool is admitted. 1: no retry.
+        max_refused: How many attempts may be refused for a rate; ``None``: any number, while the pool admits others.
         max_elapsed_s: No attempt starts later than this after the first, in seconds; ``None``: without a bound.
         backoff_s: The first pause when the provider names none, in seconds; it doubles with each failure, and with each
             refusal of the pool since an attempt was admitted.
         backoff_max_s: The longest such pause, in seconds.
         jitter: The random share of a pause, to either side.
-        faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
-            attempts is paced; a bare HTTP client does not.
+        faults: Whether to retry server faults (5xx) and broken connections too. SDKs retry them, and paceline paces
+            every attempt. A bare HTTP client doesn't.
         max_retry_after_s: No retry if the provider asks for a longer pause (about a daily quota, for example), and a
             probe after 15 s (60 s, if such a wait was true before) was refused, too. The pool then stops: until the end
             of that pause it refuses further requests at once, and tries one after 10, 20, 40 minutes. It also stops

@@ -195,7 +195,10 @@ class PlainSettings:
                 raise SettingsError(f"{name} is {value!r}: it must be {its.expected}")
         check(self)
         if self.shadow is not None and self.traffic_log is not None:
-            raise SettingsError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
+            raise SettingsError(
+                "shadow and traffic_log are both set: leave out one of them. shadow writes the same lines, and"
+                " delays no request"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,9 @@ def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, poo
     tokens = prompt.cache.lost_in_an_hour(sent_ns)
     if tokens and "claude" in pool:
         log.warning(
-            "%s: %d tokens in the last hour were cached again, because follow-ups came after their prompts were lost:"
-            ' `cache_control` with `ttl: "1h"` would keep them (a write costs twice the input price in place of 1.25'
-            " times)",
+            "%s: %d tokens in the last hour were cached again, because follow-ups came after their prompts had expired:"
+            ' to cache them for an hour, set `cache_control` with `ttl: "1h"` (a write then costs 2 times the input'
+            " price instead of 1.25 times)",
             *(pool, tokens),
         )
 

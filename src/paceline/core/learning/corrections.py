@@ -257,7 +257,8 @@ class Corrections:
             )  # an answer may have lowered the present one
             self.notices.append(
                 f"the provider states a limit of {limit:,.0f} {self.ledger.units[index]}, and"
-                f" {str(given)!r} was given: the given limit holds; learn='up' would take the higher one"
+                f" {str(given)!r} was given: paceline uses yours. To use the"
+                " higher limit, delete yours, or set learn='up'"
             )
         entry.stated = limit
 

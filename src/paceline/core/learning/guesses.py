@@ -200,7 +200,7 @@ class Guesses:
         # A published limit belongs to the tier that was named, or to the only tier.
         tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         self._notices.append(
-            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them"
+            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}set the limits, or ask the provider"
             f" with `paceline check`; {effect}"
         )
 
@@ -234,7 +234,7 @@ class Guesses:
             if amount_now > m.quota.amount or held:
                 guess.served, guess.amount = 0.0, amount_now
                 if not guess.warned and m.quota.rule is not Rule.SLOTS:
-                    self._warn(index, guess, "the provider serves more, so it is raised step by step")
+                    self._warn(index, guess, "the provider serves more, so paceline raises it step by step")
                 if amount_now == guess.most:
                     source = guess.source
                     if held or m.quota.rule is not Rule.SLOTS:  # other slots have yet to hold

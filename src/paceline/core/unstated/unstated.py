@@ -228,4 +228,4 @@ class Unstated:
             entry.name = str(meter.quota)
             if entry.unit not in self._said and len(self._ledger.entries) > len(self.meters):  # some limit is stated
                 self._said.add(entry.unit)
-                self._notices.append(f"no stated limit of {entry.unit} explains the refusals: it is measured")
+                self._notices.append(f"no known limit on {entry.unit} explains the refusals: paceline measures it")
