@@ -411,6 +411,6 @@ def test_database_that_is_not_there(redis_server):
 
 
 def test_name_that_cannot_be_sent(store):
-    with pytest.raises(StoreError, match="the name of the pool, or of a unit, has half a character"):
+    with pytest.raises(StoreError, match="the name of the pool, or of a unit, contains half of a surrogate pair"):
         store.exchange("a\ud800", message())
     store.exchange("a", message())

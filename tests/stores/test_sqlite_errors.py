@@ -72,7 +72,7 @@ class TestArguments:
 
     def test_a_name_that_no_file_can_hold(self, opened):
         store = opened()
-        fails_for = re.escape("the name of pool 'a\\ud800' has half a character: rename it")
+        fails_for = re.escape("the name of pool 'a\\ud800' contains half of a surrogate pair: rename it")
         with pytest.raises(StoreError, match=fails_for):
             take(store, "a\ud800")
         take(store, "a")

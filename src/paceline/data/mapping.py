@@ -160,7 +160,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
     async def _each(self) -> AsyncGenerator[Done[T, R], None]:
         """What comes of each item, as it comes."""
         if self._begun:
-            raise RuntimeError("the items of a map are gone through once: call map() again")
+            raise RuntimeError("a map can be iterated once: call map() again")
         self._begun = True
         errors: dict[int, Exception] = {}
         with ExitStack() as stack:
@@ -380,19 +380,19 @@ def map(  # noqa: A001
 ) -> Map[T, Any]:
     """Call ``function`` for each of ``items``, as fast as the limiters of its clients allow.
 
-    New calls start while fewer than 64 wait for a permit. So a function whose client is attached is paced by it, and runs as
-    often at a time as that needs; one that asks for no permits runs 64 times at a time. An exception of one call ends no
-    other one.
+    New calls start while fewer than 64 wait for a permit. If the client of your function is attached, its limiter
+    paces the calls. If your function asks for no permits, 64 calls run at a time. An exception ends only its own
+    call.
 
     Args:
         function: Takes an item; async, or sync, which runs in threads.
         items: The items, taken as calls start.
-        journal: A file that keeps each value, as JSON. The same call after a crash takes the values from it, and calls the function
-            for the other items only. Of the errors it keeps an :class:`~paceline.UnfinishedError` with the state ``declined`` or
-            ``blocked``: the item would cost the same and end the same.
+        journal: A file that stores every value as JSON. After a crash, the same call reads the values, and calls the
+            function only for the other items. It also stores an :class:`~paceline.UnfinishedError` with the state
+            ``declined`` or ``blocked``, because the item would cost the same and end the same.
         key: Returns the key of an item in the journal, a text or an integer, or names the field with it; by default the hash of
             the item, which must be a JSON value then.
-        again: The states of kept errors whose items are called again: ``"declined,blocked"``.
+        again: The states of stored errors whose items are called again: ``"declined,blocked"``.
         concurrency: The most calls at a time; by default 5,000, of a sync function 512.
         progress: Whether to show a bar, if tqdm is installed; otherwise a line every ten seconds, on standard error.
 
@@ -442,10 +442,10 @@ def map_sync(
     concurrency: int | None = None,
     progress: bool = True,
 ) -> Results[R]:
-    """The results of :func:`map`, for programs without an event loop, and for sync functions anywhere.
+    """Return the results of :func:`map`, for programs without an event loop, and for sync functions anywhere.
 
-    The arguments and errors are the same as of :func:`map`. Where an event loop runs already (a notebook), an async function gets
-    another loop in a thread: clients that are bound to a loop need ``await paceline.map(...)`` there.
+    The arguments and errors are the same as of :func:`map`. If an event loop runs already (a notebook), an async
+    function gets another loop in a thread. If its client is bound to a loop, use ``await paceline.map(...)``.
 
     Example:
         lengths = paceline.map_sync(len, ["one", "three"], progress=False)

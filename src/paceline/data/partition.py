@@ -55,8 +55,9 @@ def partition(
 
         answered = paceline.partition(rows, ask, client=openai.AsyncOpenAI, journal="reviews-1", key="id")
 
-    Each value is in the journal before the partition is done. So a partition that is started again, after its worker was killed or by a
-    second job, pays only for what was in flight. A row that another process works at is waited for, and not paid for twice.
+    Each value is in the journal before the partition is done. If a partition starts again, after its worker was
+    killed or by a second job, you pay again only for the requests in flight. If another process works at a row,
+    paceline waits for its value.
 
     The quotas and the journal are in the store of the environment (``PACELINE_STORE``).
 
@@ -64,25 +65,27 @@ def partition(
         rows: A table of any kind that :func:`~paceline.run` takes, or an iterable of mappings.
         function: Takes a row, a dict, and the client if ``client`` is given; async, or sync, which runs in threads. It returns a text, a
             number, or a dict or list of them.
-        journal: A name for the job: a journal where the store is. Or ``sqlite:PATH``, for the processes of one machine.
+        journal: A name for the job: the journal is next to the store. Or ``sqlite:PATH``, for the processes of one
+            machine.
         key: The column with the identity of a row in the whole job, or a function of the row; by default the hash of its content.
         client: Makes the client, once in each process, e.g. ``openai.AsyncOpenAI``; it is attached to the limiter. Without it, the
             limiter paces every client of the process, as :func:`~paceline.instrument` does.
         into: The new column with the values. ``error`` is the other one.
-        again: The states of kept errors whose rows are sent once more, as for :func:`~paceline.map`.
+        again: The states of stored errors whose rows are sent once more, as for :func:`~paceline.map`.
         concurrency: The most calls at a time in this process, as for :func:`~paceline.map`.
         **settings: Settings as for :meth:`Limiter.load <paceline.Limiter.load>`: ``limits={"openai/gpt-6-luna": "500 requests/min"}``,
             ``tier=2``, ``store=...``. They take precedence over the environment and the file. ``on_store_failure`` is
             ``fail_closed`` here.
 
     Returns:
-        What ``rows`` was, a frame or a list of dicts, in the same order, with both columns. A value is ``None`` where the function has
-        raised; ``error`` is the type and the text of the exception, and ``None`` elsewhere. For a row without a key, or with the key
+        A frame or a list of dicts, as ``rows`` is, in the same order, with both columns. If the function raised, the
+        value is ``None``, and ``error`` is the type and the text of the exception. Otherwise ``error`` is ``None``.
+        For a row without a key, or with the key
         of an earlier row, the function is not called, and ``error`` is ``invalid_row`` with the reason.
 
     Raises:
         SettingsError: A setting or a column is invalid, or a value cannot be kept as JSON.
-        StoreError: There is no store that the processes share, or the journal cannot be used for five minutes.
+        StoreError: No store is set that the processes share, or the journal can't be used for five minutes.
     """
     found, table = rows_of(rows)
     if taken := sorted({into, ERROR} & set().union(*found)):

@@ -82,7 +82,7 @@ def open_place(name: str, store_url: str | None, keep_s: float | None = None) ->
     if name.startswith(SQLITE):
         return FilePlace(_path(name), keep_s or inf, TIMEOUT_S)
     if store_url is None or store_url == NO_STORE:
-        raise StoreError(f"the journal {name!r} is where the store is, and there is none: set PACELINE_STORE")
+        raise StoreError(f"the journal {name!r} is stored next to the quotas, and no store is set: set PACELINE_STORE")
     if store_url.startswith(SQLITE):
         return FilePlace(f"{_path(store_url)}.{name}.journal", keep_s or inf, TIMEOUT_S)
     return RedisPlace(name, store_url, keep_s or KEEP_S)

@@ -73,8 +73,8 @@ class Emulator:
         process: Run it in its own process, so that it does not share this interpreter's lock.
         host: The address to listen on.
         port: The port to listen on; 0 for any free one.
-        state: A file that keeps what is used of every quota from one run to the next: read at the start if it exists,
-            written by :meth:`stop`. Limits and requests in flight are not in it.
+        state: A file for the used amount of every quota: read at the start if it exists, written by :meth:`stop`.
+            Limits and requests in flight are not in it.
         **settings: The other :class:`Settings`.
 
     Raises:

@@ -541,7 +541,7 @@ class Exchange:
         await self.http.close(response)
         error, word = judged.error, {}
         if judged.verdict is Verdict.UNREADABLE:
-            message = f"paceline: {self.record.pool}: the answer is none of the API that was asked: {judged.why}"
+            message = f"paceline: {self.record.pool}: the answer is not from this API: {judged.why}"
             error, word = (
                 {"type": "server_error", "code": "paceline_unreadable", "message": message},
                 {"x-paceline": "unreadable"},

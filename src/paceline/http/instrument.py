@@ -39,19 +39,18 @@ _active = Instrumented()
 
 
 def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrumented:
-    """Pace every client of httpx2, httpx, aiohttp, botocore, and urllib3 or requests in this process. Called again, the newest limiter holds.
+    """Pace every client of httpx2, httpx, aiohttp, botocore, urllib3 and requests in this process.
 
     Requests to the hosts of providers are paced, and requests to other hosts if they are an LLM's: if the body has a model
     and messages, an input or a prompt.
 
-    A client that is attached to a limiter keeps it. dspy's own client is paced, too. What goes to a provider in another
-    way (gRPC, WebSockets, HTTP libraries that are not paced) is logged once for each host, and listed by
-    :meth:`Limiter.status() <paceline.Limiter.status>`.
+    If you call it again, the newest limiter applies. A client that is attached to a limiter uses that limiter. dspy's
+    own client is paced, too. Requests to a provider in another way (gRPC, WebSockets, other HTTP libraries) are
+    logged once per host, and listed by :meth:`Limiter.status() <paceline.Limiter.status>`.
 
     Args:
         limiter: The limiter whose pools are charged.
-        provider: The provider of requests whose address does not tell it (a proxy, a gateway). Known hosts keep
-            their own.
+        provider: The provider behind unknown addresses (a proxy, a gateway). Known hosts have their own provider.
 
     Raises:
         TypeError: ``limiter`` is not a limiter.

@@ -39,7 +39,7 @@ REPR_POOLS = 3
 
 @public
 class Limiter(BaseLimiter):
-    """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
+    """Send requests at the speed that your quotas allow, from threads and event loops.
 
     Raises:
         StoreError: The URL of the store is invalid, or ``store`` is not a store.
@@ -71,7 +71,7 @@ class Limiter(BaseLimiter):
         quotas: Mapping[str, QuotaLike] | None = None,
         **options: Any,
     ) -> Self:
-        """A limiter with the published limits of ``provider``, which its answers correct.
+        """Return a limiter with the published limits of ``provider``, which responses correct.
 
         Args:
             provider: ``openai``, ``anthropic`` (or ``claude``), or another known name; ``openai@eu`` is one with quotas of its own.
@@ -80,7 +80,7 @@ class Limiter(BaseLimiter):
             **options: As for :class:`Limiter`.
 
         Raises:
-            SettingsError: The tier is unknown, or the provider, and there are no ``quotas``.
+            SettingsError: The tier is unknown, or the provider is unknown and you gave no ``quotas``.
 
         Example:
             limiter = paceline.Limiter.for_provider("openai", tier=2)
@@ -95,7 +95,7 @@ class Limiter(BaseLimiter):
 
     @classmethod
     def load(cls, path: str | PathLike[str] | None = None, **given: Any) -> Self:
-        """A limiter with the settings of a file: ``path``, ``$PACELINE_CONFIG``, or ``paceline.toml`` or ``.yaml`` here.
+        """Return a limiter with the settings of a file: ``path``, ``$PACELINE_CONFIG``, or ``paceline.toml`` here.
 
         Args:
             path: The file, TOML or YAML.
@@ -120,7 +120,7 @@ class Limiter(BaseLimiter):
     def resume(self, pool: str) -> None:
         """End the stop of a pool, after you have paid or have waited long enough: its requests go at once.
 
-        A pool that isn't stopped goes on as it is. Other processes that share the pool end their own stops.
+        If the pool isn't stopped, nothing changes. In other processes that share the pool, call it too.
 
         Args:
             pool: The pool, as :class:`PoolStoppedError` names it.
@@ -138,9 +138,9 @@ class Limiter(BaseLimiter):
         self.pacer.pools.scheduler(pool).resume()
 
     def max_safe_concurrent(self, pool: str) -> int:
-        """The most requests that a program needs in flight in this pool: half a minute's, by the present limits.
+        """Return the useful number of requests in flight in this pool: half a minute's, by the present limits.
 
-        The limiter bounds the rate with any number of them. More would hold memory and sockets, and wait.
+        You can start any number of requests, but more would only wait, and use memory and sockets.
 
         Args:
             pool: The pool, as for :meth:`acquire`.
@@ -154,20 +154,20 @@ class Limiter(BaseLimiter):
         return max(1, requests_per_minute(self.pacer.pools.scheduler(pool).status()) // 2)
 
     def estimate(self, pool: str, asked: object = None, *, output_tokens: int | None = None) -> Cost:
-        """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
+        """Return the cost that a request would reserve, for ``limiter.acquire(pool, **cost)``.
 
         Args:
             pool: The pool, as for :meth:`acquire`.
-            asked: A text, a list of messages, or the body of a request; ``None`` if nothing is known of it: then it is
-                taken for 600 tokens of input and 200 of output. Of long texts a sample is read, of a large body
-                the first 200 000 parts.
+            asked: A text, a list of messages, or the body of a request; ``None`` if you know nothing about it:
+                paceline then assumes 600 tokens of input and 200 of output. paceline reads a sample of long texts,
+                and the first 200,000 parts of a large body.
             output_tokens: The maximum output of the request (``max_tokens``), if it is not in the body.
 
         Returns:
-            ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
-            The input is corrected by the answers of the model, through attached clients and ``permit.settle(answer)``. The
-            output is what the provider holds: the maximum
-            (OpenAI), or the expected output (Anthropic).
+            ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool charges at the
+            start.
+            The input is corrected by the answers of the model, through attached clients and
+            ``permit.settle(answer)``. The output is the maximum (OpenAI), or the expected output (Anthropic).
 
         Raises:
             QuotaError: The pool is unknown, or ``asked`` is of another type.
@@ -184,8 +184,8 @@ class Limiter(BaseLimiter):
     def observe(self, pool: str, headers: object) -> None:
         """Learn from the headers of an answer that no permit and no attached client has reported.
 
-        A permit knows when its request was sent, so ``permit.settle(..., headers=...)`` teaches more: without it the pool
-        takes the limits, and a level that is below its own.
+        A permit knows when its request was sent, so ``permit.settle(..., headers=...)`` teaches more. Without a
+        permit, the pool learns the limits, and lowers its remaining amounts if the answer shows less.
 
         Args:
             pool: The pool, as for :meth:`acquire`.
@@ -212,13 +212,13 @@ class Limiter(BaseLimiter):
         rpm_override: float | None = None,
         tpm_override: float | None = None,
     ) -> None:
-        """Set the tier and the overrides of one model, in place of the limiter's, before its first request.
+        """Set the tier and the overrides of one model, instead of the limiter's, before its first request.
 
         Args:
             pool: The model: ``openai/gpt-6-luna``.
-            tier: The tier whose published limits hold where the limiter was given none for the model.
-            rpm_override: Requests per minute, in place of any other limit per minute.
-            tpm_override: Tokens per minute, input and output together, in place of any other limit on them per minute.
+            tier: The tier whose published limits apply if you gave the limiter no limits for the model.
+            rpm_override: Requests per minute, instead of any other limit per minute.
+            tpm_override: Tokens per minute, input and output together, instead of any other limit on them per minute.
 
         Raises:
             QuotaError: The model is unknown, or the model is in use with other limits.
@@ -239,15 +239,15 @@ class Limiter(BaseLimiter):
         retry: RetryPolicy | bool = False,
         **units: float,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """A decorator: every call of the function, sync or async, acquires a permit first.
+        """Decorate a function, sync or async: every call acquires a permit first.
 
         Args:
             pool: The pool.
             cost: Returns the amounts per unit, from the arguments of the call.
             timeout: Seconds to wait at most.
-            retry: Whether a call that the provider refuses is made again, as by :meth:`attempts`: by the policy of the
-                limiter, or by this one.
-            **units: The amounts of every call, in place of ``cost``.
+            retry: Whether to retry a refused call, as :meth:`attempts` does: ``True``, by the policy of the limiter,
+                or another policy.
+            **units: The amounts of every call, instead of ``cost``.
 
         The permit is settled with the result of the function if that reports usage, and as reserved otherwise. A result that
         reports a sum of tokens alone is a warning in a pool that counts input and output apart. A method of an object:
@@ -295,7 +295,7 @@ class Limiter(BaseLimiter):
         return client
 
     def limit_lane(self, name: str, quotas: QuotaLike) -> None:
-        """Give a lane limits and budgets of its own, in place of others: ``["60 requests/min", "10 usd/day"]``.
+        """Set the limits and budgets of a lane, instead of earlier ones: ``["60 requests/min", "10 usd/day"]``.
 
         They apply to the requests of attached clients in that lane, over all pools.
 
@@ -312,15 +312,14 @@ class Limiter(BaseLimiter):
         self.pacer.allowances.set(name, parsed(quotas))
 
     def status(self, queue: int = QUEUE_SHOWN) -> Status:
-        """The state of every pool, of the windows of ``plans``, the ``answers``, and ``unpaced``: what this process has sent past all limiters.
+        """Return the state: ``pools``, windows of ``plans``, ``answers``, and ``unpaced`` requests.
 
-        ``facts`` has the day of the data set of what is known of providers.
+        ``facts`` shows the day of the data set about providers.
 
-        All are JSON values. Pools with quotas given by name, and what their providers' models share, are listed before
-        their first use, too, in their initial state.
+        All are JSON values. If you gave a pool quotas by its name, it is listed before its first use too.
 
         Args:
-            queue: The waiters that are listed for each pool, at most 50.
+            queue: How many waiting requests to list for every pool, at most 50.
 
         Example:
             for name, pool in limiter.status()["pools"].items():
@@ -342,9 +341,9 @@ class Limiter(BaseLimiter):
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.
 
         Args:
-            host: The address; one that other machines can reach needs a ``key``.
+            host: The address. If other machines can reach it, a ``key`` is required.
             port: The port; 0 for any free one.
-            key: What the page asks for, and callers send as ``authorization: Bearer KEY``.
+            key: The key that the page asks for, and that callers send as ``authorization: Bearer KEY``.
 
         Returns:
             The server, with its ``url`` and ``close()``.

@@ -49,8 +49,8 @@ class Forecast:
         total_s: Seconds from now until the last answer; infinite for never.
         pools: The same per pool, by its name in ``work``.
         binds: Per pool, the quota with the longest wait, in its notation, with ``of NAME`` if it is of a joint limit or of
-            the provider's slots; ``latency`` where no quota makes it wait, and
-            ``stopped`` where the account has no money left.
+            the provider's slots; ``latency`` if no quota makes it wait, and ``stopped`` if the account has no money
+            left.
     """
 
     total_s: float
@@ -60,13 +60,13 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """The work of agents, for :func:`eta`: each of their prompts is the one before, the answer to it, and a further message.
+    """The work of agents, for :func:`eta`: every prompt is the earlier prompt, its answer, and a further message.
 
     Attributes:
         agents: How many agents there are. All start at once.
         turns: The turns of each.
         prompt_tokens: The first prompt.
-        grows: By how many tokens each further prompt is longer.
+        grows: The tokens that every turn adds to the prompt.
         output_tokens: The output of a turn.
         think_s: Seconds from an answer to the next turn.
         cached: The part of the earlier prompt that a follow-up finds in the provider's cache.
@@ -105,13 +105,15 @@ def eta(
     *,
     latency_s: float | Mapping[str, float] = 0.0,
 ) -> Forecast:
-    """When the last answer will arrive, if all work is submitted now.
+    """Return when the last answer will arrive if you submit all work now.
 
     Args:
-        limiter: The limiter; its pools do not change. Where processes share them, their state is read from the store.
+        limiter: The limiter; its pools do not change. If processes share them, paceline reads their state from the
+            store.
         work: Per pool the true costs of its requests, in order, each with the units of
-            :meth:`Limiter.acquire <paceline.Limiter.acquire>`; or the :class:`Conversations` of agents. Requests that wait in these pools are counted and go
-            first, so during a run give only those that have not been submitted.
+            :meth:`Limiter.acquire <paceline.Limiter.acquire>`; or the :class:`Conversations` of agents. Requests that
+            wait in these pools are included and go first, so during a run pass only requests that you haven't
+            submitted.
         latency_s: Mean seconds from a grant to the end of its answer, in which a slot is held; for all pools, or by pool.
 
     Raises:

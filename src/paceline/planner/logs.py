@@ -489,9 +489,9 @@ def _form_of(record: Mapping[str, Any]) -> LogForm:
     has = ", ".join(f"{part} ({name})" for part, name in found.items() if name) or "nothing"
     lacks = ", ".join(f"{part} ({parts[part][0]})" for part, name in found.items() if not name)
     raise _RecordError(
-        f"its first record has the fields {shown_names(record)}: no form of log that is known. Of what a replay needs it has {has}, and "
-        f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use one of the exports that "
-        "docs/plan.md names"
+        f"its first record has the fields {shown_names(record)}: unknown log format. It has {has}, and "
+        f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use one of the exports in "
+        "docs/plan.md, Logs of other programs"
     )
 
 

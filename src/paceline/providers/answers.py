@@ -194,19 +194,20 @@ class Answer(NamedTuple):
 
 
 def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
-    """The refusal in an exception, in the provider's own dialect.
+    """Return the refusal in an exception, or ``None``.
 
-    The first HTTP answer decides: the one of the exception, or else of one behind it (``__cause__``, ``__context__``). An
-    exception group is a refusal if each of its exceptions is one; the longest wait of them holds. Without any answer, a
-    text with ``rate limit``, ``rate_limit``, ``too many requests`` or the word ``429`` is a refusal, unless the exception
+    The first HTTP answer decides: of the exception, or of an exception behind it (``__cause__``, ``__context__``). An
+    exception group is a refusal if all of its exceptions are refusals, with their longest wait. If there is no
+    answer, a text with ``rate limit``, ``rate_limit``, ``too many requests`` or the word ``429`` is a refusal, unless
+    the exception
     is of a kind that has another cause (a ``TypeError``, a ``FileNotFoundError``).
 
     Args:
         error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere``, ``botocore``
             or ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself; an
             exception that was raised because of one of them.
-        provider: The provider whose dialect it is in, e.g. ``openai``; by default the provider of the answer's host, else the
-            SDK's.
+        provider: The provider that answered, e.g. ``openai``; by default the provider of the answer's host, or of the
+            SDK.
 
     Returns:
         Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), and for one
@@ -261,14 +262,14 @@ def _response_in(answer: object) -> tuple[object, int | None]:
 
 
 def finish_of(answer: object) -> Finish:
-    """What the model has finished: the text, the thoughts and the calls of tools in an answer, and why it ended.
+    """Return what the model finished: the text, the thoughts and the tool calls of an answer, and why it ended.
 
     Args:
         answer: An SDK's answer, of any provider; its mapping, as boto3 returns it; or an HTTP response whose body is JSON.
 
     Returns:
-        Its ``state`` is ``complete``, ``tool_call``, ``cut_off``, ``declined``, ``blocked``, ``empty`` or ``paused``. ``whole()``
-        returns the text, or raises an ``UnfinishedError``. Of several choices the first one counts.
+        Its ``state`` is ``complete``, ``tool_call``, ``cut_off``, ``declined``, ``blocked``, ``empty`` or ``paused``.
+        ``whole()`` returns the text, or raises an ``UnfinishedError``. The first of several choices counts.
 
     Example:
         text = paceline.finish_of(await client.responses.create(model="gpt-6-luna", input=prompt)).whole()

@@ -18,7 +18,7 @@ class HeaderLimits:
     """The limits in the headers of one answer.
 
     Attributes:
-        provider: The provider in whose dialect they were read; empty where their names say nothing about one.
+        provider: The provider in whose dialect they were read; empty if their names don't show one.
         readings: One for each quota that the headers report, with ``unit``, ``limit``, ``remaining``, ``reset_s`` and
             ``period_s``; a field is ``None`` where its header is missing or cannot be read.
         retry_after_s: The wait that ``retry-after`` or ``retry-after-ms`` asks for, in seconds; ``None`` for none.
@@ -30,14 +30,15 @@ class HeaderLimits:
 
 
 def limits_in(headers: object, provider: str | None = None, *, now_s: float | None = None) -> HeaderLimits:
-    """Read the limits in the headers of an answer. Nothing learns from them: see :meth:`Limiter.observe`.
+    """Read the limits in the headers of an answer. To let a limiter learn from them, see :meth:`Limiter.observe`.
 
     Args:
         headers: A mapping, or pairs of a name and a value; names and values are texts or bytes, in any case.
-        provider: The provider that gave the answer, e.g. ``groq``. ``None``: the one that uses these names. They do not
-            always tell: ``x-ratelimit-limit-requests`` is for a day at Groq, and for a minute at OpenAI. It is read so.
-        now_s: The time of the answer in seconds since the epoch, where its ``date`` header is missing; now by default. It is
-            used for resets that are instants.
+        provider: The provider that gave the answer, e.g. ``groq``. ``None``: the one that uses these names. Names can
+            be ambiguous: ``x-ratelimit-limit-requests`` is for a day at Groq, and for a minute at OpenAI, which
+            paceline assumes.
+        now_s: The time of the answer in seconds since the epoch, if its ``date`` header is missing; now by default.
+            Needed for resets that are instants.
 
     Raises:
         TypeError: ``headers`` is neither a mapping nor pairs.

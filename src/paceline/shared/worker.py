@@ -379,7 +379,7 @@ def _new_name() -> str:
 
 def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
     """Make exchanges until the worker is closed or deleted, also after an exception of any kind, raised at any point."""
-    go_on(lambda: _serve(worker, queue, before), "the exchange with the store was disturbed; it goes on")
+    go_on(lambda: _serve(worker, queue, before), "the exchange with the store was disturbed; it continues")
 
 
 def _serve(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:

@@ -27,7 +27,7 @@ def open_store(url: str, *, timeout_s: float | None = None) -> Store:
         url: ``sqlite:PATH``, ``redis://HOST:PORT/DB``, ``rediss://``, ``unix://PATH``,
             ``redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB`` or ``redis+cluster://HOST:PORT,HOST:PORT``. The URLs of
             Redis take the options of redis-py, ``sentinel_username`` and ``sentinel_password`` for Sentinels, and
-            ``prefix=NAME``, which keeps apart several accounts on one server.
+            ``prefix=NAME``, which separates several accounts on one server.
         timeout_s: How long the store may take to answer before it counts as lost; ``None``: 5 s for SQLite, 1 s for Redis.
 
     Raises:

@@ -24,7 +24,7 @@ class Prefixed:
 
     Args:
         store: Where the ledgers are.
-        prefix: What comes before the name of a pool and a slash; or a function that returns it for a pool.
+        prefix: The text before the name of a pool and a slash; or a function that returns it for a pool.
 
     Attributes:
         inner: Where the ledgers are.

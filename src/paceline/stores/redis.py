@@ -75,7 +75,7 @@ return #rows > 0 and cjson.encode(rows) or '[]'
 _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 
 _ADVICE = {
-    "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
+    "surrogates not allowed": "the name of the pool, or of a unit, contains half of a surrogate pair: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
     "NoPermission|NOPERM|no permissions": "allow this user ~paceline:* &paceline:* and +subscribe +pubsub +eval +evalsha +info +get +set +time +del +pexpire +hget +hset"
     " +hdel +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, also +select for another database than 0, and +scan for the pools of paceline status",
@@ -93,7 +93,7 @@ _ADVICE = {
     "TimeoutError": "check whether the server is overloaded or stopped, or the network slow",
     r"\bConnectionError|idna": "check the address, and that the server runs and can be reached from this machine; if it"
     " uses TLS, write rediss instead of redis",
-    "running script|user_script": "if this stays, delete the keys paceline:* (what was used so far is then forgotten)",
+    "running script|user_script": "if this stays, delete the keys paceline:* (the store then starts with full quotas)",
 }
 """What to do about an error, by a pattern of its class or text: the first that is found. Others need no more words."""
 

@@ -164,7 +164,7 @@ def read_client(client: Any) -> RedisAddress:
     if not isinstance(client, redis.Redis):
         raise StoreError(
             f"unsupported client {type(client).__module__}.{type(client).__qualname__}: give a redis.Redis,"
-            " a redis.RedisCluster, what master_for() of a redis.Sentinel returns, or a URL"
+            " a redis.RedisCluster, the result of master_for() of a redis.Sentinel, or a URL"
         )
     pool = client.connection_pool
     path = f"/{pool.connection_kwargs.get('db') or 0}"

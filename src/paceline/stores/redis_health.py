@@ -38,16 +38,16 @@ def remarks(answer: list[Any]) -> Iterator[str]:
     policy, role = facts.get("maxmemory_policy", "noeviction"), facts.get("role", "master")
     if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
         yield (
-            f"it evicts keys when its memory is full (maxmemory-policy {policy}), and each may be a quota, which then begins anew:"
+            f"it evicts keys when its memory is full (maxmemory-policy {policy}), and an evicted quota starts full again:"
             " set maxmemory-policy noeviction"
         )
     if role != "master":
         yield (
-            f"it is a replica (role {role}), and processes at its master spend the same quotas once more: give the address of the"
+            f"it is a replica (role {role}), and processes at its master spend the same quotas again: give the address of the"
             " master, or let Sentinels find it with redis+sentinel://"
         )
     if lost and int(now) - int(lost) < LOST_US:
         yield (
             "it came back empty in the last 24 hours (FLUSHALL, a restart without persistence, or an eviction): running processes"
-            " have told it again how quotas stand; what only others knew counts as unused"
+            " have restored their quotas; usage that only other processes knew is lost"
         )

@@ -67,8 +67,8 @@ class Presence:
             ):  # they are the store's
                 self._warned = True
                 log.warning(
-                    "the store cannot see when this process ends, and will keep its share for two minutes then (%s): allow its"
-                    " user &paceline:* +subscribe +pubsub, and so many clients",
+                    "the store cannot see when this process ends, and leaves its share unused for two minutes then (%s): allow"
+                    " its user &paceline:* +subscribe +pubsub, and check maxclients",
                     str(error)[:SAID_MAX],
                 )
             self._end()

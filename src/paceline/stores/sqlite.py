@@ -73,7 +73,7 @@ _WRITE = (
     "INSERT INTO pools VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE"
     " SET format = excluded.format, revision = excluded.revision, seen_ns = excluded.seen_ns, state = excluded.state"
 )
-_RESET = "stop the processes that use it and delete it (what was used so far is then forgotten)"
+_RESET = "stop the processes that use it and delete it (the store then starts with full quotas)"
 ADVICE = {
     sqlite3.SQLITE_READONLY: "it cannot be written: this user needs to read and write the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: this user needs to read and write the file and its folder",
@@ -133,7 +133,9 @@ class SQLiteStore:
         try:
             return self._in_turn(partial(self._exchange, pool, message))
         except UnicodeEncodeError:
-            raise StoreError(f"{self.url}: the name of pool {pool!r} has half a character: rename it") from None
+            raise StoreError(
+                f"{self.url}: the name of pool {pool!r} contains half of a surrogate pair: rename it"
+            ) from None
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`: the right to write is taken and given back."""

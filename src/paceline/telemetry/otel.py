@@ -160,13 +160,13 @@ def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> No
 
     gauge("paceline.waiting", "{request}", "Requests that wait for a permit.", _field("waiting"))
     gauge("paceline.in_flight", "{request}", "Permits that are open.", _field("in_flight"))
-    gauge("paceline.cool_down", "s", "The rest of a pause that the provider imposed.", _field("cool_down_s"))
+    gauge("paceline.cool_down", "s", "Seconds left of a pause after a refusal.", _field("cool_down_s"))
     gauge("paceline.quota.remaining", "1", "What is left of a quota.", _quota("remaining"))
     gauge("paceline.quota.limit", "1", "The amount of a quota.", _quota("limit"))
-    counter("paceline.permits", "{permit}", "Permits by what became of them.", _counts(refused=False))
-    counter("paceline.cache.tokens", "{token}", "Tokens by what prompt caches had of them.", _cached)
+    counter("paceline.permits", "{permit}", "Permits by outcome.", _counts(refused=False))
+    counter("paceline.cache.tokens", "{token}", "Tokens by what prompt caches did: read, written, lost.", _cached)
     counter("paceline.refusals", "{refusal}", "Refusals of the provider by kind.", _counts(refused=True))
-    counter("paceline.finishes", "{answer}", "Answers by how far the model has come.", _finishes)
+    counter("paceline.finishes", "{answer}", "Responses by how the model finished.", _finishes)
 
 
 def _observing(

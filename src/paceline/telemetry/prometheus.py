@@ -44,7 +44,7 @@ _QUOTA: Final = {
 _POOL: Final = {
     "waiting": "Requests that wait for a permit.",
     "in_flight": "Permits that are neither settled nor cancelled.",
-    "cool_down_s": "The rest of a pause that the provider imposed, in seconds.",
+    "cool_down_s": "Seconds left of a pause after a refusal.",
     "eta_s": "Seconds until the last request that waits now is granted.",
 }
 _PLAN: Final = {
@@ -142,7 +142,7 @@ class _Collector:
         yield from _cache(local)
         yield from _flat(local)
         yield from _plans(status.get("plans", ())[:PLANS_MAX])
-        about = "What came of each attempt, by the server, the pool, the status (0: no answer) and the cause."
+        about = "Results of attempts, by server, pool, status (0: no response) and cause."
         yield _counted("answers", about, "upstream pool status cause", status)
         about = "Requests to providers that no limiter has paced."
         yield _counted("unpaced", about, "provider host kind", status)
@@ -176,9 +176,9 @@ def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    events = CounterMetricFamily("paceline_permits", "Permits by what became of them.", labels=["pool", "event"])
+    events = CounterMetricFamily("paceline_permits", "Permits by outcome.", labels=["pool", "event"])
     refused = CounterMetricFamily("paceline_refusals", "Refusals of the provider, by kind.", labels=["pool", "kind"])
-    about = "Answers, by how far the model has come with them."
+    about = "Responses by how the model finished."
     finishes = CounterMetricFamily("paceline_finishes", about, labels=["pool", "state"])
     lanes = GaugeMetricFamily("paceline_lane_waiting", "Requests that wait, by lane.", labels=["pool", "lane"])
     for name, pool in pools.items():
@@ -221,7 +221,7 @@ def _buckets(row: Mapping[str, Any] | None) -> tuple[list[tuple[str, float]], fl
 
 def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
     """What the answers have shown of prompt caches."""
-    about = "Tokens of input by what the prompt cache of the provider had of them."
+    about = "Input tokens by what the provider's prompt cache did: read, written, lost."
     caches = [(name, pool["cache"]) for name, pool in pools.items() if pool.get("cache") is not None]
     tokens = (((name, kind), cache[f"{kind}_tokens"]) for name, cache in caches for kind in _CACHED)
     yield _counter("cache_tokens", about, "pool kind", tokens)
@@ -245,7 +245,9 @@ def _used(label: str, what: str, used: Mapping[str, Mapping[str, float]]) -> Ite
     yield _counter(f"{label}_requests", about, label, (((name,), sums["requests"]) for name, sums in shown))
     kinds = ("input", "cached", "output")
     tokens = (((name, kind), sums[f"{kind}_tokens"]) for name, sums in shown for kind in kinds)
-    yield _counter(f"{label}_tokens", "Their tokens; input has the cached ones.", f"{label} kind", tokens)
+    yield _counter(
+        f"{label}_tokens", "Tokens of these requests. Input includes cached tokens.", f"{label} kind", tokens
+    )
     about = "Their price in US dollars, where it is known."
     yield _counter(f"{label}_usd", about, label, (((name,), sums["usd"]) for name, sums in shown))
 

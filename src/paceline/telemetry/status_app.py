@@ -51,12 +51,12 @@ Answer = tuple[int, str, bytes]
 def status_app(
     limiter: Reporting, *, key: str | None = None, apart: Callable[..., Awaitable[Answer]] | None = None
 ) -> App:
-    """An ASGI application that serves ``limiter.status()``, its history and its metrics, and a page that shows them.
+    """Return an ASGI application with ``limiter.status()``, its history, its metrics, and a page that shows them.
 
     Args:
         limiter: A limiter, or any object with such a ``status()``.
         key: What callers must send as ``authorization: Bearer KEY``, except for the page itself, which asks for it.
-            ``None``: access is controlled elsewhere, or not needed.
+            ``None``: you control the access elsewhere.
         apart: Calls a function with arguments apart from the event loop, which thousands of pools would hold up.
     """
     recorder = Recorder(limiter)
