@@ -235,6 +235,17 @@ class _Lane:
         """The waiter that arrived first; a returned one before it."""
         return next(iter(self.waiters.values()))
 
+    def add(self, waiter: Waiter) -> None:
+        """Add a waiter at the end, or a returned one at its number."""
+        last = next(reversed(self.waiters), 0)
+        self.waiters[waiter.number] = waiter
+        if waiter.lost_ns:
+            self.add_cached(waiter)
+        if waiter.returned and (waiter.number < last or waiter.overtook):
+            older = list(takewhile(lambda number: _goes_before(self.waiters[number], waiter), self.waiters))
+            for number in (waiter.number, *reversed(older)):
+                self.waiters.move_to_end(number, last=False)
+
     def add_cached(self, waiter: Waiter) -> None:
         """Let ``waiter`` go before those that have nothing to lose."""
         if len(self.cached) > 2 * len(self.waiters) + GONE_MAX:
@@ -310,8 +321,7 @@ class Queue:
     def push(self, waiter: Waiter) -> None:
         """Put ``waiter`` at the end of its lane; a returned one at its number."""
         spec = waiter.lane
-        priority = spec.priority
-        lane = self._lanes.get(spec.name)
+        priority, lane = spec.priority, self._lanes.get(spec.name)
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
         if lane.waiters and lane.spec is not spec:
@@ -323,16 +333,9 @@ class Queue:
             waiter.lost_ns = 0  # it goes before all others
         # Whether the key of the lane changes.
         moves = waiter.returned or waiter.lost_ns or lane.cached or not lane.waiters or before != priority
-        last = next(reversed(lane.waiters), 0)
-        lane.waiters[waiter.number] = waiter
-        if waiter.lost_ns:
-            lane.add_cached(waiter)
+        lane.add(waiter)
         self.length += 1
         self._waiting[priority] += 1
-        if waiter.returned and (waiter.number < last or waiter.overtook):
-            older = list(takewhile(lambda number: _goes_before(lane.waiters[number], waiter), lane.waiters))
-            for number in (waiter.number, *reversed(older)):
-                lane.waiters.move_to_end(number, last=False)
         if before != priority:
             self._take_priority(lane, before)
         elif moves:

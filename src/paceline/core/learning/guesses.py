@@ -111,6 +111,11 @@ class Guesses:
         """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
         return index in self.tested and self.tested[index].step > 0
 
+    def new_test(self, index: int) -> Guess:
+        """A test of the limit at ``index``, if it is lowered: up to the present one."""
+        entry = self._ledger.entries[index]
+        return Guess(entry.meter.quota.amount, entry.source)
+
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
         if not self.is_bounded(index):

@@ -193,15 +193,10 @@ class Readings:
         m = self._entries[index].meter
         if tracker is None or stated or m.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, quota = tracker.refill.learn_bucket_period(reading), m.quota
+        period_s = tracker.refill.learn_bucket_period(reading)
         bucket = period_s is not None
-        if m.restarts_by_answers:
-            period_s = period_s or tracker.restarts.period_s
-        elif not bucket and note is not None:
-            given = self._entries[index].given
-            known = quota.amount if given == math.inf else given
-            charged_since = partial(tracker.charged_since, note)
-            period_s = tracker.refill.learn_counter_period(sent_ns, reading, known, quota.period_s, charged_since)
+        if not bucket:
+            period_s = self._period_of_a_counter(index, tracker, sent_ns, note, reading)
         if period_s is None or limit is None:
             return False
         rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
@@ -209,6 +204,19 @@ class Readings:
         if rule_is_new or period_is_new:
             tracker.begin_epoch(now_ns)
         return rule_is_new or period_is_new
+
+    def _period_of_a_counter(
+        self, index: int, tracker: QuotaTracker, sent_ns: int, note: Note | None, reading: Reading
+    ) -> float | None:
+        """The period of a quota that refills like no bucket, in seconds, once the readings show it; ``None`` before."""
+        entry = self._entries[index]
+        if entry.meter.restarts_by_answers:
+            return tracker.restarts.period_s
+        if note is None:
+            return None
+        quota, charged_since = entry.meter.quota, partial(tracker.charged_since, note)
+        known = quota.amount if entry.given == math.inf else entry.given
+        return tracker.refill.learn_counter_period(sent_ns, reading, known, quota.period_s, charged_since)
 
     def _take_restart(
         self,
@@ -228,23 +236,21 @@ class Readings:
         knows no such instants.
         """
         entry, tracker = self._entries[index], self._trackers.get(index)
-        limit, remaining, m = reading.limit, reading.remaining, entry.meter
-        reset_s = whole.reset_number if whole.reset_s is None else whole.reset_s
-        if tracker is None or tracker.restarts.refuted or self._corrections.shared:
+        lack, reset_s, m = _lack_of(reading), _until_restart_s(whole), entry.meter
+        if tracker is None or tracker.restarts.refuted or self._corrections.shared or m.quota.rule is Rule.SLIDING:
             return False
-        if limit is None or remaining is None or reset_s is None or m.quota.rule is Rule.SLIDING:
+        if lack is None or reset_s is None:
             return False
-        sent_ns, instant, lack = reservation.granted_ns, whole.until_s is not None, limit - remaining
-        reset_s = reset_s if whole.until_s is None else whole.until_s
-        named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=instant)
-        if named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack):
-            named = Named.NONE
-        if counts and named is Named.NONE:
+        sent_ns = reservation.granted_ns
+        named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=whole.until_s is not None)
+        if named is None or not counts:
+            pass
+        elif named is Named.NONE or (named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack)):
             self._corrections.refute_restarts(now_ns, index)
             is_number = whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
                 tracker.take_level(now_ns, sent_ns, note, reading)
-        elif counts and named is not None:
+        else:
             self._count_restart(now_ns, index, tracker, reservation, named, lack)
         return entry.meter.restarts_by_answers
 
@@ -306,6 +312,16 @@ class Readings:
 def note_of(reservation: Reservation, index: int) -> Note | None:
     """The note of an attempt about the quota at ``index``."""
     return reservation.notes[index] if index < len(reservation.notes) else None
+
+
+def _lack_of(reading: Reading) -> float | None:
+    return None if reading.limit is None or reading.remaining is None else reading.limit - reading.remaining
+
+
+def _until_restart_s(reading: Reading) -> float | None:
+    """The seconds until a restart, if the number of a reading is one; from now, if it states the instant."""
+    reset_s = reading.reset_number if reading.reset_s is None else reading.reset_s
+    return reset_s if reset_s is None or reading.until_s is None else reading.until_s
 
 
 _SANE: Final = {

@@ -85,10 +85,7 @@ class Refusals:
         self._unstated.explained(now_ns, reservation)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
-        entry = None if index is None else self._entries[index]
-        test = (
-            Guess() if entry is None else Guess(entry.meter.quota.amount, entry.source)
-        )  # take_limit() may change them
+        test = Guess() if index is None else self._guesses.new_test(index)  # of the limit before this refusal
         changed = self._corrections.take_limit(now_ns, index, refusal, reservation.granted_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
@@ -96,17 +93,15 @@ class Refusals:
                 self._corrections.give_back(now_ns, reservation)
                 return True
             changed = True
-        if index is None:
-            return changed
-        m = self._entries[index].meter
-        self._take_own_rule(now_ns, index, reservation.granted_ns, refusal, test)
-        restarts = isinstance(m, Restarting) and refusal.kind is RefusalKind.RATE
-        if restarts and not self._refutes(now_ns, index, m, refusal):
+        if index is None or not self._take_own_rule(now_ns, index, reservation.granted_ns, refusal, test):
             return changed
         return self._track(now_ns, index, reservation, refusal, pause_ns) or changed
 
-    def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess) -> None:
-        """Lower slots, let a guess fall back, and doubt a window; ``test``: how lower slots are tested from now on."""
+    def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess) -> bool:
+        """Lower slots, let a guess fall back, doubt a window or restarts; whether the tracker learns, too.
+
+        ``test``: how lower slots are tested from now on.
+        """
         m, guess = self._entries[index].meter, self._guesses.tested.get(index)
         if isinstance(m, Slots):
             fewer = self._guesses.slots_refused(now_ns, sent_ns, index, m.used, test)
@@ -118,6 +113,9 @@ class Refusals:
             self._fall_back(now_ns, index, guess, sent_ns)
         elif isinstance(m, Window):
             self._doubt_window(now_ns, index, m)
+        if isinstance(m, Restarting) and refusal.kind is RefusalKind.RATE:
+            return self._refutes(now_ns, index, m, refusal)
+        return True
 
     def _track(self, now_ns: int, index: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Let the tracker of a bucket or a spread quota learn; whether the rate is measured from now on."""

@@ -79,19 +79,16 @@ class Restarts:
         Returns:
             ``None``: the answer took so long, or the reset is so short, that it names no restart.
         """
-        if self._written is Written.FIRST:
-            now_ns = min(now_ns, sent_ns + TRANSIT_NS)
-        elif self._written is Written.LAST:
-            sent_ns = max(sent_ns, now_ns - TRANSIT_NS)
+        sent_ns, now_ns = self._written_between(sent_ns, now_ns)
         reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
         self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
         if self._longest_ns <= ROUNDED_NS:
             return None
         if now_ns - written_ns > JUMP * self._longest_ns:
-            return None if self.period_s else self._try_both(sent_ns, now_ns, reset_s, lack)
+            return self._try_both(sent_ns, now_ns, reset_s, lack)
         low_ns, high_ns = written_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
-        late_ns = 0 if instant else JUMP * self._longest_ns
-        if 0 < self.high_ns <= sent_ns and reset_ns <= 0 and low_ns <= self.high_ns + late_ns:
+        is_past = reset_ns <= 0 < self.high_ns <= sent_ns
+        if is_past and low_ns - self.high_ns <= (0 if instant else JUMP * self._longest_ns):
             self._due_ns = self._due_ns or self.high_ns
             self.high_ns = now_ns + ROUNDED_NS
             return Named.LATE
@@ -106,6 +103,14 @@ class Restarts:
             return Named.NONE
         self._follow(sent_ns, low_ns, now_ns + reset_ns + ROUNDED_NS, lack)
         return Named.NEXT
+
+    def _written_between(self, sent_ns: int, now_ns: int) -> tuple[int, int]:
+        """When the reset of an answer was written, at the earliest and at the latest."""
+        if self._written is Written.FIRST:
+            return sent_ns, min(now_ns, sent_ns + TRANSIT_NS)
+        if self._written is Written.LAST:
+            return max(sent_ns, now_ns - TRANSIT_NS), now_ns
+        return sent_ns, now_ns
 
     def _jumps(self, sent_ns: int, by_ns: int, lack: float) -> bool:
         """Whether an instant that is ``by_ns`` later is the next restart: it is far, and what was used is back."""
@@ -122,6 +127,8 @@ class Restarts:
 
     def _try_both(self, sent_ns: int, now_ns: int, reset_s: float, lack: float) -> Named | None:
         """Take the reset of an answer that took long: it was written first or last, and one of the two is refuted."""
+        if self.period_s:
+            return None
         self._both = self._both or tuple(map(Restarts, Written))
         read = {one: one.read(sent_ns, now_ns, reset_s, lack) for one in self._both if not one.refuted}
         left = [one for one in read if not one.refuted]

@@ -332,16 +332,21 @@ class QuotaTracker:
                 return not self.refill.sure
             if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
                 self._cap_burst(now_ns, (size_ns - rough_ns) / unit_ns)
-                since_ns = math.ceil((self.charged - note.charged) * bucket.ns_per_unit)
-                late_ns = bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns
-                if late_ns > 0:  # a larger one was taken for empty: this one lacked no more than it holds
-                    self._shift(now_ns, sent_ns, -late_ns)
+                self._lack_at_most(now_ns, sent_ns, note, size_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
             lack_ns, wrong_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
             self._compare(now_ns, sent_ns, note, lack_ns, wrong_ns, lower_only=lower_only)
         return False
+
+    def _lack_at_most(self, now_ns: int, sent_ns: int, note: Note, size_ns: float) -> None:
+        """Raise the level of a bucket that holds so much: it lacked no more, and a larger one was taken for empty."""
+        bucket = self.meter
+        since_ns = math.ceil((self.charged - note.charged) * bucket.ns_per_unit)
+        late_ns = bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns
+        if late_ns > 0:
+            self._shift(now_ns, sent_ns, -late_ns)
 
     def _compare(
         self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, wrong_ns: int, *, lower_only: bool = False
