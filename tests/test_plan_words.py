@@ -50,7 +50,7 @@ def test_a_window():
         ({"state": "shut", "waiting": 3, "test_s": 600.0}, "used up: 3 requests wait, tested next at 10:38"),
         ({"state": "probing", "waiting": 3}, "used up: 3 requests wait, tested now"),
         ({"state": "probing"}, "used up, tested now"),
-        ({"state": "held", "waiting": 2}, "2 requests wait, held back by [plans]"),
+        ({"state": "held", "waiting": 2, "test_s": 600.0}, "2 requests wait until 10:38, as [plans] says"),
         ({"state": "opening", "status": "rejected"}, "about 210 requests like these"),
     ],
 )
@@ -63,8 +63,8 @@ def test_a_line():
     assert plan_words.line([ROW, week, FABLE], NOW_S) == (
         "7 d, Fable used up (80% here), 2 wait until Thu 09:00 · 5 h 62% (41% here) until 11:40 · 7 d 31%"
     )
-    held = ROW | {"used": 0.93, "own": None, "state": "held", "waiting": 2}
-    assert plan_words.line([held], NOW_S) == "5 h 93%, 2 held back until 11:40"
+    held = ROW | {"used": 0.93, "own": None, "state": "held", "waiting": 2, "test_s": 600.0}
+    assert plan_words.line([held], NOW_S) == "5 h 93%, 2 held back until 10:38"
     other = week | {"account": "openai@01a2203c"}
     assert (
         plan_words.line([ROW, other], NOW_S)

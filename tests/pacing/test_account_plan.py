@@ -300,6 +300,7 @@ async def test_who_waits_for_a_kept_share_is_shown_and_logged_once(clock, caplog
     waits(limiter, ONE, ONE)
     await asyncio.sleep(1)
     assert rows(limiter) == [("anthropic", "5h", "held", 2, None)]
+    assert limiter.status()["plans"][0]["test_s"] == pytest.approx(5 * HOUR - 1)
     await asyncio.sleep(5 * HOUR)
     assert rows(limiter) == []
     [line] = [record.getMessage() for record in caplog.records]

@@ -79,9 +79,14 @@ def left(row: Row, now_s: float) -> str:
         test = f", tested next at {clock(row['test_s'], now_s)}" if who and row.get("test_s") is not None else ""
         return f"used up{who}{tested_now(row) or test}"
     if row.get("state") == "held" and row["waiting"]:
-        return f"{waiting(row['waiting'])}, held back by [plans]"
+        return f"{waiting(row['waiting'])}{until_test(row, now_s)}, as [plans] says"
     count = row.get("requests_left")
     return "-" if count is None else f"about {requests(count)} like these"
+
+
+def until_test(row: Row, now_s: float) -> str:
+    """`` until 11:40``, when a waiting request goes; empty where that is not known."""
+    return "" if row.get("test_s") is None else f" until {clock(row['test_s'], now_s)}"
 
 
 def tested_now(row: Row) -> str:
@@ -145,10 +150,11 @@ def line(rows: Sequence[Row], now_s: float, most: int = 500) -> str:
             who = f", {row['waiting']:,} wait" if row.get("waiting") else ""
             text = f"{name(row)} used up{here}{who}{tested_now(row) or until}"
         else:
-            held = f", {row['waiting']:,} held back" if row.get("state") == "held" else ""
-            text = f"{name(row)} {share(row['used'])}{here}{held}" + until * (
-                row["ends_s"] is not None and (bool(held) or row["ends_s"] < DAY_S)
-            )
+            text = f"{name(row)} {share(row['used'])}{here}"
+            if row.get("state") == "held":
+                text += f", {row['waiting']:,} held back{until_test(row, now_s)}"
+            elif row["ends_s"] is not None and row["ends_s"] < DAY_S:
+                text += until
         parts.append(f"{row['account']} {text}" if several else text)
     for shown in range(len(parts), 0, -1):
         more = [f"and {len(parts) - shown:,} more"] if shown < len(parts) else []

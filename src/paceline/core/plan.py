@@ -101,10 +101,11 @@ class Weighed(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The window by which requests are held back, and how many wait."""
+    """The window by which requests are held back, how many wait, and until when, unless an answer states less."""
 
     window: str
     waiting: int
+    until_ns: int
 
 
 NO_WEIGHT: Final = Weighed(0.0, 0.0)

@@ -154,6 +154,7 @@ class Plans:
         for account, waits in held:
             if (open_row := rows.get((account, waits.window))) is not None and open_row["state"] == "open":
                 open_row["state"], open_row["waiting"] = "held", waits.waiting
+                open_row["test_s"] = round((waits.until_ns - now_ns) / NS, 3)
         return [row for row in rows.values() if row["state"] != "open" or _is_told(row)]
 
 

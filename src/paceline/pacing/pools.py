@@ -164,7 +164,7 @@ class Pools:
             return dict(self._of_account)
 
     def _left(self, scheduler: Scheduler) -> None:
-        """Take a pool that is forgotten from the pools of its account."""
+        """Take a forgotten pool from the pools of its account."""
         account = scheduler.pool.name.partition("/")[0]
         if rest := tuple(one for one in self._of_account[account] if one is not scheduler):
             self._of_account[account] = rest
@@ -439,7 +439,7 @@ def _held(pool: Pool, now_ns: int) -> Held | None:
     assert isinstance(capacity, PlanCapacity)
     if not capacity.holds or capacity.held_ns <= now_ns or not pool.queue.length or pool.shut:
         return None
-    return Held(capacity.holds, pool.queue.length)
+    return Held(capacity.holds, pool.queue.length, capacity.held_ns)
 
 
 def _in_use(pool: Pool, now_ns: int, *, unserved: bool = False) -> bool:

@@ -80,6 +80,8 @@ def _plan(found: list[Any]) -> dict[str, Any]:
         "own": _part(sum(own), part) if own else None,
         "waiting": sum(row.get("waiting", 0) for row in found),
     }
+    if tests := [row["test_s"] for row in found if row.get("test_s") is not None]:
+        together["test_s"] = min(tests)
     if newest.get("state") == "open" and any(row.get("state") == "held" for row in found):
         together["state"] = "held"
     return newest | together | {"sessions": [one | {name: _part(one[name], part) for name in _SHARES} for one in most]}

@@ -361,7 +361,7 @@ function ends(row) {
 function left(row) {
   const test = row.test_s === null || row.test_s === undefined ? "" : `, the next test in ${duration(row.test_s)}`;
   if (shut(row)) return row.waiting ? `used up: ${plural(row.waiting, "request waits", "requests wait")}${test}` : "used up";
-  if (row.state === "held" && row.waiting) return `${plural(row.waiting, "request waits", "requests wait")}, held back by [plans]`;
+  if (row.state === "held" && row.waiting) return `${plural(row.waiting, "request waits", "requests wait")} for ${duration(row.test_s)}, as [plans] says`;
   if (row.requests_left === null || row.requests_left === undefined) return "";
   return `about ${plural(row.requests_left, "request", "requests")} like these`;
 }
