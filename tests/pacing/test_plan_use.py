@@ -83,7 +83,7 @@ def test_answers_of_requests_that_were_under_way_together_come_in_any_order():
     use = WindowUse()
     read(use, 0.0)
     for n, used in enumerate((0.33, 1.0, 0.67)):
-        use.read(PlanReading("5h", used, 18_000.0, read_s=NOW_S + 10 + n), sent_s=NOW_S + 9)
+        assert use.read(PlanReading("5h", used, 18_000.0, read_s=NOW_S + 10 + n), sent_s=NOW_S + 9) == (n < 2)
         use.charge(Client("claude", f"s{n}"), 100.0)
     assert use.own == 1.0
     assert len(use.sessions()) == 3

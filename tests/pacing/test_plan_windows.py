@@ -51,6 +51,14 @@ def test_what_went_through_here_is_of_the_present_window_only():
     assert [(row["own"], len(row["sessions"]), row["state"]) for row in rows] == [(0.2, 1, "shut"), (None, 0, "shut")]
 
 
+def test_an_answer_that_is_older_than_what_is_known_changes_nothing():
+    kept = Plans()
+    used = (0.5, 1.0, 0.96)
+    told = [[PlanReading("5h", one, 60.0, read_s=NOW_S + n)] for n, one in enumerate(used)]
+    assert [kept.read("a", one, sent_s=NOW_S - 1) for one in told] == [*told[:2], []]
+    assert [row["used"] for row in kept.status(ns(NOW_S + 3))] == [1.0]
+
+
 def test_no_more_is_kept_than_is_bounded(monkeypatch):
     monkeypatch.setattr(plans, "WINDOWS_MAX", 3)
     monkeypatch.setattr(plans, "KEPT_MAX", 2)

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -203,11 +204,11 @@ class Accounts:
         return self._by_credential.get(self._digest(provider, credential)) if self._key else None
 
     def read_plan(
-        self, account: str, readings: list[PlanReading], *, served: bool = False, sent_s: float = 0.0
+        self, account: str, readings: list[PlanReading], *, served: bool = False, sent_s: float = inf
     ) -> None:
         """Keep what an answer has stated of the plan of an account, as :meth:`Plans.read`."""
-        self.plans.read(account, readings, served=served, sent_s=sent_s)
-        self._pools.read_plan(account, readings, self.plans.weighed(account))
+        new = self.plans.read(account, readings, served=served, sent_s=sent_s)
+        self._pools.read_plan(account, new, self.plans.weighed(account))
 
     def charge_plan(self, account: str, windows: Collection[str], usage: Usage, client: Client = UNNAMED) -> None:
         """Count a request in the windows that its answer has stated, as :meth:`Plans.charge`."""

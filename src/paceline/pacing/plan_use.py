@@ -90,18 +90,18 @@ class WindowUse:
         self._ends_s: float | None = None
         self._sessions: dict[tuple[str, str], _Session] = {}
 
-    def read(self, reading: PlanReading, sent_s: float = inf) -> None:
-        """An answer states the window. ``sent_s``: when its request was sent, since 1970.
+    def read(self, reading: PlanReading, sent_s: float = inf) -> bool:
+        """An answer states the window; whether that is news. ``sent_s``: when its request was sent, since 1970.
 
         Answers to requests that were under way together come in any order: one that states less is of another window
-        only if it was sent after the larger share was read.
+        only if it was sent after the larger share was read. Else it is older than what is known.
         """
         ends_s = None if reading.until_s is None else reading.read_s + reading.until_s
         used = self._used if reading.used is None else reading.used
         late = sent_s < self._used_s
         another = self._is_another(used, ends_s, reading.read_s, late=late)
-        if late and not another and used is not None and self._used is not None:
-            used = max(used, self._used)
+        if late and not another and used is not None and self._used is not None and used < self._used:
+            return False
         if another:
             self._amount, self._requests, self._sessions = 0.0, 0, {}
             self._used = None
@@ -113,6 +113,7 @@ class WindowUse:
         if used != self._used:
             self._used, self._used_s, self._ended = used, reading.read_s, 0.0
         self._ends_s = self._ends_s if ends_s is None else ends_s
+        return True
 
     def _is_another(self, used: float | None, ends_s: float | None, read_s: float, *, late: bool) -> bool:
         later = False

@@ -70,8 +70,10 @@ class Plans:
         self._told: set[str] = set()
         self._lock = threading.RLock()  # a finalizer may end a request within a charge
 
-    def read(self, account: str, readings: Iterable[PlanReading], *, served: bool = False, sent_s: float = inf) -> None:
-        """Keep what an answer has stated.
+    def read(
+        self, account: str, readings: Iterable[PlanReading], *, served: bool = False, sent_s: float = inf
+    ) -> list[PlanReading]:
+        """Keep what an answer has stated; the readings that are news.
 
         Args:
             account: The account.
@@ -83,10 +85,10 @@ class Plans:
             windows, uses = self._windows.setdefault(account, {}), self._uses.setdefault(account, {})
             for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
                 self.forget(first)
-            for reading in readings:
+            new = [one for one in readings if uses.setdefault(one.window, WindowUse()).read(one, sent_s)]
+            for reading in new:
                 windows.pop(reading.window, None)  # the newest one is the last
                 windows[reading.window] = reading
-                uses.setdefault(reading.window, WindowUse()).read(reading, sent_s)
                 if served and reading.paid and account not in self._told:
                     self._told.add(account)
                     log.warning(
@@ -97,6 +99,7 @@ class Plans:
             for oldest in list(windows)[:-WINDOWS_MAX]:
                 windows.pop(oldest, None)
                 uses.pop(oldest, None)
+            return new
 
     def charge(self, account: str, windows: Collection[str], usage: Usage, client: Client = UNNAMED) -> None:
         """Count a request, by what its answer has used, in the windows that the answer has stated."""
