@@ -67,19 +67,38 @@ def test_some_days(name):
     assert a_week <= refused, said
 
 
+# A part of each window is left: the world, the policy, the share of the work, and at most the part of a person's requests that wait for more than
+# ten minutes. A window holds what 50 agents ask for in 14 minutes: with less of it, what is in flight is more than a twentieth.
+A_WEEK, TWO_WEEKS = Row(cap=1_500.0, days=7.0), Row(BOTH, cap=1_500.0, days=14.0)
+A_THIRD = replace(TWO_WEEKS, others=1 / 3)
+PARTS = {
+    "5 %": (A_WEEK, {"keep": 0.05}, 0.96, 0.008),
+    "10 %": (A_WEEK, {"keep": 0.1}, 0.95, 0.0),
+    "20 %": (A_WEEK, {"keep": 0.2}, 0.95, 0.0),
+    "stop at 80 %": (A_WEEK, {"keep": 0.0, "stop_at": 0.8}, 0.76, 1.0),
+    "5 % of both": (TWO_WEEKS, {"keep": 0.05}, 0.98, 0.002),
+    "10 % of both": (TWO_WEEKS, {"keep": 0.1}, 0.98, 0.0),
+    "20 % of both": (TWO_WEEKS, {"keep": 0.2}, 0.98, 0.0),
+    "both, spread": (TWO_WEEKS, {"keep": 0.0, "spread": "7d"}, 0.98, 0.001),
+    "both, stop at 80 %": (TWO_WEEKS, {"keep": 0.0, "stop_at": 0.8}, 0.78, 1.0),
+    "5 % beside a third": (A_THIRD, {"keep": 0.05}, 0.90, 0.027),
+    "10 % beside a third": (A_THIRD, {"keep": 0.1}, 0.84, 0.01),
+    "20 % beside a third": (A_THIRD, {"keep": 0.2}, 0.76, 0.001),
+    "spread beside a third": (A_THIRD, {"keep": 0.0, "spread": "7d"}, 0.70, 0.001),
+    "stop beside a third": (A_THIRD, {"keep": 0.0, "stop_at": 0.8}, 0.71, 1.0),
+}
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("plans", "work", "late"),
-    [({"keep": 0.1}, (0.95, 1.0), 0.005), ({"keep": 0.0, "stop_at": 0.8}, (0.76, 0.82), 1.0)],
-    ids=str,
-)
-def test_a_part_of_each_window_is_left(plans, work, late):
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_each_window_is_left(name):
     """To a person, whose very first request alone may meet a window that is used up; or to another device."""
-    row = Row(cap=1_500.0, days=2.0, plans=plans)
-    known, ours = run(row, paced=False), run(row)
-    least, most = work
-    assert least <= ours.provider.charged / known.provider.charged <= most
-    assert sum(wait_s > 600 for wait_s in ours.person_s) <= late * len(ours.person_s)
+    row, plans, work, late = PARTS[name]
+    known, ours = run(row, paced=False), run(replace(row, plans=plans))
+    share, waited = ours.provider.charged / known.provider.charged, sum(wait_s > 600 for wait_s in ours.person_s[1:])
+    said = f"{share:.3f} of the work, {ours.refused_a_week:.0f} refused a week, {waited} of {len(ours.person_s)} waited"
+    assert work <= share <= (0.82 if "stop_at" in plans else 1.01), said
+    assert waited <= late * len(ours.person_s), said
 
 
 @pytest.mark.soak
