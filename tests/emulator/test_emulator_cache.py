@@ -12,7 +12,7 @@ from paceline.emulator.dialects import ANTHROPIC, BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import Hit, PromptPart, ServerCache
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import dump
-from paceline.emulator.world import Admitted, Refused, World
+from paceline.emulator.world import Admitted, Counting, Refused, World
 
 SYSTEM = PromptPart("system", "all", 18_000, "5m")
 
@@ -29,8 +29,8 @@ def world(limits="450k input_tokens/min", **settings):
 
 
 def send(world, at_s, prompt, **how):
-    how = {"counts_cached": False, **how}
-    return world.admit(at_s, "m", prompt.prefixes[-1].tokens, 100, prompt=prompt, **how)
+    counting = Counting(**{"counts_cached": False, **how})
+    return world.admit(at_s, "m", prompt.prefixes[-1].tokens, 100, counting=counting, prompt=prompt)
 
 
 # --- the cache

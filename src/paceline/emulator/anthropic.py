@@ -16,7 +16,7 @@ from paceline.emulator.prompt_cache import PromptPart, ServerPrompt
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, request_id, sse
-from paceline.emulator.world import Admitted, Level, Refused
+from paceline.emulator.world import Admitted, Counting, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
 
@@ -33,7 +33,7 @@ class EmulatedAnthropic(Dialect):
     PATHS = {"/messages": "messages"}  # noqa: RUF012
     ID_HEADER = b"request-id"
     KEY_HEADERS = (b"x-api-key", b"authorization")
-    COUNTS_CACHED = False
+    COUNTING = Counting(counts_cached=False)
     REFUSALS = {  # noqa: RUF012
         "growth": (
             429, "This request would exceed the acceleration limit for your organization. Please increase traffic slowly.",

@@ -181,13 +181,9 @@ class _Exchange:
             return self.world.refuse(now, Refused("auth", ask.model))
         if ask.error:
             return self.world.refuse(now, Refused("invalid", ask.model, detail=ask.error))
-        modes = {
-            "holds_output": dialect.HOLDS_OUTPUT,
-            "settles": dialect.SETTLES,
-            "counts_cached": dialect.COUNTS_CACHED,
-            "holds_cached": dialect.HOLDS_CACHED,
-        }
-        return self.world.admit(now, ask.model, ask.input_tokens, ask.max_output_tokens, prompt=ask.prompt, **modes)
+        return self.world.admit(
+            now, ask.model, ask.input_tokens, ask.max_output_tokens, counting=dialect.COUNTING, prompt=ask.prompt
+        )
 
     async def _whole(self, admitted: Admitted, send: Send) -> None:
         if admitted.duration_s > admitted.first_s:

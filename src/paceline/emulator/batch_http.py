@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
@@ -218,8 +218,37 @@ class BatchApi:
         value = load(body)
         if value is None:
             return self._error(call, 400, OPENAI_LIKE["openai"].NO_JSON)
-        endpoint, metadata = value.get("endpoint"), value.get("metadata") or {}
         kinds = dict(OPENAI_LIKE["openai"].PATHS)
+        if (wrong := self._wrong_fields(call, value, kinds)) is not None:
+            return wrong
+        file = self.files.by_id.get(str(value.get("input_file_id")))
+        if file is None:
+            text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
+            return self._error(call, 400, text, None, "input_file_id")
+        if call.dialect is OPENAI_LIKE["together"]:
+            return self._together_create(now, call, value, file)
+        if (unusable := self._unusable(now, call, file)) is not None:
+            return unusable
+        entries, problems = read_lines(
+            file.content, value["endpoint"], call.dialect, kinds, self.batches.rules.most_requests
+        )
+        if entries and not problems and not self._world.knows(entries[0].ask.model):
+            text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
+            problems.append(BatchProblem("model_not_found", text, None, "body.model"))
+        about = {
+            "endpoint": value["endpoint"],
+            "metadata": value.get("metadata") or None,
+            "input_file_id": file.id,
+            "completion_window": value["completion_window"],
+        }
+        batch = self.batches.create(now, "openai", entries, about, problems)
+        if isinstance(batch, Full):
+            return self._full(call, batch, entries)
+        return BatchReply(value=self._openai_batch(batch), creates=True)
+
+    def _wrong_fields(self, call: BatchCall, value: dict[str, Any], kinds: Mapping[str, str]) -> BatchReply | None:
+        """The error for a creation with an invalid field."""
+        endpoint = value.get("endpoint")
         if not isinstance(endpoint, str) or endpoint.removeprefix("/v1") not in kinds:
             known = ", ".join(f"'/v1{path}'" for path in kinds)
             return self._error(
@@ -229,31 +258,8 @@ class BatchApi:
         if window != "24h" and not (call.dialect is OPENAI_LIKE["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
             text = f"Invalid value: '{window}'. Value must be '24h'."
             return self._error(call, 400, text, "invalid_value", "completion_window")
-        wrong = _wrong_metadata(metadata)
-        if wrong:
-            return self._error(call, 400, wrong, None, "metadata")
-        file = self.files.by_id.get(str(value.get("input_file_id")))
-        if file is None:
-            text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
-            return self._error(call, 400, text, None, "input_file_id")
-        if call.dialect is OPENAI_LIKE["together"]:
-            return self._together_create(now, call, value, file)
-        if (unusable := self._unusable(now, call, file)) is not None:
-            return unusable
-        entries, problems = read_lines(file.content, endpoint, call.dialect, kinds, self.batches.rules.most_requests)
-        if entries and not problems and not self._world.knows(entries[0].ask.model):
-            text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
-            problems.append(BatchProblem("model_not_found", text, None, "body.model"))
-        about = {
-            "endpoint": endpoint,
-            "metadata": metadata or None,
-            "input_file_id": file.id,
-            "completion_window": window,
-        }
-        batch = self.batches.create(now, "openai", entries, about, problems)
-        if isinstance(batch, Full):
-            return self._full(call, batch, entries)
-        return BatchReply(value=self._openai_batch(batch), creates=True)
+        wrong = _wrong_metadata(value.get("metadata") or {})
+        return self._error(call, 400, wrong, None, "metadata") if wrong else None
 
     def _unusable(self, now: float, call: BatchCall, file: StoredFile) -> BatchReply | None:
         """The error for a file that no batch can be made of now."""

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
-from paceline.emulator.world import Admitted, Level, Refused
+from paceline.emulator.world import Admitted, Counting, Level, Refused
 
 _DONE = b"data: [DONE]\n\n"
 _PERIODS = {3_600.0: "hour", 86_400.0: "day"}
@@ -23,7 +23,7 @@ class EmulatedCohere(Dialect):
     """Cohere's API."""
 
     PATHS = {"/v2/chat": "chat"}  # noqa: RUF012
-    HOLDS_OUTPUT = False
+    COUNTING = Counting(holds_output=False)
     REFUSALS = {  # noqa: RUF012
         "capacity": (
             503,

@@ -13,7 +13,7 @@ from typing import Any
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import PER_MESSAGE, count_content, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, sse
-from paceline.emulator.world import Admitted, Level, Refused
+from paceline.emulator.world import Admitted, Counting, Level, Refused
 
 _RPC = "type.googleapis.com/google.rpc."
 _WRONG_KEY = {"@type": _RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
@@ -28,7 +28,7 @@ class EmulatedGemini(Dialect):
     """Google's Gemini API; the path names the model."""
 
     KEY_HEADERS = (b"x-goog-api-key",)
-    HOLDS_OUTPUT = False
+    COUNTING = Counting(holds_output=False)
     ERROR_TYPE = b"application/json; charset=UTF-8"
     REFUSALS = {  # noqa: RUF012
         "capacity": (503, "The model is overloaded. Please try again later.", {"status": "UNAVAILABLE"}),

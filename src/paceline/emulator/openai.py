@@ -18,7 +18,7 @@ from paceline.emulator.prompt_cache import CacheMark, PromptPart, ServerPrompt, 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
-from paceline.emulator.world import Admitted, Level, Refused
+from paceline.emulator.world import Admitted, Counting, Level, Refused
 
 CREATED = 1_763_000_000
 """The creation time of every answer: answers of one seed are equal byte for byte."""
@@ -258,9 +258,7 @@ class EmulatedGroq(EmulatedOpenAI):
     Unused output is given back, and so is what was read from the cache.
     """
 
-    SETTLES = True
-    COUNTS_CACHED = False
-    HOLDS_CACHED = True
+    COUNTING = Counting(settles=True, counts_cached=False, holds_cached=True)
 
     def shows(self, level: Level) -> bool:
         return (level.unit, level.period_s) in (("requests", 86_400.0), ("tokens", 60.0))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from paceline.emulator.prompt_cache import CacheMark, PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import write
-from paceline.emulator.world import Admitted, Level, Refused
+from paceline.emulator.world import AS_USUAL, Admitted, Counting, Level, Refused
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
@@ -78,10 +78,7 @@ class Dialect(ABC):
         PATHS: The kind of request for each path, where paths alone decide.
         ID_HEADER: The header of the request's id; empty for none.
         KEY_HEADERS: The headers that can bear the API key, the preferred one first.
-        HOLDS_OUTPUT: Whether a quota of ``tokens`` counts output, and holds the most that a request may produce.
-        SETTLES: Whether the provider returns the unused part of the charge.
-        COUNTS_CACHED: Whether the provider's quotas count input that is read from its cache.
-        HOLDS_CACHED: Whether they count it at admission nevertheless, until the answer begins.
+        COUNTING: How the provider counts a request.
         REFUSALS: The parts of the error, for each kind of refusal but those by a quota; ``failure`` is an internal
             error, ``other`` is for the kinds that are not listed.
         ERROR_TYPE: The content type of errors.
@@ -92,10 +89,7 @@ class Dialect(ABC):
     PATHS: ClassVar[Mapping[str, str]] = {}
     ID_HEADER: ClassVar[bytes] = b""
     KEY_HEADERS: ClassVar[tuple[bytes, ...]] = (b"authorization",)
-    HOLDS_OUTPUT: ClassVar[bool] = True
-    SETTLES: ClassVar[bool] = False
-    COUNTS_CACHED: ClassVar[bool] = True
-    HOLDS_CACHED: ClassVar[bool] = False
+    COUNTING: ClassVar[Counting] = AS_USUAL
     REFUSALS: ClassVar[Mapping[str, ErrorParts]]
     ERROR_TYPE: ClassVar[bytes] = JSON[1]
     NO_JSON: ClassVar[str]

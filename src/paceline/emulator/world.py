@@ -121,6 +121,25 @@ class Level(NamedTuple):
     reset_s: float
 
 
+class Counting(NamedTuple):
+    """How a provider counts a request.
+
+    Attributes:
+        holds_output: Whether a quota of ``tokens`` counts output, and holds the most that a request may produce.
+        settles: Whether the provider returns the unused part of the charge.
+        counts_cached: Whether the provider's quotas count input that is read from its cache.
+        holds_cached: Whether they count it at admission nevertheless, until the answer begins.
+    """
+
+    holds_output: bool = True
+    settles: bool = False
+    counts_cached: bool = True
+    holds_cached: bool = False
+
+
+AS_USUAL = Counting()
+
+
 @dataclass(slots=True)
 class _Pool:
     name: str
@@ -163,11 +182,8 @@ class World:
         input_tokens: int,
         max_output_tokens: int | None = None,
         *,
-        holds_output: bool = True,
-        settles: bool = False,
+        counting: Counting = AS_USUAL,
         prompt: ServerPrompt | None = None,
-        counts_cached: bool = True,
-        holds_cached: bool = False,
     ) -> Admitted | Refused:
         """Admit a request and charge all quotas of its model, or none.
 
@@ -177,45 +193,52 @@ class World:
             input_tokens: The input, as the server counts it.
             max_output_tokens: The most output (times the number of answers), if the request states it. A ``tokens``
                 quota is charged input plus this, an ``output_tokens`` quota only the produced output.
-            holds_output: Whether this provider's ``tokens`` quotas count output at all.
-            settles: Whether this provider returns the unused part of the charge.
+            counting: How this provider counts it.
             prompt: The prompt as the cache sees it, if it can be cached.
-            counts_cached: Whether this provider's quotas count input that is read from its cache.
-            holds_cached: Whether they count it at admission nevertheless, until the answer begins.
         """
         if self._due:
             self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
-        if pool is None:
-            return self.refuse(now, Refused("unknown_model", model))
-        if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
-            return self.refuse(now, Refused("money", model, pool.name), pool)
+        if (closed := self._closed(model, pool)) is not None:
+            return self.refuse(now, closed, pool)
+        assert pool is not None
         fault = self._fault() if self.settings.faults else None
         if (unserved := self._unserved(pool, model, fault)) is not None:
             return self.refuse(now, unserved, pool)
         booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
-        held = input_tokens + (booked if holds_output else 0)
-        hit = _NOTHING if prompt is None else self._found(now, prompt)
-        free = 0 if counts_cached else hit.read
-        returned = free if holds_cached or self.settings.cache_held else 0
+        held = input_tokens + (booked if counting.holds_output else 0)
+        hit = self._found(now, prompt)
+        free = 0 if counting.counts_cached else hit.read
+        returned = free if counting.holds_cached or self.settings.cache_held else 0
         costs = [_cost(supply.unit, input_tokens, held, free - returned) for supply in pool.supplies]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
             return self.refuse(now, refused, pool)
+        admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
+        admitted.prompt, admitted.cache, admitted.returned = prompt, hit, returned
+        settle = self.settings.settle
+        admitted.settles = settle == "actual" or (settle == "provider" and counting.settles)
+        self._charge(now, pool, admitted, costs)
+        self._plan(admitted, max_output_tokens, fault)
+        self._count_fault(pool, fault)
+        return admitted
+
+    def _closed(self, model: str, pool: _Pool | None) -> Refused | None:
+        """The refusal of all requests to a model."""
+        if pool is None:
+            return Refused("unknown_model", model)
+        if self.settings.money_after is not None and self.total.admitted >= self.settings.money_after:
+            return Refused("money", model, pool.name)
+        return None
+
+    def _charge(self, now: float, pool: _Pool, admitted: Admitted, costs: list[float]) -> None:
+        """Charge all quotas, and count the request."""
         for i, supply in enumerate(pool.supplies):
             supply.admit(now, costs[i])
         pool.count.admit(now)
         self.total.admit(now)
         self.timeline.add(now, 0)
-        admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
-        admitted.prompt, admitted.cache, admitted.returned = prompt, hit, returned
-        if prompt is not None:
-            self._use_cache(now, admitted)
-        admitted.settles = self.settings.settle == "actual" or (self.settings.settle == "provider" and settles)
-        self._plan(admitted, max_output_tokens, fault)
-        if fault is not None:
-            self._count_fault(pool, fault)
-        return admitted
+        self._use_cache(now, admitted)
 
     def _unserved(self, pool: _Pool, model: str, fault: str | None) -> Refused | None:
         """The refusal of a request that meets a ``fault``; ``None`` for one on which its quotas decide."""
@@ -224,9 +247,9 @@ class World:
             return Refused("capacity", model, pool.name, status=int(fault))
         return Refused("growth", model, pool.name, wait_s=1.0) if fault == "growth" else None
 
-    def _found(self, now: float, prompt: ServerPrompt) -> Hit:
+    def _found(self, now: float, prompt: ServerPrompt | None) -> Hit:
         """What the cache has of a prompt."""
-        if self._cache is None:
+        if self._cache is None or prompt is None:
             return _NOTHING
         misses = self.settings.cache_misses
         return self._cache.find(now, prompt, miss=misses > 0 and self._random.random() < misses)
@@ -276,9 +299,10 @@ class World:
                         supply.rule.charge(now, min(1.0, max(0.0, supply.rule.remaining(now))))
         return refused
 
-    def _count_fault(self, pool: _Pool, fault: str) -> None:
-        pool.count.faults[fault] += 1
-        self.total.faults[fault] += 1
+    def _count_fault(self, pool: _Pool, fault: str | None) -> None:
+        if fault is not None:
+            pool.count.faults[fault] += 1
+            self.total.faults[fault] += 1
 
     def _plan(self, admitted: Admitted, most: int | None, fault: str | None) -> None:
         """Draw the length of the output, the duration and the fault of a request."""

@@ -338,15 +338,15 @@ class SimulatedHttp:
         dialect = self.route.dialect
         prompt = dialect.prompt(pool, request.parts) if request.parts else None
         admitted = world.admit(
-            now_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS], prompt=prompt,
-            counts_cached=dialect.COUNTS_CACHED, holds_cached=dialect.HOLDS_CACHED,
+            now_s, pool, request.input_tokens, most, prompt=prompt,
+            counting=dialect.COUNTING._replace(holds_output=True, settles=charged[TOKENS] < held[TOKENS]),
         )  # fmt: skip
         levels = world.levels(now_s, pool) if world.settings.headers else []
         if isinstance(admitted, Refused):
             self._refuse(outcome, admitted, levels)
             return
         if network.on_admit is not None:
-            free = 0 if dialect.COUNTS_CACHED else admitted.cache.read
+            free = 0 if dialect.COUNTING.counts_cached else admitted.cache.read
             network.on_admit(
                 pool, {unit: cost - free * (unit in INPUT) for unit, cost in held.items()} if free else held
             )
