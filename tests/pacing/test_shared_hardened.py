@@ -207,14 +207,14 @@ class TestSlots:
         world.store.failure = GONE
         world.move(6.0)
         assert [world.status(limiter)["store"]["state"] for limiter in limiters] == ["lost", "lost"]
-        if mode == "safe":
+        if mode == "fail_safe":
             assert not any(limiter.try_acquire("jobs", tokens=0) for limiter in limiters)
         for permit in held:
             permit.settle()
         for limiter in limiters:
             taken = [limiter.try_acquire("jobs", tokens=0) for _ in range(4)]
             assert all(taken)
-            if mode == "safe":
+            if mode == "fail_safe":
                 assert not limiter.try_acquire("jobs", tokens=0)
             for permit in taken:
                 permit.settle()
