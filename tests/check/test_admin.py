@@ -167,6 +167,7 @@ def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, mo
     assert stated("anthropic", "claude-test-7") == before
 
 
+@pytest.mark.long("runs each program")
 def test_each_program_uses_the_rows_of_the_organization(provider, folder, monkeypatch, tmp_path, paceline_emulator):
     url, _ = provider(ANTHROPIC, {ADMIN})
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)

@@ -880,6 +880,7 @@ class TestKeysStay:
             assert PROVIDER_KEY not in got
             assert key not in got
 
+    @pytest.mark.long("starts two processes")
     def test_many_at_once_are_made(self, tmp_path):
         """Two commands that write the file at once do not lose a key."""
         code = "import sys; from pathlib import Path; from paceline.gateway.keys import KeyFile; KeyFile(Path(sys.argv[1])).add(sys.argv[2])"

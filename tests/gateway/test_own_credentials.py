@@ -169,6 +169,7 @@ def test_a_renewed_token_keeps_its_account(serve, upstream, client):
     assert len(running.limiter.status()["pools"]) == 2
 
 
+@pytest.mark.long("starts a process")
 def test_a_renewed_token_keeps_its_account_by_the_person_in_a_large_body(serve, upstream, client, monkeypatch):
     monkeypatch.setattr(reading, "LARGE", 1_000)
     running, named = serve(upstream), {"user_id": json.dumps({"account_uuid": "11111111-2222-3333-4444-555555555555"})}

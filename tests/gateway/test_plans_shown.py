@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from gateway_helpers import read_body, stub, tell
 
 import paceline
+from grids import some
 from odd_server import SSE, sse
 from paceline.cli import exec_windows
 from paceline.cli.app import app as cli
@@ -218,7 +219,7 @@ def test_a_line_does_not_wait_or_fall_for_any_answer(parts, pause_s, words):
     assert (found.exit_code, words in found.output) == (0, True), found.output
 
 
-@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("full", some([True, False], True, mark=pytest.mark.long("starts a process again")))
 def test_a_line_that_cannot_be_printed_is_no_failure(full):
     words = [sys.executable, "-m", "paceline", "status", "--line", "http://["]
     if full:

@@ -266,7 +266,8 @@ def test_pytest_and_modules_are_paced(world, tmp_path):
     assert "openai/gpt-6-luna: 3 requests, 0 refused" in err
 
 
-@pytest.mark.parametrize("method", [METHODS[0], *(pytest.param(one, marks=LONG) for one in METHODS[1:])])
+@LONG
+@pytest.mark.parametrize("method", METHODS)
 def test_what_was_not_paced_is_named_once_for_all_processes(tmp_path, method):
     program = tmp_path / "program.py"
     program.write_text(
@@ -471,7 +472,8 @@ def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     assert "install paceline" not in err
 
 
-@pytest.mark.parametrize(("end", "code"), [pytest.param("", 125, marks=LONG), ("; sys.exit(3)", 3)])
+@LONG
+@pytest.mark.parametrize(("end", "code"), [("", 125), ("; sys.exit(3)", 3)])
 def test_a_process_that_is_not_paced_is_an_error_if_asked_for(tmp_path, end, code):
     line = f"import os, sys; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx{end}"
     run("python", "-c", line, code=code, options=("--strict",))

@@ -90,6 +90,7 @@ def test_fifty_agents_start_when_the_limit_allows(rule, starts):
     assert made.items == 50
 
 
+@pytest.mark.long("a world of thousands of requests")
 def test_the_evaluation_takes_a_minute(tmp_path):
     limits = Config.load(Path(__file__).parents[2] / "examples/acm/limits.yaml").arguments(patient=False)
     made = plan(read_workload(written(tmp_path, ACM)), limits)
