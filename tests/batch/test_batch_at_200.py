@@ -1,11 +1,10 @@
 """Refusals, errors and pages with status 200, in a run: a record says that a request is answered only for a result."""
 
 import json
-import signal
 from collections import Counter
 
 import pytest
-from batch_helpers import GOOD, Said, chat, finish, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import GOOD, Said, chat, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch.api import Result, _honest
@@ -108,22 +107,6 @@ def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path)
     assert set(texts_of(source)) == set("abcd")
     [aside] = set(tmp_path.iterdir()) - {source, output}
     assert [json.loads(line)["custom_id"] for line in aside.read_bytes().splitlines()] == ["b", "c"]
-
-
-@pytest.mark.long("starts several processes")
-def test_killed_in_the_middle_and_run_again(tmp_path, command):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", text=f"question {n}") for n in range(60)])
-
-    def refused_at_first(number, body):
-        return 200, SOON, GOOD if body in server.asked[:number] else REFUSED
-
-    with OddServer(refused_at_first) as server:
-        process = command(source, "--workers", "4", base_url=server.base_url)
-        wait_for_lines(tmp_path / "in.results.jsonl", 5, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        finish(command(source, base_url=server.base_url), 0)
-    assert texts_of(source) == {f"r{n}": None for n in range(60)}
 
 
 def test_results_of_batches():

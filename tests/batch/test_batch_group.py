@@ -91,13 +91,6 @@ def test_keys_that_all_servers_refuse_end_the_run(tmp_path, regions, capsys):
     assert "sk-of" not in str(report)
 
 
-def test_a_second_run_sends_nothing(tmp_path, regions):
-    worlds = regions("eu", "us")
-    run(tmp_path, urls(worlds))
-    code, report, _ = run(tmp_path, urls(worlds))
-    assert (code, report["attempts"], report["skipped"]) == (0, 0, 60)
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -459,23 +459,6 @@ with open(sys.argv[1], "rb") as file:
 """
 
 
-@pytest.mark.long("starts several processes")
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in KiB")
-def test_memory_stays_flat(tmp_path):
-    peaks = []
-    for count in (1_000, 20_000):
-        path = tmp_path / "in.jsonl"
-        with path.open("w") as file:
-            for i in range(count):
-                file.write(json.dumps(chat(f"request-{i}", text="x" * 2_000)) + "\n")
-        done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True)
-        requests, kib = map(int, done.stdout.split())
-        assert requests == count
-        peaks.append(kib)
-    assert path.stat().st_size > 40e6
-    assert peaks[1] - peaks[0] < 8 * 1024
-
-
 def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
     refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
     answered = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}

@@ -4,11 +4,10 @@ import json
 import os
 import signal
 import sqlite3
-import sys
 from datetime import UTC, datetime
 
 import pytest
-from batch_helpers import FAST, call, chat, finish, message, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import FAST, call, chat, finish, message, run_job, wait_for_lines, write_lines
 
 from paceline.batch.address import account
 from paceline.batch.job import choose_store, state_file
@@ -154,21 +153,6 @@ def test_a_prefix_is_for_any_store():
     assert Prefixed(store, "a").url == store.url
 
 
-@pytest.mark.long("starts several processes")
-def test_runs_at_the_same_time_share(tmp_path, emulator, command):
-    # 50 requests at once, and 50 more at 50 a second: alone each would send its 50 at once.
-    emulator.reset(limits={"*": "50 requests/s"})
-    processes = []
-    for name in ("a", "b"):
-        source = write_lines(tmp_path / f"{name}.jsonl", [chat(f"{name}{i}") for i in range(50)])
-        arguments = (source, "--store", f"sqlite:{tmp_path}/state.db", "--json")
-        processes.append(command(*arguments, base_url=emulator.base_url, limit="50 requests/s"))
-    reports = [json.loads(finish(process, 0)[0]) for process in processes]
-    tally = emulator.tally()
-    assert (tally["admitted"], tally["refused_total"]) == (100, 0)
-    assert max(report["pools"]["openai/gpt-5"]["store"]["peers"] for report in reports) == 2
-
-
 def test_an_account_is_its_server_and_its_key():
     names = {
         account(root, key)
@@ -249,23 +233,6 @@ def test_at_the_end_the_store_knows_what_answers_cost(tmp_path, emulator):
     _, report = run(source, emulator.base_url, limits=f"{FAST},60M output_tokens/min", store=f"sqlite:{tmp_path}/s.db")
     (books,) = spent(tmp_path / "s.db").values()
     assert books["output_tokens/60.0"] == pytest.approx(report["output_tokens"])
-
-
-@pytest.mark.long("starts several processes")
-@pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_killed_and_resumed(tmp_path, emulator, command):
-    emulator.reset(latency_s=0.1)
-    source, file = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(200)]), tmp_path / "state.db"
-    arguments = (source, "--workers", "20", "--store", f"sqlite:{file}")
-    options = {"base_url": emulator.base_url, "limit": f"{day(1_000)},{FAST}"}
-    process = command(*arguments, **options)
-    wait_for_lines(tmp_path / "in.results.jsonl", 60, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    finish(command(*arguments, **options), 0)
-    assert len({answer["custom_id"] for answer in read_answers(tmp_path / "in.results.jsonl")}) == 200
-    (books,) = spent(file).values()
-    assert 200 <= emulator.tally()["admitted"] <= books["requests/86400.0"] <= 240  # some had been charged, not sent
 
 
 def test_a_default_that_has_answered_can_only_be_lost(elsewhere, source, state_home, monkeypatch, capsys):

@@ -2,10 +2,8 @@
 
 import asyncio
 import threading
-import time
 from collections import Counter
 
-import httpx2
 import pytest
 
 import paceline
@@ -226,82 +224,6 @@ def test_lanes_hold_in_the_line_for_slots_too():
         assert order == [1, 0]
 
     run_virtual(main)
-
-
-def test_threads():
-    limiter = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, 2, a="100k requests/min", b="100k requests/min")
-    traffic, lock = Traffic(limiter), threading.Lock()
-
-    def work(model):
-        for _ in range(20):
-            with limiter.acquire(f"openai/{model}"):
-                with lock:
-                    traffic.came(model)
-                time.sleep(0.0005)
-                with lock:
-                    traffic.went(model)
-
-    threads = [threading.Thread(target=work, args=(model,)) for model in "abab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        join(thread)
-    assert (traffic.done, traffic.most["all"]) == ({"a": 40, "b": 40}, 2)
-
-
-def test_over_http(paceline_emulator):
-    emulator = paceline_emulator(limits=dict.fromkeys(("gpt-5", "gpt-5-mini"), "60k requests/min"))
-
-    async def main():
-        limiter = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, 2, **{"*": "60k requests/min"})
-        traffic = Traffic(limiter)
-
-        class Counted(httpx2.AsyncHTTPTransport):
-            async def handle_async_request(self, request):
-                traffic.came("http")
-                try:
-                    response = await super().handle_async_request(request)
-                    await response.aread()
-                    return response
-                finally:
-                    traffic.went("http")
-
-        async with httpx2.AsyncClient(
-            base_url=emulator.base_url, transport=Counted(), headers={"authorization": "Bearer x"}
-        ) as client:
-            limiter.attach(client, provider="openai")
-            bodies = [
-                {"model": model, "messages": [{"role": "user", "content": "hello"}]}
-                for model in ("gpt-5", "gpt-5-mini")
-                for _ in range(10)
-            ]
-            answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for body in bodies))
-        assert {answer.status_code for answer in answers} == {200}
-        assert (traffic.done["http"], traffic.most["http"]) == (20, 2)
-        assert limiter.status()["pools"]["openai/in flight"]["in_flight"] == 0
-
-    asyncio.run(main())
-
-
-def test_processes_share_slots_through_a_store():
-    async def main():
-        store = MemoryStore()
-        limiters = [
-            limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, 2, store, a="100k requests/min", b="100k requests/min")
-            for _ in "12"
-        ]
-        traffics = [Traffic(limiter) for limiter in limiters]
-        for traffic in traffics[1:]:
-            traffic.now = traffics[0].now
-            traffic.most = traffics[0].most
-        await asyncio.gather(*(traffic.one(model, 0.002) for traffic in traffics for model in "ab" for _ in range(10)))
-        assert traffics[0].most["all"] <= 2
-        assert sum(sum(traffic.done.values()) for traffic in traffics) == 40
-        assert limiters[0].status()["pools"]["openai/in flight"]["store"]["peers"] == 2
-        for limiter in limiters:
-            limiter.close()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("by_breaker", [False, True])

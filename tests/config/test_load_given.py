@@ -27,30 +27,11 @@ def quotas(limiter, name):
     return [str(quota) for quota in limiter.limits.resolve(name).quotas]
 
 
-def test_they_beat_the_environment_which_beats_the_file(write):
-    file = write(FILE)
-    assert load_limiter(file, {}).pacer.settings.acquire_timeout_s == 300
-    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}).pacer.settings.acquire_timeout_s == 20
-    assert (
-        load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}, acquire_timeout_s=1).pacer.settings.acquire_timeout_s
-        == 1
-    )
-
-
 def test_limits_and_slots_are_added_entry_by_entry(write):
     given = {"limits": {"gpt-5": "7 requests/min"}, "concurrency": {"openai": 2}}
     limiter = load_limiter(write(FILE), {}, **given)
     assert quotas(limiter, "gpt-5") == ["7 requests/min", "2 concurrency"]
     assert quotas(limiter, "gpt-5-mini") == ["500 requests/min", "2 concurrency"]
-
-
-def test_rates_for_every_model(write):
-    limiter = load_limiter(write(FILE), {}, rpm_override=60, tpm_override=1_000)
-    assert quotas(limiter, "gpt-5") == ["60 requests/min", "1k tokens/min", "10 concurrency"]
-
-
-def test_none_is_nothing_said(write):
-    assert load_limiter(write(FILE), {}, acquire_timeout_s=None, tier=None).pacer.settings.acquire_timeout_s == 300
 
 
 @pytest.mark.parametrize("as_url", [True, False])

@@ -57,13 +57,6 @@ class TestFile:
         assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
         assert limiter.pacer.settings.acquire_timeout_s == 300
 
-    def test_arguments_beat_it(self):
-        given = {"limits": {"openai/gpt-6.1-sol": "7 requests/min"}, "concurrency": {"openai": 2, "groq": 1}}
-        limiter = limiter_of(**given)
-        assert quotas(limiter, "openai/gpt-6.1-sol") == ["7 requests/min", "2 concurrency"]
-        assert quotas(limiter, "groq/x")[-1] == "1 concurrency"
-        assert quotas(limiter, "acme/x")[-1] == "3 concurrency"
-
     def test_a_day_stays_a_day_where_the_limits_of_a_minute_are_multiplied(self):
         limiter = program.limiter_of(program.parse(["--speed", "10"]))
         assert quotas(limiter, "google/gemini-3.8-flash")[:3] == [
@@ -268,26 +261,6 @@ class TestTimeout:
         assert run_virtual(main) == ([(200, None), (429, "timeout")], 1)
 
 
-@pytest.mark.parametrize(
-    ("limit", "cost", "quota"),
-    [("rpd", {}, "200 requests/day window utc"), ("tpd", {"tokens": 1}, "200 tokens/day window utc")],
-)
-def test_a_day_s_quota_is_kept_beside_the_minute_s(limit, cost, quota):
-    async def main(clock):
-        limiter = limiter_of(clock, limits={"groq": {"x": {"rpm": 600, limit: 200}}})
-        for granted in range(400):
-            try:
-                async with limiter.acquire("groq/x", **cost) as permit:
-                    permit.settle(**cost)
-            except paceline.AcquireTimeoutError as error:
-                return granted, error.quota
-        return None
-
-    granted, binding = run_virtual(main)
-    assert binding == quota
-    assert granted in (199, 200, 201)  # what comes back meanwhile, and the headroom
-
-
 class Outage(httpx2.AsyncBaseTransport):
     """The host ``down`` answers 503 in the first 30 s; notes when each request came."""
 
@@ -340,30 +313,6 @@ def test_a_breaker_for_each_host_five_failures_then_one_probe_at_a_time(first_s,
 
 
 class TestStatus:
-    def test_the_page_shows_every_pool(self):
-        """Limits, what remains, when it is full again, and what is in flight; of pools that nobody used yet, too."""
-
-        async def main(clock):
-            limiter = limiter_of(clock)
-            async with limiter.acquire("openai/gpt-6.1-sol", input_tokens=1_000, output_tokens=500) as permit:
-                page = httpx2.ASGITransport(paceline.status_app(limiter))
-                async with httpx2.AsyncClient(transport=page, base_url="http://page") as http:
-                    shown = (await http.get("/status")).json()["pools"]
-                permit.settle()
-                return shown
-
-        pools = run_virtual(main)
-        pool = pools["openai/gpt-6.1-sol"]
-        assert pool["in_flight"] == 1
-        shown = {quota["quota"]: (quota["limit"], quota["remaining"], quota["reset_s"]) for quota in pool["quotas"]}
-        assert shown["500 requests/min"] == (500, 499, pytest.approx(0.12, abs=0.01))
-        assert shown["500k tokens/min"] == (500_000, 498_500, pytest.approx(0.18, abs=0.01))
-        assert shown["90M tokens/day window utc"][:2] == (90_000_000, 89_998_500)
-        slots = pools["openai/in flight"]
-        assert (slots["quotas"][0]["limit"], slots["quotas"][0]["remaining"], slots["in_flight"]) == (10, 9, 1)
-        named = {"openai/gpt-6-luna", "anthropic/claude-haiku-5-5", "azure/gpt-6-astra", "groq/openai/gpt-oss-120b"}
-        assert named <= pools.keys()
-
     def test_the_table_at_the_end(self):
         status = {
             "pools": {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import sys
 
-import httpx2
 import pytest
 from acm_example import LIMITS, clients, program
 
@@ -74,67 +71,6 @@ async def test_the_answer_is_authoritative_in_five_dialects(provider, paceline_e
     assert (pool["counts"]["settled"], pool["in_flight"]) == (1, 0)
 
 
-async def test_limits_that_change_while_it_runs_are_followed(paceline_emulator):
-    emulator = paceline_emulator({"gpt-6.1-sol": "500 requests/min,500k tokens/min"})
-    async with program_of({"openai": emulator}) as (limiter, everybody):
-        for limit in (500, 250, 800):
-            emulator.set_limits({"gpt-6.1-sol": f"{limit} requests/min,{limit}k tokens/min"})
-            await everybody.ask("openai", "gpt-6.1-sol", "Hello.", 50)
-            now = held(pool_of(limiter, "openai", "gpt-6.1-sol"))
-            assert (now["requests", 60], now["tokens", 60]) == (limit, limit * 1_000)
-        assert emulator.tally()["refused_total"] == 0
-
-
-@pytest.mark.parametrize("provider", ENFORCED)
-async def test_estimates_are_corrected_and_compared_for_each_model(provider, paceline_emulator):
-    model = ENFORCED[provider][0]
-    emulator = paceline_emulator({"*": "6000 requests/min,6M tokens/min,6M input_tokens/min,6M output_tokens/min"})
-    prompt = "The committee asked for 3 reports (A, B, C), each with numbers: 1,250; 3,475; 12,000. " * 4
-    async with program_of({provider: emulator}, min_interval_s=0) as (limiter, everybody):
-        ratios = []
-        for _ in range(3):
-            for _ in range(6):
-                await everybody.ask(provider, model, prompt, 60)
-            estimates = pool_of(limiter, provider, model)["estimates"]
-            unit = "input_tokens" if "input_tokens" in estimates else "tokens"
-            ratios.append(1 / estimates[unit]["ratio"])
-    # The file's buffer is 1.1: that much above the truth is where corrected estimates settle.
-    assert abs(ratios[-1] - 1.1) < max(abs(ratios[0] - 1.1), 0.02)
-    assert ratios[-1] == pytest.approx(1.1, abs=0.15)
-
-
-@pytest.mark.long("runs for seconds of real time")
-async def test_an_outsider_on_the_same_key_costs_one_429_and_no_answer(paceline_emulator, caplog):
-    """Somebody else empties the quota: the refusal is waited out as it asks, logged, and tried again."""
-    model = "openai/gpt-oss-120b"
-    caplog.set_level(logging.DEBUG, "paceline.rate_limit")
-    emulator = paceline_emulator({model: "12 requests/min,500k tokens/min"})
-    ask = {"model": model, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
-    async with program_of({"groq": emulator}) as (limiter, everybody):
-        await everybody.ask("groq", model, "Hello.", 5)
-        async with httpx2.AsyncClient(base_url=emulator.base_url, headers={"authorization": "Bearer any"}) as outsider:
-            said = await asyncio.gather(*(outsider.post("/openai/v1/chat/completions", json=ask) for _ in range(20)))
-            assert 429 in {answer.status_code for answer in said}
-        started_s = asyncio.get_running_loop().time()
-        assert await everybody.ask("groq", model, "Hello.", 5)
-        took_s = asyncio.get_running_loop().time() - started_s
-        counts = pool_of(limiter, "groq", model)["counts"]
-    assert counts == {"granted": 3, "refused_rate": 1, "settled": 2}
-    assert took_s > 0.4  # a request comes back every five seconds
-    told = [record for record in caplog.records if record.event != "rate_limit.wait"]
-    acquire, release = "rate_limit.acquire", "rate_limit.release"
-    assert [record.event for record in told] == [
-        acquire, release, acquire, "rate_limit.429_error", "rate_limit.retry", acquire, release,
-    ]  # fmt: skip
-    assert {record.pool for record in told} == {f"groq/{model}"}
-    refused, settled = told[3], told[-1]
-    assert (refused.levelname, refused.reason) == ("WARNING", "rate")
-    assert refused.retry_after_s > 0
-    assert settled.used["tokens"] > 0
-    assert settled.rpm_remaining < 12
-    assert settled.ratio > 0
-
-
 async def test_the_whole_program(capsys):
     """Every component and every provider: nothing refused, and never more in flight than the file says."""
     options = program.parse(["--documents", "12", "--speed", "4"])
@@ -151,21 +87,6 @@ async def test_the_whole_program(capsys):
     said = capsys.readouterr().out
     assert said.startswith("120 calls: about ")
     assert "azure/gpt-6-astra: 140 requests/10s (the file does not say so)" in said
-
-
-@pytest.mark.long("runs for seconds of real time")
-async def test_a_provider_that_is_down_is_left_alone_and_nothing_is_lost(tmp_path, capsys):
-    """The breaker opens after five failures; after its pause the probe finds the provider well."""
-    file = tmp_path / "limits.yaml"
-    file.write_text(LIMITS.read_text().replace("pause_s: 60", "pause_s: 3"))
-    options = program.parse(["--documents", "2", "--speed", "10", "--down", "groq", "--limits", str(file)])
-    outcome = await program.run(options, jitter=0.0)
-    calls = outcome.tallies["groq"]["admitted"]  # since the outage
-    assert outcome.evaluation.failed == []
-    assert outcome.evaluation.answered == 20
-    assert calls == 1
-    assert outcome.took_s < 30
-    capsys.readouterr()
 
 
 def test_a_restart_of_the_program_knows_the_day(tmp_path, capsys, monkeypatch):

@@ -148,28 +148,6 @@ def test_max_tokens_per_call_holds_for_structured_calls(clock, tokenizer):
 # --- waiting for room
 
 
-def test_waits_until_the_quota_of_30k_a_minute_has_room(clock, tokenizer):
-    tokenizer(lambda texts, name: [10_000])
-    model = Model(clock, used=(10_000, 0))
-    provider = limited(clock, model)
-
-    def calls():
-        waits = []
-        for _ in range(9):
-            provider.generate("x", max_tokens=0)
-            waits.append(provider.last.waited_s)
-        return waits
-
-    waits = play(clock, calls)
-    assert waits[0] == 0
-    assert waits[-1] == pytest.approx(20, abs=2)
-    assert model.at_s[-1] == pytest.approx((90_000 - 29_500) / 500, abs=3)  # 500 tokens/s; half a second is headroom
-    assert sum(waits) == pytest.approx(model.at_s[-1], abs=0.01)  # the caller learns how long it waited
-    assert provider.waited_s == pytest.approx(sum(waits))
-    for number, at_s in enumerate(model.at_s):  # never more than the account has
-        assert 10_000 * (number + 1) <= 30_000 + 500 * at_s
-
-
 def test_the_caller_learns_what_is_used_and_what_is_left(clock, tokenizer):
     tokenizer(lambda texts, name: [10_000])
     provider = limited(clock, Model(clock, used=(9_000, 1_000)))
@@ -225,12 +203,6 @@ def test_limits_out_of_headers():
     info = paceline.limits_in(headers)  # extract_rate_limit_info(headers)
     [tokens] = info.readings
     assert (tokens.unit, tokens.limit, tokens.remaining, info.retry_after_s) == ("tokens", 30_000, 2_500, 7)
-
-
-def test_what_never_fits_the_quota_is_said_at_once(clock, tokenizer):
-    tokenizer(lambda texts, name: [40_000])
-    with pytest.raises(paceline.NeverFitsError):
-        limited(clock, Model(clock)).generate("x")
 
 
 def test_10_threads_of_100_records_lose_nothing(tokenizer):
@@ -334,17 +306,6 @@ def test_attempts_and_first_wait_are_settings(clock):
     assert 6 <= model.at_s[1] <= 10.1  # with the time of the first answer
 
 
-def test_when_attempts_run_out_the_error_says_how_many_why_and_retry_after(clock):
-    errors = [TooManyRequestsError(), TooManyRequestsError(), last := TooManyRequestsError(7)]
-    model = Model(clock, errors=errors)
-    with pytest.raises(paceline.GaveUpError, match=r"refused .*3 attempts made") as caught:
-        play(clock, limited(clock, model).generate, "x", max_tokens=0)
-    assert len(model.at_s) == 3
-    assert (caught.value.attempts, caught.value.retry_after_s) == (3, 7)
-    assert caught.value.refusal.kind == "rate"
-    assert caught.value.__cause__ is last
-
-
 def refused_by_an_sdk():
     answer = types.SimpleNamespace(request=None, status_code=429, headers={})
     error = RuntimeError("no")
@@ -378,28 +339,6 @@ def test_a_rate_limit_is_known_by_its_text_or_its_cause(clock, error, caplog):
     assert re.match(r"Retry 1/3 in [12]\.\d s: openai/gpt-6-luna \(rate\)", lines[0].getMessage())
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("no"), RuntimeError("503"), TimeoutError(), *map(ProviderError, (400, 401, 500, 503, 529))]
-)
-def test_any_other_error_goes_up_at_once(clock, error):
-    model = Model(clock, errors=[error])
-    with pytest.raises(type(error)) as caught:
-        limited(clock, model).generate("x", max_tokens=0)
-    assert caught.value is error
-    assert model.at_s == [0]
-
-
-def test_an_empty_account_is_waited_for_by_nobody(clock):
-    empty = TooManyRequestsError(body=b'{"error": {"code": "insufficient_quota", "message": "no credit"}}')
-    model = Model(clock, errors=[empty])
-    provider = limited(clock, model)
-    with pytest.raises(paceline.GaveUpError, match=r"refused \(money\)") as caught:
-        provider.generate("x", max_tokens=0)
-    assert (caught.value.attempts, caught.value.__cause__, model.at_s) == (1, empty, [0])
-    with pytest.raises(paceline.PoolStoppedError):
-        provider.generate("x", max_tokens=0)
-
-
 # --- the wrapper and the factory
 
 
@@ -421,19 +360,6 @@ def test_the_factory_returns_the_provider_wrapped(paceline_emulator, made):
     assert provider.generate_structured("Say something.", {"type": "object"}).usage.input_tokens > 0
     [quota] = provider.limiter.status()["pools"][POOL]["quotas"]  # all that was spent: room comes back as time passes
     assert quota["spent"] == world.tally()["pools"][MODEL]["charges"]["tokens"]
-
-
-@pytest.mark.long("runs for seconds of real time")
-def test_a_crowd_at_the_api_none_refused(paceline_emulator, made):
-    settings, speed = Settings(), 30  # two seconds for a minute
-    world = paceline_emulator(limits={MODEL: "30k tokens/2s"}, latency_s=0.03, jitter=0.5)
-    provider = made(settings.limiter(speed), world.base_url)
-    with ThreadPoolExecutor(10) as pool:
-        list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(50)))
-    tally = world.tally()
-    assert tally["admitted"] == 50
-    assert tally["refused_total"] <= 2  # in real time, on a machine that may be busy
-    assert provider.waited_s > 1
 
 
 @pytest.mark.long("runs for seconds of real time")

@@ -560,49 +560,6 @@ class TestKeys:
         assert client.get(running.url + "/status", headers={"x-api-key": reader}).status_code == 200
         assert client.get(running.url + "/status").status_code == 401
 
-    @pytest.mark.long("runs for seconds of real time")
-    def test_each_is_a_lane(self, serve, keys, emulator, client):
-        flood, calm = keys.add("flood"), keys.add("calm")
-        emulator.reset(limits={"gpt-5": "1200 requests/min"})
-        running = serve(emulator.base_url, limits={"gpt-5": "1200 requests/min burst 10"})
-
-        async def main():
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-
-                async def one(key):
-                    async with session.post(running.url + CHAT, json=chat(), headers={"x-api-key": key}) as response:
-                        return float(response.headers["x-paceline-waited"])
-
-                heavy = [asyncio.create_task(one(flood)) for _ in range(60)]
-                await soon(lambda: running.pool()["waiting"] >= 30)
-                waits = [await one(calm) for _ in range(5)]
-                await asyncio.gather(*heavy)
-                return waits
-
-        assert max(asyncio.run(main())) <= 2 * 0.05 + 0.1  # two grants
-        assert running.pool()["counts"]["granted"] == 65
-
-
-@pytest.mark.long("runs for seconds of real time")
-def test_two_processes_on_one_store_act_as_one(serve, emulator, tmp_path):
-    emulator.reset(limits={"gpt-5": "1800 requests/min"})
-    store = f"sqlite:{tmp_path / 'quotas.db'}"
-    both = [serve(emulator.base_url, limits={"gpt-5": "1800 requests/min"}, store=store) for _ in range(2)]
-    emulator.reset(limits={"gpt-5": "1800 requests/min"}, start_level=0.02)
-    for one in both:
-        one.limiter.pacer.pools.scheduler("openai/gpt-5").refresh()
-
-    async def main():
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-
-            async def one(url):
-                async with session.post(url + CHAT, json=chat()) as response:
-                    return response.status
-
-            return await asyncio.gather(*[one(both[i % 2].url) for i in range(60)])
-
-    assert set(asyncio.run(main())) == {200}
-
 
 def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp_path):
     folder, store = tmp_path / "s", f"sqlite:{tmp_path / 'quotas.db'}"

@@ -107,13 +107,6 @@ class TestBudget:
         assert server.tally()["admitted"] == sent
         assert 0.25 < spent(limiter) <= 0.25 + 0.11
 
-    def test_it_restarts_with_the_day(self, server):
-        limiter = limiter_with(budget="0.12 usd/day")
-        with client_of(limiter, server) as client:
-            assert [ask(client).status_code for _ in range(3)] == [200, 200, 429]
-            limiter.pacer.clock.advance(16 * 3_600)
-            assert ask(client).status_code == 200
-
     def test_a_month(self, server):
         limiter = limiter_with(budget="0.12 usd/month")
         with client_of(limiter, server) as client:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections import Counter
 
 import pytest
@@ -24,7 +22,6 @@ from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
-from waits import run_all
 
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
 
@@ -403,19 +400,3 @@ async def test_a_pool_whose_requests_wait_in_the_line_is_not_silent(clock):
         assert calls.limiter.status()["pools"]["openai/a"]["cool_down_s"] == 0
     await asyncio.gather(*tasks)
     assert [at_s for _, at_s in calls.log[1:]] == list(range(2, 62))
-
-
-def test_threads():
-    limiter = paceline.Limiter(OPENAI, joint_limits={"openai": "100 requests/s burst 10"}, headroom_s=0)
-    counts, lock = Counter(), threading.Lock()
-
-    def work(model):
-        for _ in range(10):
-            with limiter.acquire(f"openai/{model}"), lock:
-                counts[model] += 1
-
-    threads = [threading.Thread(target=work, args=(model,)) for model in "abc"]
-    began_s = time.monotonic()
-    run_all(threads)
-    assert (counts, spent(limiter), pool_of(limiter)["in_flight"]) == ({"a": 10, "b": 10, "c": 10}, [30], 0)
-    assert time.monotonic() - began_s >= 0.19

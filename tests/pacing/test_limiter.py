@@ -357,10 +357,6 @@ class TestStatus:
         assert pools["a"]["quotas"][0]["spent"] == 3
         assert pools["a"]["in_flight"] == 1
 
-    def test_one_pool_for_all_its_names(self):
-        limiter = jobs(ManualClock())
-        assert limiter.pacer.pools.scheduler("jobs") is limiter.pacer.pools.scheduler("jobs")
-
     def test_pools_are_bounded(self, monkeypatch):
         monkeypatch.setattr("paceline.pacing.pools.POOLS_MAX", 10)
         limiter = jobs(ManualClock(), {"*": "5 requests/min"})
@@ -441,9 +437,6 @@ class TestAsAnObject:
             "<Limiter jobs: 60 requests/min, 3 concurrency (1 in flight, 0 wait); z0: 1 requests/s (0 "
         )
         assert text.endswith("; and 2 more pools>")
-
-    def test_permits_are_true(self):
-        assert paceline.Limiter({"jobs": "60 requests/min"}).try_acquire("jobs")
 
     def test_limits_of_a_lane_in_their_notation(self):
         lane = paceline.LaneSpec("nightly", limits="60 requests/min")

@@ -32,16 +32,6 @@ class TestWaysToAsk:
         assert world.store.charged(0) == (3, 2)
         assert world.store.charged(1) == (300, 190)
 
-    async def test_async_with_and_await(self, world):
-        limiter = world.limiter()
-        async with limiter.acquire("jobs", tokens=100) as permit:
-            permit.settle(tokens=40)
-        (await limiter.acquire("jobs", tokens=100)).cancel()
-        (await limiter.acquire("jobs", tokens=100)).settle(tokens=150)
-        world.close()
-        assert world.store.charged(0) == (3, 2)
-        assert world.store.charged(1) == (300, 190)
-
     def test_try(self, world):
         limiter = world.limiter()
         permit = limiter.try_acquire("jobs", tokens=9_000)

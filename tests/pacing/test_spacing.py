@@ -39,13 +39,6 @@ class Starts:
 
 
 @virtual
-async def test_three_models_at_once_start_one_after_the_other(clock):
-    starts = Starts(clock)
-    await asyncio.gather(*(starts.one(name) for name in OPENAI))
-    assert starts.log == [("openai/a", 0.0), ("openai/b", 0.05), ("openai/c", 0.1)]
-
-
-@virtual
 async def test_in_arrival_order_over_all_models(clock):
     starts = Starts(clock, learn=False)
     await asyncio.gather(*(starts.one(name) for _ in range(40) for name in OPENAI))

@@ -113,13 +113,3 @@ class TestForAMinute:
         assert tally["refused_total"] == 0, said
         assert tally["speed_vs_ideal"] >= 0.98, said
         assert max(waits_s) <= 2 * mean_s, said
-
-    def test_slots_of_a_killed_process_come_back(self, paceline_emulator, store):
-        quotas = ("4 concurrency", "6000 requests/min")
-        provider = paceline_emulator(limits={"gpt-5": ",".join(quotas)}, latency_s=5.0, process=True)
-        with Crew(provider, store, quotas, count=2, requests=16, workers=4, bound_s=120) as crew:
-            crew.admitted(4)
-            crew.kill(0)
-            _, tally = crew.results()
-        assert tally["refused_total"] == 0
-        assert tally["in_flight_peak"] <= 4

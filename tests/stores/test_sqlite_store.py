@@ -19,7 +19,7 @@ import pytest
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
-from paceline.stores import Prefixed, StoreError, open_store, sqlite
+from paceline.stores import Prefixed, StoreError, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
 from waits import run_all
@@ -80,13 +80,6 @@ class TestTheFile:
             take(store, number=number)
         store.close()
         assert charged(opened()) == 5
-
-    def test_it_opens_by_its_url(self, path):
-        store = open_store(f"sqlite:{path}")
-        take(store)
-        assert store.url == f"sqlite:{path}"
-        store.close()
-        assert path.exists()
 
     def test_a_path_is_where_it_was_said(self, opened, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

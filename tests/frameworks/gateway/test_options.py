@@ -194,16 +194,6 @@ class TestQueue:
             assert one.result(30).choices[0].message.content == WHOLE
         return [asked.json["messages"][0]["content"] for asked in recorder.asked]
 
-    def test_a_request_can_ask_for_its_place(self, held, recorder):
-        running = [self.ask(name) for name in ("a", "b", "c")]
-        assert self.place("a")["state"] == "in flight"
-        assert [(self.place(name)["state"], self.place(name)["ahead"]) for name in "bc"] == [
-            ("waiting", 0),
-            ("waiting", 1),
-        ]
-        assert self.order(recorder, running) == ["a", "b", "c"]
-        assert self.place("c") is None
-
     def test_lanes_and_priorities_by_header(self, held, recorder):
         running = [self.ask("first")]
         running += [self.ask(f"heavy-{n}", lane="heavy") for n in range(4)]
@@ -217,7 +207,7 @@ class TestLanesByKey(TestQueue):
     """Each key of a client is a lane, and what the client says of lanes is not heard."""
 
     names = ("heavy", "calm")
-    test_a_request_can_ask_for_its_place = test_lanes_and_priorities_by_header = None
+    test_lanes_and_priorities_by_header = None
 
     def test_a_heavy_client_does_not_starve_another(self, held, recorder):
         KeyFile(held.keys).add("reader", may_read=True)
