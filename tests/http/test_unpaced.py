@@ -242,21 +242,6 @@ def test_a_broken_form_has_an_unknown_model(content):
     assert list(limiter.status()["pools"]) == ["openai/unknown"]
 
 
-def test_the_sdk_s_transcription_is_paced():
-    limiter = paceline.Limiter({"openai/*": "500 requests/min"})
-
-    def answer(_):
-        usage = {"type": "tokens", "input_tokens": 140, "output_tokens": 9, "total_tokens": 149}
-        return httpx2.Response(200, json={"text": "Hello.", "usage": usage})
-
-    http_client = httpx2.Client(transport=httpx2.MockTransport(answer))
-    with openai.OpenAI(api_key="k", http_client=http_client) as client:
-        limiter.attach(client)
-        client.audio.transcriptions.create(model="gpt-4o-transcribe", file=("a.wav", b"RIFF"))
-    [(name, pool)] = limiter.status()["pools"].items()
-    assert (name, pool["counts"]) == ("openai/gpt-4o-transcribe", {"granted": 1, "settled": 1})
-
-
 async def test_a_refused_form_is_sent_whole_again(tmp_path):
     """The file is open and read by then."""
     limiter, sent = paceline.Limiter({"openai/*": "500 requests/min"}), []
