@@ -147,4 +147,4 @@ def test_a_page_is_said_to_be_one(serve, odd):
     assert answer.status_code == 502
     error = json.loads(answer.content)["error"]
     assert error["code"] == "paceline_unreadable"
-    assert error["message"].endswith("is none of the API that was asked: a page of 17 bytes, and no JSON object")
+    assert error["message"].endswith("is not from this API: a page of 17 bytes, and no JSON object")

@@ -243,7 +243,7 @@ def test_what_is_led_is_told_of_a_program_that_may_start_others():
         login({}, "sh")
         .told[0]
         .startswith(
-            "programs that read ANTHROPIC_BASE_URL are led, and their own login goes to api.anthropic.com as they send it; "
+            "programs that read ANTHROPIC_BASE_URL are paced, and their own login goes to api.anthropic.com as they send it; "
         )
     )
 
@@ -275,7 +275,7 @@ def test_codex_gets_its_address_by_options():
         (
             {"ANTHROPIC_BASE_URL": "https://mine.example/a"},
             "claude",
-            "ANTHROPIC_BASE_URL names mine.example, and a login goes to",
+            "ANTHROPIC_BASE_URL names mine.example, and a login goes only to",
         ),
         ({"ANTHROPIC_BASE_URL": "no address"}, "claude", "invalid ANTHROPIC_BASE_URL"),
     ],

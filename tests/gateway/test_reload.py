@@ -85,7 +85,7 @@ class TestKeysOfProviders:
         with caplog.at_level(logging.WARNING):
             file.write_text("sk-one and\nmore")
             assert [secret.key(), secret.key()] == ["sk-1", "sk-1"]
-            assert caplog.text.count("the key that was read before is sent on") == 1
+            assert caplog.text.count("the earlier key stays in use") == 1
             file.unlink()
             assert secret.key() == "sk-1"
             file.write_text("sk-2")
@@ -170,7 +170,7 @@ class TestCertificate:
             ):
                 written(new, tmp_path, ("key",))
                 assert (shakes_hands(running.url, old), shakes_hands(running.url, old)) == (True, True)
-                assert caplog.text.count("the certificate that was read before stays in use") == 1
+                assert caplog.text.count("the earlier certificate stays in use") == 1
                 written(new, tmp_path)
                 assert (shakes_hands(running.url, old), shakes_hands(running.url, new)) == (False, True)
                 kept.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -325,7 +325,7 @@ class TestSupervisor:
         supervisor._replace()
         children[1].begins(False)
         step()
-        assert "the present one goes on" in caplog.text
+        assert "this process continues" in caplog.text
         assert (children[0].signals, supervisor._next, supervisor._ends) == ([], None, False)
         supervisor._replace()
         assert len(children) == 3
@@ -349,7 +349,7 @@ class TestSupervisor:
         step(2)
         assert [child.signals[0] for child in children] == [signal.SIGINT] * 2
         assert (supervisor._alive, supervisor._code) == (set(), 128 + signal.SIGINT)
-        assert "goes on" not in caplog.text
+        assert "this process continues" not in caplog.text
         supervisor._replace()
         assert len(children) == 2
 
@@ -382,7 +382,7 @@ class TestSupervisor:
                 until(lambda: answers(talk(one.url, post())) == [200])
                 assert limit() == 100
                 file.write_text('limits = { "gpt-5" = "many" }')
-                until(lambda: "those before hold: " in one.log())
+                until(lambda: "the earlier settings stay in effect: " in one.log())
                 file.write_text('limits = { "gpt-5" = "200 requests/min" }')
                 until(replaced)
                 until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)

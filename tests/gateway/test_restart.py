@@ -139,7 +139,7 @@ class TestSuccession:
     def test_one_that_ends_before(self, succeed):
         signals, text = succeed("raise SystemExit(2)")
         assert signals == []
-        assert "the present one goes on" in text
+        assert "this process continues" in text
 
     @pytest.mark.long("starts several processes")
     @pytest.mark.parametrize("workers", [1, 2])
@@ -176,7 +176,7 @@ class TestSuccession:
                 until(lambda: answers(talk(one.url, post())) == [200])
                 file.write_text('limits = { "gpt-5" = "many" }')
                 one.signal(signal.SIGHUP)
-                until(lambda: "the present one goes on" in one.log())
+                until(lambda: "this process continues" in one.log())
                 assert "paceline.toml: limits: gpt-5: " in one.log()
                 assert (one.process.poll(), limit()) == (None, 100)
                 file.write_text('limits = { "gpt-5" = "200 requests/min" }')

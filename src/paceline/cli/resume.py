@@ -37,7 +37,7 @@ def command(pool: str, url: str | None, key: str | None, timeout_s: float) -> No
     from paceline.cli.standing import ReadError
 
     where = page_url(url or os.environ.get(GATEWAY) or USUAL)
-    where = where.copy_with(path=where.path.rstrip("/") + _PATH + quote(pool))
+    where = where.copy_with(path=where.path.rstrip("/") + _PATH + quote(pool, safe="/*@:,"))
     found = fetch(where, key, timeout_s, "POST")
     if not isinstance(found, dict) or not isinstance(found.get("resumed"), list):
         raise ReadError(f"{where} answers, but not as a gateway that resumes pools: is it an older version?")

@@ -38,7 +38,7 @@ class Certificate:
     def __init__(self, chain: Path, key: Path | None) -> None:
         self._chain, self._key = chain, key
         files = (chain,) if key is None else (chain, key)
-        self._watched = Watched("the certificate that was read before stays in use", *files)
+        self._watched = Watched("the earlier certificate stays in use", *files)
         self._used = False
 
     def check(self) -> None:

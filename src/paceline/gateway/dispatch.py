@@ -495,7 +495,9 @@ class Dispatch:
         for one in found:
             owner = request.owner if one.payer is None else one.payer.account.name
             if not self._models.use(owner, one.scheduler, time.monotonic()):
-                message = f"more than {MODELS_MAX} models were named of late: one that is not used for {IDLE_S:g} s makes room"
+                message = (
+                    f"more than {MODELS_MAX} models were named recently: one that is unused for {IDLE_S:g} s makes room"
+                )
                 raise RequestError(429, "models", message)
         if key is not None:
             if content.seen is None:
@@ -831,7 +833,7 @@ def _refuse_login(request: Incoming) -> None:
     """Refuse a login to a plan at a group: a group would choose between plans, or send the login where it does not belong."""
     place = request.place
     if any(not one.key and sends_login(one.provider.name, _header_of(request)) for one in place.members):
-        message = f"{place.name} is a group of accounts, and a plan is a member of none: send a login to /{place.members[0].name}"
+        message = f"{place.name} is a group, and a group takes no login to a plan: send it to /{place.members[0].name}"
         raise RequestError(400, "plan", message)
 
 

@@ -37,8 +37,8 @@ READY_S: Final = 120.0
 """How long a new process may take until it serves: as long as systemd lets a service start, and a little more."""
 
 
-STARTING: Final = "the next process is starting already: what has changed since then needs the signal again"
-NOT_REPLACED: Final = "the next process ended or hung before it could serve: the present one goes on"
+STARTING: Final = "the next process is starting already: for later changes, send the signal again"
+NOT_REPLACED: Final = "the next process ended or hung before it could serve: this process continues"
 
 
 HELLO_S: Final = 5.0

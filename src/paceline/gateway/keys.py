@@ -191,7 +191,7 @@ class KeyFile:
         self._by_digest: dict[str, ClientKey] = {}
         self.user_headers: frozenset[bytes] = frozenset()
         self._stamp: Stamp | None = None
-        self._watched = Watched("the keys that were read before stay valid", file)
+        self._watched = Watched("the earlier keys stay valid", file)
         self._read()
 
     def __len__(self) -> int:
@@ -385,18 +385,18 @@ def taken_over(text: str) -> str:
     if secret.lower().startswith(HASHED):
         hashed = secret[len(HASHED) :].strip()
         if not _HEX.fullmatch(hashed):
-            raise SettingsError(f"behind {HASHED} stand the 64 hex digits of the SHA-256 of one secret")
+            raise SettingsError(f"after {HASHED}, write the 64 hex digits of the SHA-256 of one secret")
         if len(set(hashed)) < _VARIETY or hashed.lower() == digest(""):
-            raise SettingsError(f"what stands behind {HASHED} is the SHA-256 of no secret, or of an empty one")
+            raise SettingsError(f"the text after {HASHED} is not the SHA-256 of a secret, or the secret is empty")
         return hashed.lower()
     if not _SECRET.fullmatch(secret):
-        raise SettingsError("one secret is asked for, in one line, of ASCII characters without spaces")
+        raise SettingsError("write one secret, in one line of ASCII characters without spaces")
     if _DRESSED.match(secret):
-        raise SettingsError("it stands in quotes or behind NAME=: write the secret alone, as its client sends it")
+        raise SettingsError("it is in quotes or after NAME=: write only the secret, as its client sends it")
     if _HEX.fullmatch(secret):
         raise SettingsError(
-            f"64 hex digits can be a secret or the hash of one, by which a thief of the hash would be let in: write {HASHED} before a hash,"
-            f" and of a secret {HASHED} with its SHA-256"
+            f"64 hex digits can be a secret or its hash, and a stolen hash must not work as a secret: write {HASHED} before a hash, and for a"
+            f" secret {HASHED} with its SHA-256"
         )
     random = _PREFIXED.sub("", secret, count=1)
     in_words = sum(len(word) for word in _WORDS.findall(random) if not _NO_WORD.search(word))

@@ -274,7 +274,7 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
     led = (
         f"{client}'s own login goes to {url.hostname} as {client} sends it"
         if program in LOGINS
-        else f"programs that read {login.address} are led, and their own login goes to {url.hostname} as they send it"
+        else f"programs that read {login.address} are paced, and their own login goes to {url.hostname} as they send it"
     )
     way.told = (f"{led}; whether your plan allows this, its provider says: {login.terms}",)
     return way
@@ -291,7 +291,7 @@ def _home_of(login: Login, config: Config, environ: Mapping[str, str]) -> SplitR
         raise SettingsError(f"invalid {where}: {error}") from None
     if f"{url.scheme}://{url.netloc}" != home and not is_loopback(url.hostname or ""):
         raise SettingsError(
-            f"--login: {where} names {url.hostname}, and a login goes to {home} alone, or to a server on this machine"
+            f"--login: {where} names {url.hostname}, and a login goes only to {home} or to a server on this machine"
         )
     return url
 

@@ -269,7 +269,7 @@ class ClientReply:
             else:
                 self._tap.finish()
                 if self.record is not None and not self.record.whole:
-                    raise UnfinishedStreamError("its stream ends without a word that it is over")
+                    raise UnfinishedStreamError("its stream ends without its last event")
         return part
 
     async def parts(self) -> AsyncIterator[bytes]:

@@ -499,7 +499,7 @@ def _tell_full(most: float) -> None:
     now_s = time.monotonic()
     if now_s - _told_s >= TELL_S:
         _told_s = now_s
-        log.warning("all %d connections of this process are in use: those without a request end for further ones", most)
+        log.warning("all %d connections of this process are in use: idle ones end to make room", most)
 
 
 class _Config(uvicorn.Config):

@@ -86,7 +86,7 @@ class Supervisor:
         try:
             changed = self._settings.look()
         except PacelineError as error:
-            log.error("the settings are not read again, and those before hold: %s", error)  # noqa: TRY400
+            log.error("the settings cannot be used, and the earlier settings stay in effect: %s", error)  # noqa: TRY400
         else:
             if changed is not None:
                 log.warning("the settings have changed, and the next process reads them: %s", changed)

@@ -80,7 +80,7 @@ class Secret:
         self._key, self._file = key, file
         self._refused = ""  # the key that a server refused last
         if file is not None:
-            self._watched = Watched("the key that was read before is sent on", file, looked_s=time.monotonic())
+            self._watched = Watched("the earlier key stays in use", file, looked_s=time.monotonic())
 
     def key(self) -> str:
         """The key now. One that cannot be read leaves the one before, and is logged once."""
@@ -203,7 +203,7 @@ class Routes:
         for place, target in enumerate(targets):
             server, slash, model = target.partition("/")
             if target in targets[:place]:
-                raise SettingsError(f"models.{name}: {target!r} stands there twice: what it can't answer, it gets once")
+                raise SettingsError(f"models.{name}: {target!r} is named twice: keep one")
             if server not in self._places:
                 hint = did_you_mean(server, self._places) or f"; known: {', '.join(self._places)}"
                 raise SettingsError(f"models.{name}: {target!r}: {server!r} is no server or group{hint}")
