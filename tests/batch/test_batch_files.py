@@ -258,7 +258,7 @@ def test_what_was_saved_for_an_output_without_a_line_is_added(tmp_path, emulator
     path.touch()
     left_by_a_kill(path, ok("a"))
     _, err = call(source, "-o", path, base_url=emulator.base_url)
-    assert "1 answers that the earlier run could not write are in the output now" in err
+    assert "1 answer that the earlier run could not write: now in the output" in err
     assert (emulator.tally()["admitted"], ids(path)) == (1, ["a", "b"])
 
 
@@ -436,7 +436,7 @@ def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
             process.kill()
             process.communicate()
         _, err = call(source, "-o", path, base_url=emulator.base_url, environ=environ)
-        assert "answers that the earlier run could not write are in the output now" in err
+        assert "answers that the earlier run could not write: now in the output" in err
     assert saved_in(tmp_path) == []
     assert sorted(ids(path)) == sorted(f"r{i}" for i in range(120))
     assert emulator.tally()["answers"]["most"] == 1

@@ -831,7 +831,7 @@ class TestDeadline:
         assert (code, report["batches"], report["ok"]) == (0, 4, 20)
         assert one.emulator.tally()["admitted"] == 0
         one.check()
-        assert "in batches, and one by one from 0.8 s before the deadline on if they have not ended" in one.said.lines
+        assert "in batches; if they have not ended 0.8 s before the deadline, one by one" in one.said.lines
 
     @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral", "together", "gemini"])
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
@@ -894,7 +894,10 @@ class TestDeadline:
         one.said = Said()
         code, report = one.start(mode="auto", deadline_s=600.0)
         assert (code, report["ok"]) == (0, 8)
-        assert "the deadline of the unfinished run has passed: what is left is sent one by one" in one.said.lines
+        assert (
+            "the deadline of the unfinished run has passed: the unanswered requests are sent one by one"
+            in one.said.lines
+        )
         assert one.batches()["states"] == {"cancelled": 2}
         one.check(paid=0)
         assert BatchJournal(str(one.output)).deadline is None  # the run has ended: the next one has its own
@@ -919,7 +922,7 @@ class TestDeadline:
         one.given = {"limits": {"*": "6 requests/min"}}
         seconds = offline.TIMING.cancel_s + offline.TIMING.last_s + 1.0
         assert one.start(mode="auto", deadline_s=seconds)[0] == 0
-        words = "the deadline may be missed: to leave the batches and send all requests one by one"
+        words = "the deadline may be missed: to cancel the batches and send all requests one by one"
         assert any(line.startswith(words) for line in one.said.lines)
         one.check(paid=one.batches()["paid"])
 

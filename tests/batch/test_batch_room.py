@@ -109,7 +109,7 @@ async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
     room = Room(lambda _: None)
     for entry in await in_room(room, 20):
         room.lower(Lack.FILES, entry, entry, 20, 19)
-    assert (room.most, room.words) == (1, "too many open files: 1 requests in flight at most")
+    assert (room.most, room.words) == (1, "too many open files: 1 request in flight at most")
     waiting = [asyncio.create_task(room.enter()) for _ in range(40)]
     for step in range(2, 12):
         await asyncio.sleep(0)

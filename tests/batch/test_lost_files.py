@@ -175,7 +175,7 @@ def test_answers_beside_an_edited_output_are_added_to_it(spoiled):
     code, said = spoiled.start()
     assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)
     assert not spoiled.recovered.exists()
-    assert f"{ROWS - AFTER + 1} answers that the earlier run could not write are in the output now" in said
+    assert f"{ROWS - AFTER + 1} answers that the earlier run could not write: now in the output" in said
 
 
 @pytest.mark.parametrize("spoiled", ["batch"], indirect=True)

@@ -94,7 +94,7 @@ def test_errors_are_in_the_table(run, tmp_path, emulator):
 
 def test_a_table_of_something_else_stays(run, tmp_path):
     (tmp_path / "out.csv").write_text("mine\n")
-    assert "this file is of no run that can go on" in run(TEXT, *WORDS, code=2)
+    assert "no run can continue with this file" in run(TEXT, *WORDS, code=2)
     assert "this is the input" in run(TEXT, *WORDS, output="in.csv", code=2)
     (tmp_path / "folder.csv").mkdir()
     assert "it is a folder" in run(TEXT, *WORDS, output="folder.csv", code=2)
@@ -188,5 +188,5 @@ class TestFromPython:
         with pytest.raises(SettingsError, match=r"its name must end with .csv, .tsv or .parquet"):
             ask([{"prompt": "a"}], output=tmp_path / "out.xlsx")
         (tmp_path / "out.csv").write_text("mine")
-        with pytest.raises(OutputError, match="this file is of no run"):
+        with pytest.raises(OutputError, match="no run can continue"):
             ask([{"prompt": "a"}], output=tmp_path / "out.csv")

@@ -202,7 +202,7 @@ def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path, capsys):
         again = paceline.run(rows, again="declined,blocked", **options | {"progress": True})
         said = capsys.readouterr().err
         assert "answers that are cut off: 1; cut_off='raise' asks for them again" in said
-        assert "the same call again sends the 1 failed requests once more" in said
+        assert "the same call again sends the 1 failed request once more" in said
         assert (again[2]["error"][:8], len(server.asked)) == ("declined", 4)
         paceline.run(rows, again=["cut_off", "declined"], **options)
         assert len(server.asked) == 6

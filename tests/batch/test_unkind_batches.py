@@ -113,8 +113,7 @@ def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand
         assert any("reading them again for" in text for text in one.said.lines)
         assert one.run() == 1
         assert (
-            "4 requests may be answered, and no result of them was read: --repair sends them again"
-            in one.said.lines[-1]
+            "4 requests may be answered, but the result was not read: --repair sends them again" in one.said.lines[-1]
         )
         assert len(server.batches) == 2  # nothing was made again
         server.unkind.dropped = 0

@@ -36,6 +36,7 @@ from paceline.batch.results import encode_answer
 from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid
+from paceline.core.hints import counted
 from paceline.providers.finish import State
 from paceline.providers.registry import provider_named
 
@@ -409,7 +410,7 @@ class Flight:
                     continue
                 self._batches.note_created(chunk, chunk.batch)
             self._view.say(
-                f"batch {chunk.batch} was created after the wait for it: its {len(chunk.lines):,} requests may be paid twice"
+                f"batch {chunk.batch} was created after the wait for it: its {counted(len(chunk.lines), 'request')} may be paid twice"
             )
             self._batches.lost.remove(chunk)
             self._batches.hold(chunk)
@@ -471,10 +472,12 @@ class Flight:
         left = sum(1 for _ in self._batches.unanswered(chunk))
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
         none = (
-            f"; {len(reading.first):,} of them are asked for once more: their answers are none" if reading.first else ""
+            f"; {len(reading.first):,} of them are asked for once more: their answers are empty or invalid"
+            if reading.first
+            else ""
         )
         self._view.say(
-            f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{none}{why}"
+            f"batch {chunk.batch}: {seen.state}, {left:,} of {counted(len(chunk.lines), 'request')} left{none}{why}"
         )
         return left > 0, why
 

@@ -56,6 +56,7 @@ from paceline.batch.tables import Rows, Table
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
+from paceline.core.hints import counted
 from paceline.core.results import PacelineWarning, SettingsError, SourceKind, StoreFormatError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
@@ -280,25 +281,23 @@ class Job:
             return None
         left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
         if left_s < 0:
-            view.say("the deadline of the unfinished run has passed: what is left is sent one by one")
+            view.say("the deadline of the unfinished run has passed: the unanswered requests are sent one by one")
         elif given[0] - left_s >= 1:
-            view.say(f"the deadline of the unfinished run holds: there are {in_time(left_s)} left of it")
+            view.say(f"the deadline of the unfinished run applies: {in_time(left_s)} are left")
         deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
         needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
         if 0 <= left_s <= reserve_s:
             view.say(
-                f"the deadline leaves no time for batches, which would be left {in_time(reserve_s)} before it: all requests"
+                f"the deadline leaves no time for batches, which would end {in_time(reserve_s)} before it: all requests"
                 " are sent one by one, at the full price"
             )
         elif 0 <= left_s < needs_s:
             view.say(
-                f"the deadline may be missed: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
-                f" under these limits, and there are {in_time(left_s)}"
+                f"the deadline may be missed: to cancel the batches and send all requests one by one takes {in_time(needs_s)}"
+                f" under these limits, and {in_time(left_s)} are left"
             )
         elif left_s >= 0:
-            view.say(
-                f"in batches, and one by one from {in_time(needs_s)} before the deadline on if they have not ended"
-            )
+            view.say(f"in batches; if they have not ended {in_time(needs_s)} before the deadline, one by one")
         return deadline
 
     def _journal(self, results: ResultsFile) -> BatchJournal | None:
@@ -603,7 +602,7 @@ def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Li
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
     if recovered.added:
-        yield f"{recovered.added:,} answers that the earlier run could not write are in the output now"
+        yield f"{counted(recovered.added, 'answer')} that the earlier run could not write: now in the output"
     if recovered.doubtful:
         yield (
             f"warning: {recovered.doubtful:,} lines of the output have status 200 and no result, or are of requests whose result was"
@@ -628,7 +627,7 @@ def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally, answered: int
     again += f", {recovered.final.total():,} with a final error" if recovered.final else ""
     again += f", {plan.refused:,} that cannot be sent" if plan.refused else ""
     later = ", each checked when it is sent" if tally.about else ""
-    return f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
+    return f"{tally.about}{counted(tally.requests, 'request')}{before}{again}{later}"
 
 
 def _limits_now(plan: InputPlan, tally: RunTally, limiter: Limiter) -> Iterator[str]:
@@ -745,8 +744,8 @@ def _told(
     _say(view, lines)
     if stop is not None:
         with suppress(OSError):  # the terminal was closed
-            left = f"{tally.about}{tally.left:,}"
-            print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
+            left = f"{tally.about}{counted(tally.left, 'request')}"
+            print(f"paceline run: stopped: {stop[1]}; {left} left: {again}", file=sys.stderr)  # noqa: T201
         return stop[0]
     _say(view, tally.remedies(report))
     return FAILED if tally.failed or tally.final or tally.left else DONE

@@ -19,6 +19,7 @@ from paceline.batch.acceptance import AsWritten
 from paceline.batch.index import CACHE_KIB, Index, explained
 from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
 from paceline.batch.results import OutputError, is_torn, read_answer
+from paceline.core.hints import counted
 from paceline.pacing.durable import replacing
 
 SHOWN: Final = 5
@@ -245,7 +246,7 @@ def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO]
 
 def in_words(merged: Merged, source: str, target: str) -> Iterator[str]:
     """The findings, one line each."""
-    yield f"{merged.requests:,} requests: {merged.answered:,} answered, {merged.failed:,} failed, {merged.missing:,} missing"
+    yield f"{counted(merged.requests, 'request')}: {merged.answered:,} answered, {merged.failed:,} failed, {merged.missing:,} missing"
     if merged.bad_lines:
         yield f"{merged.bad_lines:,} lines of the input are no requests, or have the id of an earlier line"
     if merged.twice:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from paceline.core.hints import counted
 from paceline.pacing.lack import Lack
 
 SPARE: Final = 8
@@ -97,7 +98,7 @@ class Room:
     @property
     def words(self) -> str:
         """What was lacking, and the bound; empty for none."""
-        return f"{self.lack}: {self.most:,.0f} requests in flight at most" if self.lack is not None else ""
+        return f"{self.lack}: {counted(self.most, 'request')} in flight at most" if self.lack is not None else ""
 
     def _wake(self) -> None:
         while self._waiting:

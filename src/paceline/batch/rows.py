@@ -62,16 +62,18 @@ def run(
         model: The model of rows that have no column ``model``.
         prompt: The column of the prompts (texts or lists of messages), a template with columns in braces, or a function of a row
             that returns either; the column ``prompt`` or ``messages``, or the only one, by default. With ``files`` it may be a text for all rows.
-        files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They stand before the prompt.
+        files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They
+        come before the prompt.
         key: The column with the identity of a row; as for ``paceline run --key``.
-        journal: A file of answers, as ``paceline run`` writes it. The same call after a crash goes on there. Without it, what was
-            answered until a crash is lost.
+        journal: A file of answers, as ``paceline run`` writes it. After a crash, the same call continues from it.
+            Without a journal, a crash loses all answers.
         output: A CSV, TSV or Parquet file for the rows with their answers, written at the end. Without ``journal``, that is the
             file with ``.results.jsonl`` after its name.
         into: The new column with the texts of the answers. ``error`` is the other one.
         max_tokens: The most tokens of an answer.
-        schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. One of another form is an
-            error, and the column ``answer_text`` has what the model said. A JSON schema is checked if the package jsonschema is installed.
+        schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. Another
+            form is an error, and the column ``answer_text`` contains the model's text. A JSON schema is checked if
+            the package jsonschema is installed.
         cut_off: What happens to an answer that has reached the maximum of tokens, which is an error by default: ``"keep"`` makes it
             an answer, and adds a column ``finish``; ``"raise"`` asks once more with four times ``max_tokens``; a number, with this
             maximum.
@@ -80,12 +82,13 @@ def run(
         task: ``"embed"`` for a vector of each row, ``"chat"`` for an answer; by the name of the model if it is not given. The texts of
             several rows are embedded by one request, up to the model's bounds. A vector is a list of floats, in a table of pyarrow and
             in a Parquet file a list of fixed size.
-        mode: ``"batch"``: by the provider's Batch API, at its price for batches and within a day. ``"auto"``: so as long as the rest
-            can still be sent one by one before ``deadline``. Both need ``journal`` or ``output``.
+        mode: ``"batch"``: by the provider's Batch API, at its price for batches and within a day. ``"auto"``: in
+            batches, until the unanswered rows must be sent one by one to meet ``deadline``. Both need ``journal`` or
+            ``output``.
         deadline: For ``"auto"``: ``"6h"``, ``"90min"``, or seconds, from the start of the first call on.
-        restart: Whether to send everything again; the old journal is kept under another name.
-        repair: Whether to move corrupt lines of the journal to another file and send their rows again, and those that may be answered
-            and whose result was not read.
+        restart: Whether to send everything again; the old journal gets another name.
+        repair: Whether to move corrupt lines of the journal to another file, and send their rows again, also rows
+            whose result could not be read.
         progress: Whether to show the progress on standard error.
         strict: Whether a row that cannot be sent (its prompt is missing, its file cannot be read, ...) stops all, before anything is sent.
             Otherwise it is an error of that row, ``invalid_row``.
@@ -93,15 +96,16 @@ def run(
             ``workers``, ``store``, ``budget``.
 
     Returns:
-        What ``rows`` was, a frame or a list of dicts, with the new columns; of DuckDB an Arrow table. An answer is the text that the
-        model has finished, or the JSON of the tools that it calls. It is ``None`` where there is an error, and an error is ``None``
-        elsewhere. The error of an answer that is none begins with its name: ``declined``, ``blocked``, ``cut_off``, ``empty``,
+        A frame or a list of dicts, as ``rows`` is, with the new columns; for DuckDB an Arrow table. An answer is the
+        text of the model, or the JSON of its tool calls. If there is an error, the answer is ``None``; otherwise the
+        error is ``None``. The error of an unfinished answer begins with its name: ``declined``, ``blocked``,
+        ``cut_off``, ``empty``,
         ``paused`` or ``invalid``; of a row that cannot be sent it is ``invalid_row``.
 
     Raises:
         PacelineError: Nothing could be sent: a setting, a column or a key is missing or invalid, or a row with ``strict``. Or
             ``output`` cannot be written at the end; the journal has the answers.
-        KeyboardInterrupt: It was interrupted; the journal has what was answered.
+        KeyboardInterrupt: It was interrupted; the journal contains the answers so far.
         ImportError: The extra ``cli`` is missing.
 
     Example:
@@ -254,9 +258,10 @@ def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]
         return returned[0]
 
     awaited.__name__ = awaited.__qualname__ = "arun"
-    awaited.__doc__ = """The same as :func:`run`, to await where an event loop runs, which goes on meanwhile.
+    awaited.__doc__ = """Do the same as :func:`run`, as a coroutine: the event loop continues meanwhile.
 
-    A cancellation stops the run as an interrupt does: requests in flight may finish, and the journal has what was answered.
+    A cancellation stops the run as an interrupt does: requests in flight can finish, and the journal contains all
+    answers.
     """
     return awaited
 

@@ -14,6 +14,7 @@ from paceline.batch.caller import Caller, Command
 from paceline.batch.cost import Bill, dollars
 from paceline.batch.ideal import IdealSpeed
 from paceline.batch.requests import INVALID_ROW
+from paceline.core.hints import counted
 from paceline.providers.base import Usage
 from paceline.providers.finish import State
 
@@ -160,7 +161,7 @@ class RunTally:
             usd = report.get("usd", 0.0) / max(self.bill.answers, 1) * (again + twice)
             about = "up to" if twice else "about"
             cost = f", for {about} {dollars(usd)} USD" if usd and not report.get("unpriced") else ""
-            yield f"{same} sends the {again:,} failed requests once more{cost}"
+            yield f"{same} sends the {counted(again, 'failed request')} once more{cost}"
         if rows:
             yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and {same} sends them"
         if cut := stays.pop(State.CUT_OFF.value, 0):
@@ -174,7 +175,7 @@ class RunTally:
             yield f"not sent again, because they are paid for and most likely end the same: {told}; {way} sends them"
         if unread:
             way = giving("repair", value=True)
-            yield f"{unread:,} requests may be answered, and no result of them was read: {way} sends them again"
+            yield f"{counted(unread, 'request')} may be answered, but the result was not read: {way} sends them again"
 
     def report(
         self, pools: dict[str, Any], *, attempts: int, refused: int, output: str, interrupted: bool
@@ -250,8 +251,8 @@ def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
     waits = f"wait in the queue p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
     where = f"; answers are in {report['output']}" if report["output"] else ""
     return [
-        f"{about}{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
-        f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}",
+        f"{about}{counted(report['requests'], 'request')}: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
+        f"{counted(report['attempts'], 'attempt')}, {report['refused']:,} of them refused with a 429; {waits}",
         f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out{where}",
     ]
 

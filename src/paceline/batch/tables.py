@@ -79,7 +79,7 @@ class Table:
             raise OutputError(f"{self.path}: it is a folder; name a file with -o")
         if os.path.exists(self.path) and not os.path.exists(self.journal):
             raise OutputError(
-                f"{self.path}: this file is of no run that can go on (there is no {self.journal}): move it away, or choose "
+                f"{self.path}: no run can continue with this file (there is no {self.journal}): move it away, or choose "
                 "another output with -o"
             )
 
