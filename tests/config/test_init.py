@@ -52,7 +52,7 @@ LOST = (
     "line 9 (smart): timeout: a client has its own",
     "line 11 (claude): api_key: a key is written in the file: put it into the variable ANTHROPIC_API_KEY",
     "line 19 (nova): requests are signed",
-    "line 23 (embed): model_info: models are not described, but for their prices",
+    "line 23 (embed): model_info: models are not described, except for their prices",
     "router_settings: routing_strategy: ",
     "router_settings: allowed_fails: the breaker counts",
     "router_settings: cooldown_time: the breaker counts",

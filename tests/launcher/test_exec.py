@@ -242,7 +242,7 @@ def test_the_login_of_a_program_passes_if_asked_for(tmp_path, name):
 @LONG
 def test_without_a_key_there_is_no_gateway():
     _, err = run("true")
-    assert "paceline exec: there is no gateway for programs that are not Python: no key is set" in err
+    assert "paceline exec: no gateway for programs that are not Python was started: no key is set" in err
     for options in (("--gateway",), ("--strict",)):
         _, err = run("true", options=options, code=2)
         assert err.startswith("paceline exec: no key is set")
@@ -318,7 +318,7 @@ def test_a_process_that_sends_nothing_imports_no_paceline_and_runs_the_user_s_ow
     assert found.startswith("[] ")
     assert "launcher" not in found
     assert "no Python process of the command imported an HTTP library" in err
-    assert "paceline exec: `paceline exec --gateway` leads" in err
+    assert "paceline exec: `paceline exec --gateway` sends" in err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no command env")

@@ -137,7 +137,7 @@ def _ask_as_administrator(
         sys.exit(REFUSED)
     rows_of = "{provider}: {limits} rows of limits, {models} of ends of models, in {file}".format
     said = [rows_of(**kept) for kept in report]
-    said.append("They hold for requests with the usual key in the environment, if you name no tier.")
+    said.append("They apply to requests with the usual key in the environment, if you name no tier.")
     click.echo(json.dumps({"organizations": report}) if as_json else "\n".join(said))
     for line in stayed:
         click.echo(f"paceline check: {line}", err=True)

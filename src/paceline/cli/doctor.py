@@ -200,7 +200,7 @@ class Page:
             if row.source != BY_DEFAULT and not row.name.startswith("limits"):
                 yield row.name, f"{row.value} ({row.source})"
         if config.shadow:
-            self.problems.append("shadow is set: requests are logged, and none is held")
+            self.problems.append("shadow is set: requests are logged, and none is delayed")
 
     def _limits(self, config: Config, environ: Mapping[str, str]) -> Iterator[Row]:
         """The limits that hold, and how they are known."""

@@ -93,7 +93,7 @@ def command(
         except PacelineError as error:
             if gateway or strict or login or isinstance(error, UnnamedError):
                 raise
-            hint = f"there is no gateway for programs that are not Python: {error}"
+            hint = f"no gateway for programs that are not Python was started: {error}"
     raise_files()  # for the command, which inherits it: more of its requests can be in flight than without a limiter
     sys.exit(run(words, arguments, config.provider, say, strict=strict, gateway=started, hint=hint))
 
@@ -132,7 +132,7 @@ def _gateway(
             f"; to pace the login that {program} has: `paceline exec --login -- {program}`" if program in LOGINS else ""
         )
         raise SettingsError(
-            f"no key is set of a provider whose address programs find in a variable ({known}, ...){plan}"
+            f"no key is set: set one of a provider whose address programs read from a variable ({known}, ...){plan}"
         )
 
     @contextmanager

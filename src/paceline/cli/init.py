@@ -130,4 +130,4 @@ def _write(text: str, output: Path) -> None:
             file.write(text)
     except OSError as error:
         raise SettingsError(f"{output} cannot be written: {error.strerror}") from None
-    click.echo(f"written: {output}; `paceline config {output}` shows what holds", err=True)
+    click.echo(f"written: {output}; `paceline config {output}` shows the settings in effect", err=True)

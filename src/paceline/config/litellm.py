@@ -75,14 +75,14 @@ PAUSE: Final = To(("breaker.pause_s", "breaker.first_pause_s"), float, FAILS)
 WAITS: Final = (
     "`paceline serve --timeout` bounds the time between two parts of an answer, acquire_timeout_s the wait in the queue"
 )
-TOO_LONG: Final = "a 400 for a prompt that is too long, or for its content, is about the request and goes to its client: no fallback has it"
+TOO_LONG: Final = "a 400 for a prompt that is too long, or for its content, is about the request and goes to its client: no fallback gets it"
 SEE_DATABASE: Final = (
     "client keys are in a file (`paceline keys`), quotas and the sums of usage in the store: docs/stores.md"
 )
 CALLBACKS: Final = "traffic_log, the metrics and the listener of events are in docs/status.md and docs/events.md"
 
 ROWS: Final[Mapping[str, To | str]] = {
-    "model_list.model_name": READ, "model_list.litellm_params": READ, "model_list.rpm": READ, "model_list.tpm": READ, "model_list.model_info": "models are not described, but for their prices",
+    "model_list.model_name": READ, "model_list.litellm_params": READ, "model_list.rpm": READ, "model_list.tpm": READ, "model_list.model_info": "models are not described, except for their prices",
     "litellm_params.model": READ, "litellm_params.custom_llm_provider": READ, "litellm_params.api_key": READ, "litellm_params.api_base": READ,
     "litellm_params.base_url": READ, "litellm_params.rpm": READ, "litellm_params.tpm": READ, "litellm_params.max_parallel_requests": READ,
     "litellm_params.weight": READ, "litellm_params.order": READ, **{f"litellm_params.{name}": READ for name in ELSEWHERE},
@@ -114,7 +114,7 @@ ROWS: Final[Mapping[str, To | str]] = {
     "litellm_settings.success_callback": CALLBACKS, "litellm_settings.failure_callback": CALLBACKS, "litellm_settings.callbacks": CALLBACKS,
     "litellm_settings.cache": "answers are not cached; the prompt caches of the providers are used: docs/agents.md",
     "litellm_settings.cache_params": "see cache",
-    "litellm_settings.drop_params": "requests pass unchanged, but for the name of the model",
+    "litellm_settings.drop_params": "requests pass unchanged, except for the name of the model",
     "litellm_settings.modify_params": "see drop_params",
     "litellm_settings.json_logs": "`paceline serve --log-format json`", "litellm_settings.set_verbose": "`paceline serve --log-level`",
     "general_settings.global_max_parallel_requests": To(("joint_limits.*",), lambda most: f"{most:g} concurrency"),
@@ -317,14 +317,14 @@ class _Conversion:
         if provider in SIGNED and not key:
             instead = f"; with a key in {SIGNED[provider]} it can" if SIGNED[provider] else ""
             self._lose(
-                place, f"requests are signed, so that paceline serve cannot pass them on{instead}; its limits hold"
+                place, f"requests are signed, so that paceline serve cannot pass them on{instead}; its limits apply"
             )
             return ""
         root = self._root(provider, params, place)
         if root == "" and (known is None or host_root(provider_named(provider)) is None):
             self._lose(
                 place,
-                f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits hold",
+                f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits apply",
             )
             return ""
         if root is None:
@@ -403,7 +403,7 @@ class _Conversion:
         entry = f'{{ provider = "{provider}", base_url = "https://...", key_env = "{variable}" }}'
         self._lose(
             place,
-            f"{why}. Its server is left out: add NAME = {entry} to [upstreams], and its name to [models]; its limits hold",
+            f"{why}. Its server is left out: add NAME = {entry} to [upstreams], and its name to [models]; its limits apply",
         )
         return None
 
@@ -431,7 +431,7 @@ class _Conversion:
             self._top["budget"] = [f"{most:g} usd/36500d window"]
             self._lose(
                 "litellm_settings",
-                "max_budget: without a budget_duration it never comes again: it is a budget for a hundred years",
+                "max_budget: without a budget_duration it never restarts: it is a budget for a hundred years",
             )
         elif found and (found[2] != "mo" or found[1] == "1"):
             self._top["budget"] = [f"{most:g} usd/{_period(*found.groups())}"]
@@ -531,7 +531,7 @@ class _Conversion:
         for one in [one for one in those if one.target != those[0].target]:
             self._lose(
                 one.place,
-                "a second model of one server has the requests that the first cannot answer, and no share of the others",
+                "a second model of one server gets the requests that the first cannot answer, and no share of the others",
             )
         return [one.target for one in those]
 

@@ -35,7 +35,7 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
     found = providers_of(environ)
     lines = [
         EDITORS,
-        "# All settings: docs/config.md. `paceline config` prints those that hold, and where each comes from.",
+        "# All settings: docs/config.md. `paceline config` prints the settings in effect, and where each comes from.",
         "",
     ]
     if found:
@@ -49,7 +49,7 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
     else:
         lines += [
             "",
-            '# provider = "openai"   # of models whose name does not tell it',
+            '# provider = "openai"   # for models whose name does not show it',
             "# tier = 2              # only with provider",
         ]
     lines += [

@@ -41,7 +41,7 @@ def start() -> None:
     except OSError as error:
         print(
             f"paceline exec: process {os.getpid()} is not paced: its settings cannot be read ({error.strerror});"
-            " a process that starts after the command has ended has none",
+            " a process that starts after the command has ended cannot be paced",
             file=sys.stderr,
         )
         return

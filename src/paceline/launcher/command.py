@@ -32,7 +32,7 @@ OF_TERMINALS: Final = ("SIGINT", "SIGQUIT", "SIGBREAK")
 KINDS_SHOWN: Final = 10
 
 NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
-FORCE: Final = "`paceline exec --gateway` leads a program to a gateway by its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
+FORCE: Final = "`paceline exec --gateway` sends a program to a gateway through its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
 
 
 class Led(NamedTuple):
