@@ -11,9 +11,8 @@ from paceline.core.results import Reading
 LONGER_PERIOD = 2
 """An answer with a reset, or a wait, of more than so many periods is about a quota with a longer period."""
 
-REFILL_LACK, REFILL_SHARE = 10, 0.25
-"""A lack shows a period if it is at least so many times the resolution of its number, or at least this share of the
-limit. A smaller one misleads: a few attempts in a trailing period look like a bucket that takes an hour to refill."""
+ROUGH = 3
+"""A lack or a reset shows a period if it is at least so many times the resolution of its number."""
 
 REFILL_READINGS = 5
 """How many readings show the period of a bucket, if they agree."""
@@ -24,14 +23,10 @@ PERIOD_MARGIN = 0.1
 PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
 """The usual periods, the most usual ones first."""
 
-RENEWAL_GAP, RENEWAL_TIMES = 0.5, 1.2
-"""The longest reset of a counter is its period if the readings came for so many times its length (``RENEWAL_TIMES``),
-and no two of them were further apart than this share of it (``RENEWAL_GAP``). Then the counter has restarted in the
-meantime."""
-
-RENEWAL_LACK = 1.25
-"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is
-longer."""
+RENEWAL = 1.2
+"""The longest reset of a counter is its period if the readings came for so many times its length, and no two of them
+were further apart than it is long. Then the counter has restarted in the meantime. It lacks at most so many times what
+was charged within its period: else others use it, or its period is longer."""
 
 
 class Refill:
@@ -80,11 +75,7 @@ class Refill:
         if limit is None or remaining is None or reset_s is None:
             return None
         lack, rough_s = limit - remaining, reading.reset_resolution_s + 0.002
-        if (
-            lack < max(3, min(REFILL_LACK, REFILL_SHARE * limit)) * reading.resolution
-            or reset_s < 3 * rough_s
-            or remaining < 0
-        ):
+        if lack < ROUGH * reading.resolution or reset_s < ROUGH * rough_s or remaining < 0:
             return None  # too little to measure with
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
         if low_s > self._high_s or high_s < self._low_s:  # a contradiction: begin again
@@ -123,7 +114,7 @@ class Refill:
             return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
         longest_s = max(reset_s, self._reset_s)
         charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
-        if gap_s > RENEWAL_GAP * self._reset_s or lack > RENEWAL_LACK * charged + reading.resolution:
+        if gap_s > self._reset_s or lack > RENEWAL * charged + reading.resolution:
             self._begin_series(sent_ns)
             longest_s, gap_s = reset_s, 0.0
         self._reset_s, self._gap_s = longest_s, max(self._gap_s, gap_s)
@@ -131,7 +122,7 @@ class Refill:
         per_s = limit / known_s
         size, rough = remaining + reset_s * per_s, reading.resolution + (reading.reset_resolution_s + 0.002) * per_s
         self._size_low, self._size_high = max(self._size_low, size - rough), min(self._size_high, size + rough)
-        if not self.is_counter or sent_ns - self._since_ns < RENEWAL_TIMES * longest_s * NS:
+        if not self.is_counter or sent_ns - self._since_ns < RENEWAL * longest_s * NS:
             return None
         return usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)
 
