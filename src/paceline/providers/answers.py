@@ -152,22 +152,18 @@ def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
     most = int(max(64 * tokens, 4e6))
     if usage.input_tokens <= most and usage.output_tokens <= most:
         return usage
-    _log_implausible(pool, usage.input_tokens, usage.output_tokens, most)
-    return replace(usage, **{name: min(getattr(usage, name), most) for name in _COUNTS})
-
-
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
-_logged: set[str] = set()
-
-
-def _log_implausible(pool: str, input_tokens: int, output_tokens: int, most: int) -> None:
     if pool not in _logged and len(_logged) < 1_000:
         _logged.add(pool)
         log.warning(
             "%s: an answer reports %d tokens of input and %d of output, which its request cannot have caused: at most"
             " %d of each are charged; check the server or the gateway",
-            *(pool, input_tokens, output_tokens, most),
+            *(pool, usage.input_tokens, usage.output_tokens, most),
         )
+    return replace(usage, **{name: min(getattr(usage, name), most) for name in _COUNTS})
+
+
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
+_logged: set[str] = set()
 
 
 def _usage_in(answer: object) -> Mapping[str, Any]:

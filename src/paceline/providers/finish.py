@@ -122,17 +122,8 @@ _FIELDS, _TYPES = _kinds(_ANSWERS["fields"]), _kinds(_ANSWERS["types"])
 
 
 class AnswerForm(NamedTuple):
-    """Where the answer of an API is.
+    """Where the answer of an API is, as ``answers.toml`` has it."""
 
-    Attributes:
-        api: The API.
-        has: An answer of it has one of these paths.
-        reads: What the model has said, by its path.
-        why: The paths of the reason.
-        generates: Whether an answer without a text is none.
-    """
-
-    api: str
     has: tuple[str, ...]
     reads: Mapping[str, _Kind]
     why: tuple[str, ...] = ()
@@ -142,7 +133,7 @@ class AnswerForm(NamedTuple):
 _BLOCKS: Final = ("promptFeedback.blockReason", "prompt_feedback.block_reason")
 
 FORMS: Final = tuple(
-    AnswerForm(row["api"], tuple(row["has"]), _kinds(row), tuple(row.get("why", ())), row.get("generates", True))
+    AnswerForm(tuple(row["has"]), _kinds(row), tuple(row.get("why", ())), row.get("generates", True))
     for row in _ANSWERS["forms"]
 )
 """The forms of answers; the first one whose path is there holds."""

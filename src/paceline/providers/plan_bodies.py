@@ -19,7 +19,7 @@ from typing import Any, Final
 from paceline.providers import parse
 from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping, as_text
-from paceline.providers.plan_headers import ACTIVE, CLAIMS, CREDITS, DEFAULT, EVENT
+from paceline.providers.plan_headers import CLAIMS, CREDITS, DEFAULT, EVENT, FORMS
 
 LIMITS_MAX: Final = 20
 """The limits in one body that are read."""
@@ -52,7 +52,7 @@ def plan_headers_in(body: Mapping[str, Any]) -> dict[str, str]:
         if label:
             found[f"x-{family}-limit-name"] = label
         if body.get("type") == EVENT:
-            found[ACTIVE] = family
+            found[FORMS[1].active] = family
     if found and as_mapping(body.get("credits")).get("has_credits") is True:
         found[CREDITS] = "true"
     return found

@@ -1,7 +1,7 @@
 """What the headers of an answer say of a plan: how much of each of its windows is used, and when the window ends.
 
 Accounts of people (Claude Pro, Max and Team; ChatGPT with Codex) have no limits in requests or tokens, but windows of hours and days.
-An answer states the used share of each. A family of headers is a row of ``FORMS``:
+An answer states the used share of each. A family of headers is a row of ``plans`` in ``headers.toml``:
 
 * **Claude** (an answer of 2026-09-30 on Max, a refusal of 2026-08-02, both published by users; anthropics/claude-code#42108):
   ``anthropic-ratelimit-unified-{5h,7d,7d_oi}-{utilization,reset,status}``, with a share as a fraction and a reset in seconds since 1970, or
@@ -19,7 +19,7 @@ like the others, and that a claim such as ``seven_day_opus`` has headers of its 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -69,29 +69,17 @@ Texts = Mapping[str, str]
 
 
 class Form(NamedTuple):
-    """A family of headers.
-
-    Attributes:
-        header: Matches the name of a header: the groups are its ``family``, its ``slot`` and its ``part``.
-        window: The name of a window with these texts, and its length in seconds; ``None`` for no window.
-        whole: The number that says that all of a window is used.
-        used: The part with the used share.
-        resets: The parts with the end: the first one that is there counts.
-        scope: The part with what it is about, of the family without a slot.
-        active: The header that names the family which limits this request; without it, each does.
-    """
+    """A family of headers, as ``headers.toml`` has it."""
 
     header: re.Pattern[str]
-    window: Callable[[str, Texts], tuple[str, float | None] | None]
     whole: float
     used: str
-    resets: tuple[str, ...]
+    resets: list[str]
     scope: str = ""
     active: str = ""
 
 
-ACTIVE: Final = "x-codex-active-limit"
-"""Names the family that limits a request."""
+FORMS: Final = [Form(**row | {"header": re.compile(row["header"])}) for row in table("headers")["plans"]]
 
 EVENT: Final = "codex.rate_limits"
 """The type of the event of a stream that says the same as the headers of Codex (:mod:`paceline.providers.plan_bodies`)."""
@@ -101,13 +89,11 @@ _OFF_MIN: Final = 3
 """Minutes by which a stated length may differ from whole hours or days: 299 are 5 hours (``get_limits_duration`` of Codex, 2026)."""
 
 
-def _claude(family: str, _: Texts) -> tuple[str, float | None] | None:
-    stated = re.match(r"(\d+)([dhm])", family)
-    return (family, float(stated[1]) * _MINUTES[stated[2]] * 60 if stated else None) if family else None
-
-
-def _codex(family: str, texts: Texts) -> tuple[str, float | None] | None:
-    """A window of 0 minutes is none."""
+def _window(form: Form, family: str, texts: Texts) -> tuple[str, float | None] | None:
+    """The name of a window with these texts, and its length in seconds; ``None`` for no window, as one of 0 minutes."""
+    if not form.active:  # the family is the window
+        stated = re.match(r"(\d+)([dhm])", family)
+        return (family, float(stated[1]) * _MINUTES[stated[2]] * 60 if stated else None) if family else None
     minutes = parse.number(texts.get("window-minutes"))
     if not minutes:
         return (family, None) if minutes is None else None
@@ -117,23 +103,6 @@ def _codex(family: str, texts: Texts) -> tuple[str, float | None] | None:
             return f"{family} {count}{letter}", minutes * 60
     return family, minutes * 60
 
-
-FORMS: Final = (
-    Form(
-        re.compile(
-            r"anthropic-ratelimit-unified-(?:(?P<family>\d{1,3}[dhm](?:_[a-z]{1,20})?|overage)-)?(?P<slot>)"
-            r"(?P<part>utilization|reset|status|representative-claim)"
-        ),
-        _claude, 1.0, "utilization", ("reset",),
-    ),
-    Form(
-        re.compile(
-            r"x-(?P<family>codex(?:-[a-z0-9_.-]{1,40}?)?)-"
-            r"(?:(?P<slot>primary|secondary)-(?P<part>used-percent|window-minutes|reset-after-seconds|reset-at)|limit-name)"
-        ),
-        _codex, 100.0, "used-percent", ("reset-after-seconds", "reset-at"), "limit-name", ACTIVE,
-    ),
-)  # fmt: skip
 
 CLAIMS: Final[Mapping[str, str]] = table("headers")["claims"]
 _SCOPES: Final[Mapping[str, str]] = table("headers")["scopes"]
@@ -184,7 +153,7 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
 def _of_claim(own: PlanReading | None, claimed: str, over_all: Texts, headers: Headers, now_s: float) -> PlanReading:
     """The reading of the window that the status over all is about."""
     if own is None:
-        _, length_s = _claude(claimed, {}) or ("", None)
+        _, length_s = _window(FORMS[0], claimed, {}) or ("", None)
         own = PlanReading(claimed, length_s=length_s, scope=_scope(claimed) or None, read_s=now_s)
     until_s = _until_s(over_all.get("reset"), headers, now_s) if own.until_s is None else own.until_s
     return replace(own, until_s=until_s, status=own.status or _word(over_all.get("status")))
@@ -248,7 +217,7 @@ def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> 
     limiting = {number: _active(form, number, groups, headers) for number, form in enumerate(FORMS) if form.active}
     for group, texts in groups.items():
         form, active = FORMS[group.form], limiting.get(group.form, group.family)
-        window = form.window(group.family, texts) if group.slot or not form.active else None
+        window = _window(form, group.family, texts) if group.slot or not form.active else None
         if window is None or (group.family == DEFAULT != active):  # it repeats the active one
             continue
         name, length_s = window
