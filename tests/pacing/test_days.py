@@ -13,7 +13,7 @@ from paceline.config import parse_limit
 from paceline.core.quota import NS, Quota
 from paceline.core.results import SettingsError
 from paceline.emulator.rules import BucketRule
-from paceline.providers.registry import PROVIDERS, day_zone
+from paceline.providers.registry import PROVIDERS, head_of
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
 
@@ -137,7 +137,7 @@ def test_a_limit_in_headers_holds_for_the_window_and_the_bucket():
 @pytest.mark.parametrize("provider", [*PROVIDERS, "acme"])
 def test_a_day_of_any_provider_has_one_of_three_forms(provider):
     """``test_no_day_of_the_provider_has_more`` runs days of each."""
-    form = {None: "acme", "utc": "acme", "America/Los_Angeles": "gemini", "": "openai"}[day_zone(provider)]
+    form = {None: "acme", "utc": "acme", "America/Los_Angeles": "gemini", "": "openai"}[head_of(provider).day_zone]
     assert days_of(provider) == days_of(form)
 
 

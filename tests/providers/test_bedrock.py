@@ -55,7 +55,11 @@ STREAMS = {
 
 
 def test_models_that_work_for_an_answer_are_named():
-    body = {"messages": [], "tools": [{"type": "advisor", "name": "advisor", "model": "claude-opus-5"}], "max_tokens": 9}
+    body = {
+        "messages": [],
+        "tools": [{"type": "advisor", "name": "advisor", "model": "claude-opus-5"}],
+        "max_tokens": 9,
+    }
     call = PROVIDER.describe("/model/anthropic.claude-sonnet-5/invoke", body)
     assert (call.others, call.beside, call.max_output_tokens) == (("claude-opus-5",), True, 9)
 

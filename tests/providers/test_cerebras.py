@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.compatible import UNCACHED_TOKENS
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
 
@@ -19,16 +18,16 @@ def test_everything_that_was_asked_is_held_in_both_counts():
     call = PROVIDER.describe("/v1/chat/completions", {"model": "gpt-oss-120b", "max_completion_tokens": 400})
     assert call is not None
     held = PROVIDER.held(call, 100, 20)
-    assert (held[TOKENS], held[UNCACHED_TOKENS]) == (500, 500)
+    assert (held[TOKENS], held["uncached_tokens"]) == (500, 500)
     unasked = PROVIDER.describe("/v1/chat/completions", {"model": "gpt-oss-120b", "max_completion_tokens": -1})
     assert unasked is not None
-    assert PROVIDER.held(unasked, 100, 20)[UNCACHED_TOKENS] == 16_484
+    assert PROVIDER.held(unasked, 100, 20)["uncached_tokens"] == 16_484
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_the_counts_differ_by_the_cached_reads(fresh, cached, output):
     charged = PROVIDER.charged(Call("cerebras", "chat", "m", 1), Usage(fresh + cached, output, cached))
-    assert charged[UNCACHED_TOKENS] == fresh + output
+    assert charged["uncached_tokens"] == fresh + output
     assert charged[TOKENS] == fresh + cached + output
 
 
@@ -41,8 +40,8 @@ def test_published():
     def amounts(model, tier):
         return [(q.unit, int(q.amount), int(q.period_s)) for q in lookup("cerebras", model, tier).quotas]
 
-    trial = [("requests", 5, 60), (UNCACHED_TOKENS, 30_000, 60), (TOKENS, 90_000, 60), (TOKENS, 10**6, 3_600), (TOKENS, 10**6, 86_400)]  # fmt: skip
+    trial = [("requests", 5, 60), ("uncached_tokens", 30_000, 60), (TOKENS, 90_000, 60), (TOKENS, 10**6, 3_600), (TOKENS, 10**6, 86_400)]  # fmt: skip
     assert amounts("gpt-oss-120b", None) == amounts("qwen-3.8-27b", "free_trial") == amounts("m", None) == trial
-    assert amounts("gpt-oss-120b", "developer") == [("requests", 1_000, 60), (UNCACHED_TOKENS, 10**6, 60), (TOKENS, 3_000_000, 60)]  # fmt: skip
-    assert amounts("qwen-3.8-27b", "developer") == [("requests", 300, 60), (UNCACHED_TOKENS, 150_000, 60), (TOKENS, 750_000, 60)]  # fmt: skip
+    assert amounts("gpt-oss-120b", "developer") == [("requests", 1_000, 60), ("uncached_tokens", 10**6, 60), (TOKENS, 3_000_000, 60)]  # fmt: skip
+    assert amounts("qwen-3.8-27b", "developer") == [("requests", 300, 60), ("uncached_tokens", 150_000, 60), (TOKENS, 750_000, 60)]  # fmt: skip
     assert lookup("cerebras", "m").confidence == "assumed"

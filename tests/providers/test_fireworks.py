@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.compatible import UNCACHED_INPUT_TOKENS
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
 
@@ -19,8 +18,8 @@ CALL = Call("fireworks", "chat", "accounts/fireworks/models/kimi-k2p6", 100, max
 def test_nothing_is_charged_beyond_what_was_held_for_the_same_tokens(fresh, cached, output):
     held = PROVIDER.held(Call("fireworks", "chat", "m", 1), fresh + cached, output)
     charged = PROVIDER.charged(CALL, Usage(fresh + cached, output, cached))
-    assert charged[UNCACHED_INPUT_TOKENS] == fresh
-    assert held[INPUT_TOKENS] == held[UNCACHED_INPUT_TOKENS] == charged[INPUT_TOKENS] == fresh + cached
+    assert charged["uncached_input_tokens"] == fresh
+    assert held[INPUT_TOKENS] == held["uncached_input_tokens"] == charged[INPUT_TOKENS] == fresh + cached
     assert held[OUTPUT_TOKENS] == charged[OUTPUT_TOKENS] == output
 
 
@@ -46,6 +45,6 @@ def test_published():
         16_200_000,
         648_000,
     ]
-    assert [quota.unit for quota in start.quotas][2] == UNCACHED_INPUT_TOKENS
+    assert [quota.unit for quota in start.quotas][2] == "uncached_input_tokens"
     assert lookup("fireworks", "m", "no_payment_method").quotas[0].amount == 10
     assert start.pool == CALL.model

@@ -197,10 +197,10 @@ class Limits:
 
         ``owner``: the provider that it begins with.
         """
-        from paceline.providers.registry import has_slashes
+        from paceline.providers.registry import head_of
         from paceline.providers.tables import is_listed
 
-        if not owner or self.provider is None or not has_slashes(self.provider):
+        if not owner or self.provider is None or not head_of(self.provider).slashes:
             return False
         given = name in self.given or f"{name.partition('/')[0]}/*" in self.given
         return is_listed(self.provider, name) or not (given or owner == self.provider)
@@ -318,9 +318,9 @@ def _named(given: Mapping[str, T], home: str | None = None) -> dict[str, T]:
     for name, value in given.items():
         usual, (prefix, slash, rest) = name, name.partition("/") if isinstance(name, str) else ("", "", "")
         if slash:
-            from paceline.providers.registry import has_slashes, is_provider, provider_named
+            from paceline.providers.registry import head_of, is_provider, provider_named
 
-            if is_provider(prefix) and not (home and has_slashes(provider_named(home).name)):
+            if is_provider(prefix) and not (home and head_of(provider_named(home).name).slashes):
                 usual = f"{provider_named(prefix).name}/{rest}"
         if usual in named:
             raise QuotaError(f"limits of {name!r} and of another spelling of {usual!r}: keep one")

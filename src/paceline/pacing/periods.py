@@ -23,9 +23,9 @@ def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
     once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the
     provider does.
     """
-    from paceline.providers.registry import day_zone
+    from paceline.providers.registry import head_of
 
-    zone, days = day_zone(provider), list[Quota]()
+    zone, days = head_of(provider).day_zone, list[Quota]()
     for quota in quotas:
         day = quota.restarting(zone or "utc")
         days.append(day)

@@ -26,7 +26,7 @@ from paceline.core.hints import shown_names
 from paceline.core.results import SettingsError
 from paceline.planner.simulation import Request
 from paceline.planner.workload import CALLS_MAX, Item, Work
-from paceline.providers.registry import has_slashes, is_provider
+from paceline.providers.registry import head_of, is_provider
 
 Names = tuple[str, ...]
 
@@ -518,7 +518,7 @@ def _model(record: Mapping[str, Any], form: LogForm) -> str | None:
     if not isinstance(provider, str) or not provider:
         return model
     provider = _provider(provider)
-    if model.startswith(f"{provider}/") or ("/" in model and not has_slashes(provider)):
+    if model.startswith(f"{provider}/") or ("/" in model and not head_of(provider).slashes):
         return model
     return f"{provider}/{model}"
 

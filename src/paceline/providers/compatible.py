@@ -19,10 +19,6 @@ from paceline.providers.quota_headers import Documented
 from paceline.providers.registry import PROVIDERS
 from paceline.providers.streams import JsonReader
 
-UNCACHED_TOKENS: Final = "uncached_tokens"
-"""Cerebras' unit: input without cached reads, and output."""
-UNCACHED_INPUT_TOKENS: Final = "uncached_input_tokens"
-"""Fireworks' unit: input without cached reads."""
 FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
 

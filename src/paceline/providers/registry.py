@@ -257,16 +257,6 @@ def _at_host(provider: Any, host: str) -> Provider:
     return at_host(host)
 
 
-def has_slashes(name: str) -> bool:
-    """Whether names of the provider's models contain slashes; a provider that is not known may serve any model."""
-    return head_of(name).slashes
-
-
-def day_zone(name: str) -> str:
-    """The time zone whose midnight restarts the provider's quotas of a day; empty where they refill continuously."""
-    return head_of(name).day_zone
-
-
 @facts.cached
 def maker(model: str) -> str | None:
     """The provider whose own model ``model`` is by its name; ``None`` where the name does not tell it."""
