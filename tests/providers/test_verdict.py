@@ -142,8 +142,8 @@ def test_other_errors_with_status_200(body, status):
     assert not is_result(body)
 
 
-def test_a_result_with_an_error_beside_is_a_result_and_that_is_said_once(caplog, monkeypatch):
-    monkeypatch.setattr(verdict, "_logged", set())
+def test_a_result_with_an_error_beside_is_a_result_and_that_is_said_once(caplog):
+    verdict._log_both.cache_clear()
     with caplog.at_level(logging.WARNING, "paceline"):
         for _ in range(2):
             assert judged(TEXT | {"error": {"code": 429}}).verdict is Verdict.RESULT

@@ -103,7 +103,7 @@ class Prices:
         self._highest = lru_cache(maxsize=4_096)(self._find_highest)
         self._highest_of = lru_cache(maxsize=256)(self._find_highest_of)
         self._price = lru_cache(maxsize=4_096)(self._find)
-        self._warned: set[tuple[str, str, str]] = set()
+        self._warn_of_tier = lru_cache(maxsize=1_000)(_warn_of_tier)  # once for each
 
     def usd(self, provider: str, model: str, usage: Usage) -> float:
         """What a request that uses so much costs: as the provider states, else by its price."""
@@ -207,23 +207,17 @@ class Prices:
                     prices.append(self._probe(each, one, least=STARTS[-1] + 1))
         return Price(*(max(getattr(price, field) for price in prices) for field in PRICE)) if prices else None
 
-    def _warn_of_tier(self, provider: str, model: str, tier: str) -> None:
-        if (provider, model, tier) not in self._warned and len(self._warned) < WARNED_MAX:
-            self._warned.add((provider, model, tier))
-            log.warning(
-                "no price is known of the service tier %s of %s at %s, so the standard one is counted: give one under"
-                " [prices] as %r",
-                *(tier, model, provider, f"{provider}/{model}@{tier}"),
-            )
+
+def _warn_of_tier(provider: str, model: str, tier: str) -> None:
+    log.warning(
+        "no price is known of the service tier %s of %s at %s, so the standard one is counted: give one under [prices] as %r",
+        *(tier, model, provider, f"{provider}/{model}@{tier}"),
+    )
 
 
 def _has_tier(model: Any, tier: str) -> bool:
     """Whether genai-prices has a price of the tier."""
     return any(tier in variant.when.values() for variant in model.price_variants or ())
-
-
-WARNED_MAX: Final = 1_000
-"""How many service tiers without a price are logged."""
 
 
 def _id_of(provider: str) -> str:

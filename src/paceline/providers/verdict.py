@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.results import Refusal
@@ -358,11 +359,6 @@ def has_content(payload: Any) -> bool:
 _CONTENTS: Final = "message.content", "message.tool_calls", "text", "content.parts"
 
 
-_logged: set[str] = set()
-
-
+@lru_cache(maxsize=1_000)  # once for each provider
 def _log_both(provider: str) -> None:
-    """Log once for each provider that an answer has a result and an error."""
-    if provider not in _logged and len(_logged) < 1_000:
-        _logged.add(provider)
-        log.warning("%s: an answer with status 200 has a result and an error: it is taken for a result", provider)
+    log.warning("%s: an answer with status 200 has a result and an error: it is taken for a result", provider)
