@@ -99,6 +99,18 @@ def test_who_has_used_how_much(serve, upstream, client):
     assert not [one for one in (SESSION, SUBAGENT, "11111111-", CLAUDE, "agent-7777") if one in kept]
 
 
+def test_a_session_is_shown_by_the_name_that_its_user_gives_it(serve, upstream, client):
+    running = serve(upstream)
+    for n in range(2):
+        ask(
+            client,
+            running,
+            {"x-claude-code-session-id": f"{n}", "x-paceline-name": ("tests", "the docs\t" + 99 * "s")[n]},
+        )
+    (row,) = client.get(f"{running.url}/api/v1/plans").json()["plans"]
+    assert {one["session"] for one in row["sessions"]} == {"tests", "the_docs_" + 31 * "s"}
+
+
 def test_no_table_of_pools_stands_above_the_plans_if_it_is_empty(serve, upstream, client):
     running = serve(upstream)
     ask(client, running, {})

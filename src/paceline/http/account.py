@@ -60,6 +60,13 @@ _UUID: Final = re.compile(r'(?:account_uuid"\s*:\s*"|_account_)([0-9a-f-]{36})')
 """The person in ``metadata.user_id`` of Claude Code: JSON (2.1.332), before that ``user_..._account_..._session_...``."""
 
 
+NAME_MAX: Final = 40
+"""The characters of a session's name that are kept."""
+
+_UNNAMED: Final = re.compile(r"[^\w.-]+")
+"""What no name has: it stands in a table, and in the name of a lane."""
+
+
 def payer_of(
     pacer: Pacer, provider: Provider, header: Header, body: Callable[[], Mapping[str, Any]], query_key: str = ""
 ) -> Payer | None:
@@ -113,14 +120,14 @@ def _credential(provider: str, sent: list[str], header: Header) -> str:
 
 
 def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
-    """The session and the subagent that a request claims to be of, which are shown."""
-    digits = pacer.accounts.digits
+    """The session and the subagent that a request claims to be of, which are shown: by the name that its user gives it, or by digits."""
+    digits, given = pacer.accounts.digits, _UNNAMED.sub("_", header("x-paceline-name")[:NAME_MAX])
     if found := header("x-claude-code-session-id"):
-        return Client("claude", digits(found), digits(header("x-claude-code-agent-id")))
+        return Client("claude", given or digits(found), digits(header("x-claude-code-agent-id")))
     if found := header("session-id"):
-        return Client("codex", digits(found), digits(_subagent(header)))
+        return Client("codex", given or digits(found), digits(_subagent(header)))
     named = _OF_SESSION.search(telling(body())["metadata"]["user_id"])
-    return Client("claude", digits(named[1])) if named else UNNAMED
+    return Client("claude", given or digits(named[1])) if named else UNNAMED
 
 
 def _subagent(header: Header) -> str:

@@ -85,12 +85,15 @@ def test_one_plan_that_ends_leaves_the_other_alone(tmp_path):
         Gateway(tmp_path, server.url, limits={"acme/*": ["9 requests/min"]}) as gateway,
     ):
 
-        def start(account):
+        def start(account, number):
             env = environ(tmp_path, account) | {"ANTHROPIC_BASE_URL": f"{gateway.url}/anthropic"}
+            env["ANTHROPIC_CUSTOM_HEADERS"] = f"x-paceline-name: agent_{number}"
             pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             return subprocess.Popen(arguments("claude"), env=env, cwd=tmp_path, text=True, **pipes)
 
-        ended, healthy = ([start(account) for _ in range(3)] for account in ("claude_ended", "claude_healthy"))
+        ended, healthy = (
+            [start(account, number) for number in range(3)] for account in ("claude_ended", "claude_healthy")
+        )
         try:
             outputs = [one.communicate(timeout=TURN_S)[0] for one in healthy]
             assert [one.returncode for one in healthy] == [0, 0, 0], outputs
@@ -101,5 +104,8 @@ def test_one_plan_that_ends_leaves_the_other_alone(tmp_path):
                 one.kill()
                 one.communicate()
     assert sorted((row["used"], row["status"]) for row in rows.values()) == [(0.03, "allowed"), (1.0, "rejected")]
+    (healthy,) = (row for row in rows.values() if row["status"] == "allowed")
+    assert {one["session"] for one in healthy["sessions"]} == {"agent_0", "agent_1", "agent_2"}
+    assert not [one for one in server.asked if "x-paceline-name" in one.headers]
     assert server.served("claude_healthy") == 3
     assert server.served("claude_ended") == 0
