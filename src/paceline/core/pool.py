@@ -122,9 +122,8 @@ class Pool:
 
         A returned waiter takes its former place in its lane.
         """
-        ledger = self.capacity.ledger
         waiter.outcome, waiter.queued = None, False
-        waiter.amounts = ledger.amounts(waiter.cost)
+        waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
@@ -134,7 +133,11 @@ class Pool:
             decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
                 return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
-        never = ledger.never(waiter.amounts)
+        return self._add(now_ns, waiter)
+
+    def _add(self, now_ns: int, waiter: Waiter) -> Outcome:
+        """Add ``waiter`` to the queue, unless it can never be granted, or not in time."""
+        never = self.capacity.ledger.never(waiter.amounts)
         if never is not None and self.capacity.is_current(now_ns):
             return self._unsent(now_ns, never)
         at_ns, quota = self.soonest(now_ns, waiter)
@@ -210,18 +213,24 @@ class Pool:
         done = self.pump(now_ns)
         if asked:
             self.undecided = tuple([waiter for waiter in self.undecided if waiter not in asked])
-        for waiter in asked:
-            if waiter.outcome is None and self.queue.withdraw(waiter):
-                waiter.outcome = until
-                if self._stop is not None:
-                    self._stop.unsent(now_ns)
-                done.append(waiter)
+            done += self._not_granted(now_ns, asked, until)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
         hopeless = [] if until is None or until.at_ns <= now_ns else self._hopeless(now_ns)
         if asked or again or hopeless:
             self._set_wake(now_ns)
         return done + again + hopeless
+
+    def _not_granted(self, now_ns: int, asked: Iterable[Waiter], until: WaitUntil | None) -> list[Waiter]:
+        """Withdraw the waiters that the store was asked for at once and has not granted."""
+        found = []
+        for waiter in asked:
+            if waiter.outcome is None and self.queue.withdraw(waiter):
+                waiter.outcome = until
+                if self._stop is not None:
+                    self._stop.unsent(now_ns)
+                found.append(waiter)
+        return found
 
     def _is_late(self, now_ns: int, waiter: Waiter, at_ns: int) -> bool:  # noqa: ARG002
         """Whether ``waiter`` cannot go in time, because it goes at ``at_ns`` at the earliest."""
@@ -259,9 +268,7 @@ class Pool:
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
             if head.estimate is not None:
-                if now_ns >= self.silence.check_ns:
-                    self.silence.check(now_ns)  # may begin a pause
-                until = None if head.lost_ns else self.capacity.closed(now_ns, head)
+                until = self._closed(now_ns, head)
                 if until is not None:
                     break
                 if self._has_moved(now_ns, head):
@@ -273,9 +280,7 @@ class Pool:
             # After the last one the queue forgets its lanes, and so this cost.
             overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
             if overtaken:
-                self.counts["overtook"] += 1
-                if overtaken * NS > head.lost_ns - now_ns:
-                    self.saved_tokens += head.cached_tokens
+                self._count_overtaken(now_ns, head, overtaken)
             head.outcome = decision
             done.append(head)
         late = self._overdue(now_ns, now_ns) if queue.deadlines else []
@@ -284,6 +289,18 @@ class Pool:
         else:
             self._wake_for(now_ns, head, until)
         return done + late
+
+    def _closed(self, now_ns: int, head: Waiter) -> WaitUntil | None:
+        """Until when more than quotas holds ``head``; not asked of one whose cached prompt gets lost meanwhile."""
+        if now_ns >= self.silence.check_ns:
+            self.silence.check(now_ns)  # may begin a pause
+        return None if head.lost_ns else self.capacity.closed(now_ns, head)
+
+    def _count_overtaken(self, now_ns: int, head: Waiter, overtaken: float) -> None:
+        """Count a grant before its turn, and what it has saved: its prompt would be lost in the time of the others."""
+        self.counts["overtook"] += 1
+        if overtaken * NS > head.lost_ns - now_ns:
+            self.saved_tokens += head.cached_tokens
 
     def _seconds_of(self, amounts: list[float]) -> float:
         """See :meth:`Ledger.seconds_of`, of the present ledger."""

@@ -494,10 +494,14 @@ class Prompt:
                 cache.put(keys.own, read or tokens, lost_ns)
             if keys.length:
                 cache.put_length(keys.base, keys.length)
+        self._keep_root(shared, read, lost_ns)
+
+    def _keep_root(self, shared: Cached, read: int, lost_ns: int) -> None:
+        """Note until when the beginning that conversations share is cached, which was ``shared`` before this answer."""
         if read and not self._turn:
-            cache.put(keys.root, read, max(lost_ns, shared.lost_ns))
+            self.cache.put(self._keys.root, read, max(lost_ns, shared.lost_ns))
         elif shared.tokens and read >= shared.tokens:
-            cache.put(keys.root, shared.tokens, max(lost_ns, shared.lost_ns))
+            self.cache.put(self._keys.root, shared.tokens, max(lost_ns, shared.lost_ns))
 
     def _compare(self, input_tokens: int, read: int) -> None:
         """Compare what was expected to be cached with what was ``read``."""

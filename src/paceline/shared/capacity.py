@@ -147,22 +147,30 @@ class SharedCapacity(StoreSide):
             amounts = holdings.unstated.without(amounts)
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
-            # Also for requests in the queue: another process may have learned a lower limit.
-            never = ledger.never(amounts) if self.is_current(now_ns) else None
-            waiter.amounts = ledger.fitting(waiter.amounts)  # the store grants no more at once; the rest becomes debt
-            return PENDING if never is None else never
+            return self._undecided(now_ns, waiter, amounts)
         if holdings.unstated.meters:
             marks = holdings.unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
-        ledger.keep_open(reservation)
-        if self.learning is not None:
-            self.learning.granted_by_store(now_ns, reservation)
+        self._open(now_ns, reservation)
         if lease.low and lease is not leases.told and leases.low:
             leases.told, self.exchange_due = lease, True
+        return reservation
+
+    def _undecided(self, now_ns: int, waiter: Waiter, amounts: list[float]) -> Decision:
+        """The store decides, unless the request never fits: also in the queue, as another process may have learned a lower limit."""
+        ledger = self.holdings.snapshot.ledger
+        never = ledger.never(amounts) if self.is_current(now_ns) else None
+        waiter.amounts = ledger.fitting(waiter.amounts)  # the store grants no more at once; the rest becomes debt
+        return PENDING if never is None else never
+
+    def _open(self, now_ns: int, reservation: Reservation) -> None:
+        """Keep a reservation that this process has granted."""
+        self.holdings.snapshot.ledger.keep_open(reservation)
+        if self.learning is not None:
+            self.learning.granted_by_store(now_ns, reservation)
         if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
-        return reservation
 
     def _held(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
         """Until when a limit that this process measures holds ``amounts`` back; ``None``: it does not."""
@@ -178,11 +186,7 @@ class SharedCapacity(StoreSide):
         """Grant a request that only measured limits bind: the store has no say."""
         ledger, marks = self.holdings.snapshot.ledger, self.holdings.unstated.sent(now_ns, waiter.amounts)
         reservation = MeasuredReservation(waiter.cost, waiter.amounts, marks, now_ns, now_ns + ledger.ttl_ns)
-        ledger.keep_open(reservation)
-        if self.learning is not None:
-            self.learning.granted_by_store(now_ns, reservation)
-        if self._pause.phase is not PausePhase.OPEN:
-            self._pause.granted(now_ns, reservation)
+        self._open(now_ns, reservation)
         return reservation
 
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:

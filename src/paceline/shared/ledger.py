@@ -125,11 +125,8 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._peers.meet(message.who, now_us)
-        if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:  # it was late, and never alone
-            for account in self._accounts:
-                since_ns = now_ns - (now_us - peer.due_us) * 1_000
-                account.sharing.unspend(account.meter, since_ns, now_ns, peer.presumed_ns)
-            peer.presumed_ns = 0.0
+        if peer.presumed_ns and not message.alone:
+            self._give_back(now_ns, now_us, peer)
         if message.number > peer.number:
             peer.number = message.number
             if message.news:
@@ -153,6 +150,14 @@ class SharedLedger:
         if message.noted != self._noted:
             reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
+
+    def _give_back(self, now_ns: int, now_us: int, peer: Peer) -> None:
+        """Take back what a process was presumed to spend, if it was late, and never alone."""
+        if peer.due_us != peer.seen_us:
+            for account in self._accounts:
+                since_ns = now_ns - (now_us - peer.due_us) * 1_000
+                account.sharing.unspend(account.meter, since_ns, now_ns, peer.presumed_ns)
+            peer.presumed_ns = 0.0
 
     def processes(self, now_ns: int) -> list[Seen]:
         """The processes that share the ledger, as of ``now_ns``."""

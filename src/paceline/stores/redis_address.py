@@ -108,7 +108,7 @@ def read_url(url: str) -> RedisAddress:
     Raises:
         StoreError: The URL is invalid; the message shows no password.
     """
-    redis = library()
+    library()
     scheme, _, rest = url.partition(":")
     plain, _, kind = scheme.partition("+")
     key = scheme.replace("rediss", "redis", 1)
@@ -134,8 +134,22 @@ def read_url(url: str) -> RedisAddress:
     places = [fields["path"]] if plain == "unix" else fields["hosts"].split(",")
     urls = [f"{plain}://{each}?{urlencode(options)}" for each in places]
     settings = dict(zip(_LOGIN, map(unquote, fields["login"].partition(":")[::2]), strict=True))
+    pools = _pools(urls, settings | {"db": fields.get("db") or 0}, advice)
+    if kind == "sentinel":
+        pools = [_found_by_sentinels(urls, unquote(fields["master"]), sentinel_login, pools[0])]
+    shown = f"{scheme}://{fields['place']}" + (f"?prefix={prefix}" if prefix else "")
+    return RedisAddress(shown, pools[0], [_node(pool) for pool in pools if kind == "cluster"], prefix)
+
+
+def _pools(urls: list[str], settings: Mapping[str, Any], advice: str) -> list[Any]:
+    """The pool of connections of each URL.
+
+    Raises:
+        StoreError: It has an invalid or an unknown option.
+    """
+    redis = library()
     try:
-        pools = [redis.ConnectionPool.from_url(each, db=int(fields.get("db") or 0), **settings) for each in urls]
+        pools = [redis.ConnectionPool.from_url(each, **{**settings, "db": int(settings["db"])}) for each in urls]
         pools[0].connection_class(**pools[0].connection_kwargs)  # raises TypeError for unknown options
     except (ValueError, redis.RedisError) as error:
         raise StoreError(f"invalid Redis URL ({error}): {advice}") from None
@@ -144,10 +158,7 @@ def read_url(url: str) -> RedisAddress:
             f"unknown option {str(error).rpartition(' ')[2]} in the Redis URL: write prefix, or a setting of redis-py"
             " (those for TLS with rediss:// only); on_store_failure and lease_s are arguments of Limiter"
         ) from None
-    if kind == "sentinel":
-        pools = [_found_by_sentinels(urls, unquote(fields["master"]), sentinel_login, pools[0])]
-    shown = f"{scheme}://{fields['place']}" + (f"?prefix={prefix}" if prefix else "")
-    return RedisAddress(shown, pools[0], [_node(pool) for pool in pools if kind == "cluster"], prefix)
+    return pools
 
 
 def read_client(client: Any) -> RedisAddress:
