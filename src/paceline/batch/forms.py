@@ -717,15 +717,25 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     fields = f"{name}: it is {kind} with the fields {shown_names(row)}"
     if kind == "JSON objects" and "column" in missing and (lists := lists_in(row)):
         return f"{fields}: to send the rows of a list in it, e.g. {_piped(row, form, name, lists[-1], changed)}"
-    example = next((one for one in row if may_be_shown(one) and one not in IDS), None)
     if absent and form.column not in absent and form.key not in absent:
-        by, hint = ("files", "") if absent[0] in form.files else ("template", f"; {_BRACES}")
-        return f"{fields}, and {form.caller.option(by)} names {absent[0]!r}{hint}"
+        return f"{fields}, and {_naming(form, absent[0])}"
+    example = _example(row)
     changed |= _named_instead(row, form, absent, example, prompt)
     way = f"name {missing}, e.g. {form.caller.again(name, **changed)}"
     if example is None and not prompt:  # it may be a prompt
         way = f"name {missing} with {form.caller.option('column')}"
     return f"{fields}: {'; or, '.join([way, *_other_ways(form, name, kind, changed)])}"
+
+
+def _example(row: Mapping[str, Any]) -> str | None:
+    """A column that may have the prompts."""
+    return next((one for one in row if may_be_shown(one) and one not in IDS), None)
+
+
+def _naming(form: Form, absent: str) -> str:
+    """Which option names a column that is not there."""
+    by, hint = ("files", "") if absent in form.files else ("template", f"; {_BRACES}")
+    return f"{form.caller.option(by)} names {absent!r}{hint}"
 
 
 def _piped(row: Mapping[str, Any], form: Form, name: str, field: str, changed: Mapping[str, Any]) -> str:

@@ -184,12 +184,9 @@ def request_of(
 
     ``anywhere``: whether a model may begin with the name of its provider (``groq/llama-4``), because nothing else says where it goes.
     """
-    if "params" in value and "body" not in value:
-        path, body, name = MESSAGES, value["params"], "params"
-    else:
-        path, body, name = _path(value), value.get("body"), "body"
-    if provider == "azure" and (path in BARE or path.startswith("/v1/")):
-        path = f"/openai/v1{path.removeprefix('/v1')}"
+    of_messages = "params" in value and "body" not in value
+    path, name = (MESSAGES, "params") if of_messages else (_path(value), "body")
+    path, body = _path_at(provider, path), value.get(name)
     format_of = next(name for end, name in FORMATS.items() if path.rstrip("/").endswith(end))
     custom_id, number = _custom_id(value)
     if not isinstance(body, dict):
@@ -206,6 +203,13 @@ def request_of(
     _check_body(path, body, name)
     shares = value.get("shares") is True
     return RunRequest(line, custom_id, dialect, path, body, model, number, unit, shares)
+
+
+def _path_at(provider: str | None, path: str) -> str:
+    """The path at a provider."""
+    if provider == "azure" and (path in BARE or path.startswith("/v1/")):
+        return f"/openai/v1{path.removeprefix('/v1')}"
+    return path
 
 
 def _path(value: Mapping[str, Any]) -> str:

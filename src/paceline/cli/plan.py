@@ -135,23 +135,19 @@ def command(
     **given: Any,
 ) -> None:
     """Show how long work will take, and its cost."""
-    if by is not None and within_s is not None:
-        raise click.UsageError("--by and --within exclude each other: give one")
-    if agents and workers:
-        raise click.UsageError("--agents and --workers exclude each other: give one")
+    _exclude(("--by", by is not None), ("--within", within_s is not None))
+    _exclude(("--agents", agents), ("--workers", workers))
     talk, speed = _set(given, *TALK), _set(given, "latency_s", "latency_per_token_s", "cache_misses")
     if not agents:
         _check_source(source, is_talk=bool(talk) or "cache_misses" in speed)
     form = options.form(given)
-    if agents or Path(source).suffix in WORKLOADS:
-        _require_plain(form)
+    _require_plain(form, of_rows=not agents and Path(source).suffix not in WORKLOADS)
     config = options.settings(given)
     every = by is not None or within_s is not None
-    if agents:
-        works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
-    else:
+    works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
+    if not agents:
         work = partial(_work, Path(source), form, config, speed)
-        works = {"" if count is None else f"{count:,} workers": partial(work, count) for count in workers or (None,)}
+        works = {f"{count:,} workers": partial(work, count) for count in workers} or {"": partial(work, None)}
     found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
     if picture is not None:
         draw_to(found, picture)
@@ -159,9 +155,7 @@ def command(
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
         show(found, tiers=every or bool(tiers or config.tier))
-    if by is not None:
-        within_s = max(0.0, (by - datetime.now().astimezone()).total_seconds())
-    if within_s is not None:
+    if every:
         _judge(found, within_s, by)
 
 
@@ -174,6 +168,12 @@ def _home(config: Config, owners: Collection[str], tiers: Sequence[str]) -> str 
             " or give limits with --limit"
         )
     return home
+
+
+def _exclude(one: tuple[str, object], other: tuple[str, object]) -> None:
+    """Refuse two options that are both given."""
+    if one[1] and other[1]:
+        raise click.UsageError(f"{one[0]} and {other[0]} exclude each other: give one")
 
 
 def _set(given: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -333,8 +333,8 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()
 
 
-def _require_plain(form: Form) -> None:
-    if not form.is_plain:
+def _require_plain(form: Form, *, of_rows: bool) -> None:
+    if not (of_rows or form.is_plain):
         raise PacelineError(
             "--model, --column, --template, --key, --task, --max-tokens, --schema, --files, --no-header and --lines are of a table"
         )
@@ -523,9 +523,11 @@ def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
     return f"{turns.an_hour:,.0f}", f"{turns.cached:.0%}", f"{turns.again:,}", *took, carried
 
 
-def _judge(plans: Mapping[str, Plan], most_s: float, by: datetime | None) -> None:
+def _judge(plans: Mapping[str, Plan], within_s: float | None, by: datetime | None) -> None:
     """Name the first variant that ends in time, on standard error."""
-    until = f" until {by:%A %H:%M %Z}" if by is not None else ""
+    most_s, until = within_s or 0.0, ""
+    if by is not None:
+        most_s, until = max(0.0, (by - datetime.now().astimezone()).total_seconds()), f" until {by:%A %H:%M %Z}"
     found = next((name for name, plan in plans.items() if plan.seconds <= most_s and not plan.failed), None)
     if found is None:
         best = min(plans.values(), key=lambda plan: plan.seconds)
