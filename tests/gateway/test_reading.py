@@ -14,7 +14,7 @@ from grids import some
 from paceline.gateway import dispatch, reading
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey, KeyFile
-from paceline.gateway.reading import BodyReader, Seen, is_large, look, task_for
+from paceline.gateway.reading import BodyReader, Seen, Task, is_large, look, task_for
 from paceline.http.describe import body_of
 from paceline.providers.generic import Generic
 from paceline.providers.registry import provider_named
@@ -30,7 +30,7 @@ BODY = {"model": "good", "max_tokens": 7, "messages": [{"role": "user", "content
 
 
 def task(provider, path=CHAT, key=KEY):
-    return task_for([(provider, {})], "", path, "", [], b"identity", 2**20, key)
+    return task_for([(provider, {})], Task((), "", path, "", [], b"identity", 2**20, key))
 
 
 def at_host():

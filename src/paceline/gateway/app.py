@@ -238,9 +238,7 @@ class Gateway:
         passed = self._admission.behind_key(path)
         if passed is not None:  # the key has admitted it, and is in no path from here on, the access log's neither
             scope["raw_path"], scope["path"] = passed.encode("latin-1"), unquote(passed)
-        first = path[1:].partition("/")[0] if passed is None else ""
-        if first == "api" and not path.startswith("/api/v1/"):  # Ollama has such paths
-            first = path
+        first = _first_of(path) if passed is None else ""
         is_own, is_resume = passed is None and first in OWN, passed is None and path.startswith(RESUME)
         if first in ("healthz", "readyz"):
             await self._tell_health(first, send)
@@ -260,16 +258,18 @@ class Gateway:
         if is_own:
             await self._tell_own(path, key, scope, receive, send)
             return
+        self._require_open(values)
+        target = self._place(path) if passed is None else self._place(passed, own_login=True)
+        scope["headers"] = self._admission.without_users(headers)
+        request = Incoming(scope, receive, send, connection, first=values, client=(key, given), target=target)
+        await self._dispatch.relay(request)
+
+    def _require_open(self, values: dict[bytes, bytes]) -> None:
+        """Refuse a request that comes too late, or as what is not passed."""
         if self.life.draining:
             raise stopping()
         if values.get(b"upgrade", b"").lower() == b"websocket":  # Codex sends requests then
             raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
-        place, there = self._place(path) if passed is None else self._place(passed, own_login=True)
-        scope["headers"] = self._admission.without_users(headers)
-        request = Incoming(
-            scope, receive, send, connection, first=values, key=key, given=given, place=place, path=there, query=query
-        )
-        await self._dispatch.relay(request)
 
     def _place(self, path: str, *, own_login: bool = False) -> tuple[Destination, str]:
         """The servers that a path leads to, which take the client's ``own_login``, and the path there."""
@@ -345,6 +345,12 @@ class Gateway:
             )
         told = {"resumed": sorted(reasons), "not_stopped": [pool for pool in pools if pool not in reasons]}
         await respond(json_reply(200, told), send)
+
+
+def _first_of(path: str) -> str:
+    """The first part of a path, by which the gateway's own ones are known."""
+    first = path[1:].partition("/")[0]
+    return path if first == "api" and not path.startswith("/api/v1/") else first  # Ollama has such paths
 
 
 def _checked_path(scope: Event) -> str:

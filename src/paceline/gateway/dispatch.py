@@ -35,6 +35,7 @@ from paceline.gateway.reading import (
     STICKY,
     BodyReader,
     Seen,
+    Task,
     is_large,
     task_for,
 )
@@ -516,7 +517,8 @@ class Dispatch:
             return None
         group = "" if place.choice is None else place.name
         servers = [(one.provider, one.models) for one in members]
-        task = task_for(servers, group, request.path, request.query, request.headers, encoding, BODY_MAX, request.key)
+        given = Task((), group, request.path, request.query, request.headers, encoding, BODY_MAX, request.key)
+        task = task_for(servers, given)
         return None if task is None else await self._reader.read(request.owner, task, body)
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:

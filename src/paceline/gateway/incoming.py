@@ -87,6 +87,9 @@ class Incoming:
         receive: See ASGI.
         send: See ASGI.
         connection: Its connection.
+        first: The first value of each of its headers.
+        client: The client's key, and that key as it was sent.
+        target: Where it goes, and its path there.
 
     Attributes:
         key: The client's key; ``None`` where clients need none.
@@ -111,19 +114,17 @@ class Incoming:
         connection: Connection,
         *,
         first: dict[bytes, bytes],
-        key: ClientKey | None,
-        given: str,
-        place: Destination,
-        path: str,
-        query: str,
+        client: tuple[ClientKey | None, str],
+        target: tuple[Destination, str],
     ) -> None:
         self.receive, self.send, self.connection = receive, send, connection
         self.method: str = scope["method"]
         self.headers: Headers = scope["headers"]
         self.first = first
         self.entry: AccessEntry | None = scope["extensions"].get(ENTRY)
-        self.key, self.given = key, given
-        self.place, self.path, self.query = place, path, query
+        self.key, self.given = client
+        self.place, self.path = target
+        self.query: str = scope["query_string"].decode("latin-1")
         self.open_path = ""
         self.parts: list[bytes] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -312,8 +312,8 @@ def _server_of(
 
     A server on this machine needs no key: ``real`` gets one for it, except where programs have a login that the server may want.
     """
-    variable = next((one for one in names.keys if any(real.get(key, "").strip() for key in (one, one + FILE))), "")
-    address = next((one for one in names.addresses if real.get(one, "").strip()), "")
+    variable = _first_set(real, {one: (one, one + FILE) for one in names.keys})
+    address = _first_set(real, {one: (one,) for one in names.addresses})
     if not address:
         usual = host_root(provider_named(name))
         return ({"key_env": variable}, names.addresses) if variable and usual else None
@@ -329,15 +329,25 @@ def _server_of(
         variable = "" if names.logins else PROVIDERS[name].key_env
         if variable:
             real[variable] = "none"
-    at_host = provider_for_host(host)
-    kind = base_of(at_host.name) if at_host is not None else provider if provider and name == "openai" else name
     path, usual_path = url.path.rstrip("/"), names.addresses[address]
     paths = {
         other: path if end == usual_path else path.removesuffix(usual_path) + end
         for other, end in names.addresses.items()
     }
-    table = {"base_url": f"{url.scheme}://{url.netloc}", "provider": kind}
+    table = {"base_url": f"{url.scheme}://{url.netloc}", "provider": _kind_at(host, name, provider)}
     return table | ({"key_env": variable} if variable else {}), paths
+
+
+def _first_set(real: Mapping[str, str], variables: Mapping[str, Iterable[str]]) -> str:
+    """The first name of which one of the variables is set; empty for none."""
+    return next((name for name, own in variables.items() if any(real.get(one, "").strip() for one in own)), "")
+
+
+def _kind_at(host: str, name: str, provider: str | None) -> str:
+    """The provider whose API the server at ``host`` has that is named as ``name``."""
+    if (at_host := provider_for_host(host)) is not None:
+        return base_of(at_host.name)
+    return provider if provider and name == "openai" else name
 
 
 @contextmanager

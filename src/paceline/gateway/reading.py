@@ -115,17 +115,8 @@ def is_large(body: bytes) -> bool:
     return len(body) > LARGE or (len(body) > DENSE_FROM and body.count(b",") > DENSE)
 
 
-def task_for(
-    servers: Sequence[tuple[Any, Mapping[str, str]]],
-    group: str,
-    path: str,
-    query: str,
-    headers: Headers,
-    encoding: bytes,
-    most: int,
-    key: ClientKey | None,
-) -> Task | None:
-    """What is to be read, for ``servers`` with their names of models; ``None`` where another process does not know a provider."""
+def task_for(servers: Sequence[tuple[Any, Mapping[str, str]]], task: Task) -> Task | None:
+    """A task with ``servers`` and their names of models; ``None`` where another process does not know a provider."""
     found = list[Server]()
     for provider, models in servers:
         same = provider_named(provider.name)
@@ -133,7 +124,7 @@ def task_for(
             return None
         places = {name: value for name, value in vars(provider).items() if name in _PLACES}
         found.append(Server(provider.name, places, dict(models)))
-    return Task(tuple(found), group, path, query, headers, encoding, most, key)
+    return task._replace(servers=tuple(found))
 
 
 def look(task: Task, body: bytes) -> Seen:
