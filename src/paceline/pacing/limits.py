@@ -168,7 +168,7 @@ class Limits:
             QuotaError: ``name`` is unknown; the message lists the known names.
         """
         from paceline.core.hints import did_you_mean
-        from paceline.providers.registry import is_provider, maker, provider_named
+        from paceline.providers.registry import maker, provider_named
 
         if not isinstance(name, str) or not name.strip() or name.endswith("/"):
             raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-6-luna'")
@@ -176,10 +176,8 @@ class Limits:
         owner = provider_named(prefix).name if model else ""
         if self.provider is not None and self._is_at_home(name, owner):
             return self.model(self.provider, name)
-        if model and (is_provider(prefix) or owner == self.provider):
-            return self.model(owner, model)
-        if model and name not in self.given and not self.given.keys().isdisjoint((f"{prefix}/*", "*")):
-            return self.model(prefix, model)  # an unknown provider
+        if at := self._provider_in(name, owner):
+            return self.model(at, model)
         if self.provider is not None:
             return self.model(self.provider, name)
         made_by = maker(name)  # an attached client reaches the same pool
@@ -191,6 +189,18 @@ class Limits:
             f"no quota for {name!r}{did_you_mean(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-6-luna', or give the limiter a quota of that name"
         )
+
+    def _provider_in(self, name: str, owner: str) -> str:
+        """The provider with which a name begins; empty if it has no slash, or is the user's own name of a pool."""
+        from paceline.providers.registry import is_provider
+
+        prefix, _, model = name.partition("/")
+        if not model:
+            return ""
+        if is_provider(prefix) or owner == self.provider:
+            return owner
+        unknown = name not in self.given and not self.given.keys().isdisjoint((f"{prefix}/*", "*"))
+        return prefix if unknown else ""
 
     def _is_at_home(self, name: str, owner: str) -> bool:
         """Whether a name with a slash is a model of the limiter's provider.

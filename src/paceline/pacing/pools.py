@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from types import MappingProxyType
@@ -370,6 +371,24 @@ class Pools:
         account, slash, model = pool.partition("/")
         return account.partition("@")[0] + slash + model if account in self.stored_as else pool
 
+    def _ledger(self, resolved: Resolved, now_ns: int, *, own: bool, alone: bool) -> Ledger:
+        """The ledger of a pool; see :meth:`_pool`. ``alone``: no store shares it."""
+        settings = self._settings
+        headroom_s = 0.0 if own else settings.headroom_s
+        if headroom_s is None:
+            counted_here = resolved.quotas and all(quota.rule in OWN_RULES for quota in resolved.quotas)
+            headroom_s = 0.0 if counted_here else HEADROOM_S
+        return Ledger(
+            resolved.quotas,
+            now_ns,
+            usable=1.0 if own else settings.usable,
+            sources=resolved.sources,
+            charged_after=resolved.charged_after if alone else (),  # a store counts it at admission
+            headroom_s=headroom_s,
+            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if own and _is_of_money(resolved) else settings.ttl_s,
+            gentle=resolved.gentle,
+        )
+
     def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
         """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.
 
@@ -379,25 +398,11 @@ class Pools:
         settings, learns, worker = self._settings, resolved.learns, self.worker
         if settings.shadow is not None:  # nothing is held
             return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
-        headroom_s = 0.0 if own else settings.headroom_s
-        counted_here = [quota.rule in OWN_RULES for quota in resolved.quotas]
-        if any(counted_here):
+        if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
-            if headroom_s is None and all(counted_here):
-                headroom_s = 0.0
         measures = bool(learns) and resolved.is_unstated
-        quotas, sources = ((), ()) if measures else (resolved.quotas, resolved.sources)
-        of_money = own and quotas[0].unit == USD
-        ledger = Ledger(
-            quotas,
-            now_ns,
-            usable=1.0 if own else settings.usable,
-            sources=sources,
-            charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
-            headroom_s=HEADROOM_S if headroom_s is None else headroom_s,
-            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if of_money else settings.ttl_s,
-            gentle=resolved.gentle,
-        )
+        counted = replace(resolved, quotas=(), sources=()) if measures else resolved
+        ledger = self._ledger(counted, now_ns, own=own, alone=worker is None)
         queue = Queue()
         queue.next_number = self._next_number
         capacity: Capacity
@@ -408,7 +413,7 @@ class Pools:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
         if capacity.learning is not None and (measures or resolved.lacks_requests):
             capacity.learning.measure(now_ns)
-        made = BudgetPool if of_money else Pool
+        made = BudgetPool if own and _is_of_money(resolved) else Pool
         # The requests of a lane go to any server: when one does not answer, its own pool is silent, and not the lane.
         return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max, served=not own), worker
 
@@ -416,6 +421,10 @@ class Pools:
 def of_plan(account: str) -> str:
     """The name of the pool that all requests of an account pass."""
     return f"{account}/plan"
+
+
+def _is_of_money(resolved: Resolved) -> bool:
+    return resolved.quotas[0].unit == USD
 
 
 def _window(reading: PlanReading) -> Window | None:

@@ -181,6 +181,10 @@ class RetryPolicy:
             if failures.of_pool == self.max_refused:
                 return GiveUp(_made(failures.of_pool))
             asked_s = asked_s if is_believed(refusal) else None
+        return self._after_own(failures, row, asked_s, luck)
+
+    def _after_own(self, failures: Failures, row: Row | None, asked_s: float | None, luck: float) -> Again | GiveUp:
+        """Decide after a failure that is about this request, or the host; ``asked_s``: the wait that is asked for."""
         if asked_s is not None and asked_s > self.max_retry_after_s:
             return GiveUp(_asks(asked_s))
         number = failures.own + failures.in_vain
