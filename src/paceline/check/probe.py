@@ -21,7 +21,7 @@ from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
 from paceline.providers.registry import (
     generate_path,
-    has_slashes,
+    head_of,
     locate,
     maker,
     output_limit,
@@ -113,7 +113,7 @@ def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     found = prefixed(name)
     if config.provider:
         provider = provider_named(config.provider)
-        is_own = found is not None and found[0].name == provider.name and not has_slashes(provider.name)
+        is_own = found is not None and found[0].name == provider.name and not head_of(provider.name).slashes
         return provider, found[1] if found is not None and is_own else name
     if found is not None:
         return found

@@ -339,7 +339,7 @@ def _server_of(
 
 
 def _first_set(real: Mapping[str, str], variables: Mapping[str, Iterable[str]]) -> str:
-    """The first name of which one of the variables is set; empty for none."""
+    """The first name that has a variable which is set; empty for none."""
     return next((name for name, own in variables.items() if any(real.get(one, "").strip() for one in own)), "")
 
 

@@ -81,7 +81,7 @@ class Pools:
         self.unusual: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
         self.made: Callable[[str], None] | None = None
-        self.read_elsewhere: Callable[[str, PlanReading], None] = lambda *_: None
+        self.read_elsewhere: Callable[[str, PlanReading], object] = lambda *_: None
         self.stated = Stated()
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
