@@ -158,7 +158,7 @@ class Job:
                     lines.file.seek(0)
                     code, report = self._run(given, results, view)
                     if table is not None and code == INTERRUPTED:
-                        told = f"paceline run: {table.path} is not written yet: the same command again continues, and writes it at its end"
+                        told = f"paceline run: {table.path} is not written yet: run the same command again, which writes it at its end"
                         print(told, file=sys.stderr)  # noqa: T201
                     elif table is not None:
                         code = self._write(replace(table, journal=results.place), rows, view) or code
@@ -168,7 +168,8 @@ class Job:
         """Write the table of answers; return the exit code if that has failed."""
         try:
             count = table.write(rows, self.acceptance)
-            view.say(f"{count:,} rows with their answers are in {table.path}")
+            rows_in = "1 row with its answer is" if count == 1 else f"{count:,} rows with their answers are"
+            view.say(f"{rows_in} in {table.path}")
         except OutputError as error:
             print(f"paceline run: {error}", file=sys.stderr)  # noqa: T201
             return FAILED

@@ -22,15 +22,16 @@ REQUIREMENT = "anthropic>=0.125"
 
 
 def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
-    """A middleware for sync and async clients: ``anthropic.Anthropic(middleware=[middleware(limiter)])``.
+    """Return a middleware for sync and async clients: ``anthropic.Anthropic(middleware=[middleware(limiter)])``.
 
-    Put it last, next to the transport: then attempts that other middlewares repeat are paced again, and answers from
-    their caches are not. A client that is also attached to a limiter is charged once, here.
+    Put it last, next to the transport, so that attempts of other middlewares are paced, and answers from their caches
+    aren't. A client that is also attached to a limiter is charged once, here.
 
     Args:
         limiter: The limiter whose pools are charged.
-        provider: The provider whose limits apply, where the client speaks Anthropic's dialect to another provider. The
-            clients for Bedrock and Vertex change the request below their middlewares: ``limiter.attach()`` them.
+        provider: The provider whose limits apply, if the client speaks Anthropic's dialect to another provider. For
+            Bedrock and Vertex use ``limiter.attach()``, because their clients change the request below the
+            middlewares.
 
     Raises:
         ImportError: anthropic is not installed, or is too old to have middleware.

@@ -27,14 +27,14 @@ def _limiter(pool: str, limits: tuple[str, ...], store: str) -> Limiter:
 
 
 class PacelineRateLimiter(_beam.RateLimiter):  # type: ignore[misc,name-defined]
-    """Waits until the shared quota of ``pool`` has room; it is pickled to the workers, and its limiter is made there.
+    """Wait until the shared quota of ``pool`` has enough. Workers get it by pickle, and make the limiter themselves.
 
     Args:
         pool: The pool to charge, e.g. ``openai/gpt-6-luna``.
         limits: Its quotas: ``["500 requests/min", "400k tokens/min"]``.
         store: Where the workers share them, a URL without a password; by default ``PACELINE_STORE`` in their environment.
-        timeout_s: The longest wait in one call of :meth:`allow`, in seconds; after it that returns ``False``, and the
-            requests that it was for stay charged as far as they were granted.
+        timeout_s: The longest wait in one call of :meth:`allow`, in seconds. Then it returns ``False``, and the
+            granted part of its requests stays charged.
         **cost: The amounts of one request, by unit, e.g. ``tokens=900``.
     """
 

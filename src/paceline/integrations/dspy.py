@@ -18,14 +18,13 @@ _active: list[ExitStack] = []
 def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
     """Pace every ``dspy.LM`` of this process, sync, async and streamed, whether made before this call or after it.
 
-    dspy has at most 100 connections for each LM, so a request with a permit can still wait for a connection. Requests
-    are paced, observed, retried and settled as for any other client. Give each ``dspy.LM`` ``num_retries=0``: it
-    also repeats requests that paceline has refused, though nothing is sent then. The latest call, of this function or of
-    ``paceline.instrument()``, determines the limiter; nothing is charged twice.
+    dspy has at most 100 connections for each LM, so a request with a permit can still wait for a connection. Set
+    ``num_retries=0`` for each ``dspy.LM``, because it also repeats requests that paceline refused. The latest call,
+    of this function or of ``paceline.instrument()``, determines the limiter. Nothing is charged twice.
 
     Args:
         limiter: The limiter whose pools are charged.
-        provider: The provider whose dialect is spoken, where the host is unknown.
+        provider: The provider behind an unknown host.
 
     Returns:
         Its ``close()``, or ``with``, restores dspy.

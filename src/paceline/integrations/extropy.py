@@ -182,7 +182,7 @@ class PacedEngine:
 
 
 def pace_engine(limiter: Limiter) -> PacedEngine:
-    """Make extropy's engine wait for ``limiter`` in place of its own limiter.
+    """Make extropy's engine wait for ``limiter`` instead of its own limiter.
 
     Raises:
         ImportError: extropy is not installed, or this version has no ``DualRateLimiter``.

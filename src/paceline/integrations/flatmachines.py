@@ -28,7 +28,7 @@ _outside: ContextVar[tuple[tuple[str, LaneSettings], ...]] = ContextVar("pacelin
 
 
 class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defined]
-    """Hooks that put the calls of a state into a lane, also through parallel machines and ``foreach``.
+    """Hooks that set the lane of a state's calls, also in parallel machines and ``foreach``.
 
     Register them, and name them at the states that call a model: ``registry.register("lanes", lambda: hooks)``, and
     ``hooks: lanes`` in the machine. One object serves every machine. A state that is not named, and a machine without
@@ -37,11 +37,10 @@ class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defin
     Args:
         lanes: By the state's name: the lane's name, with the limiter's settings or the default ones, or a
             :class:`~paceline.LaneSpec` with weight and priority.
-        buffers: By the state's name: a :class:`~paceline.Buffer`. A machine waits for a place when it enters the first of
-            the buffer's states, and gives it back at the transition to a state without that buffer. After a failure that
-            leads to a state without hooks, and after a cancellation, the next machine in the same task has the place, or
-            the end of the task gives it back; with ``lifecycle_hooks``, too, the end of the machine does. Machines that
-            another machine starts take no place.
+        buffers: By the state's name: a :class:`~paceline.Buffer`. A machine takes a place when it enters the first of
+            the buffer's states, and gives it back at the transition to a state without that buffer. If the machine
+            fails or is cancelled, the end of the task gives the place back; with ``lifecycle_hooks``, the end of the
+            machine does. Machines that another machine starts take no place.
 
     Raises:
         ImportError: flatmachines is not installed.

@@ -21,7 +21,7 @@ _rate_limiters = package("langchain_core.rate_limiters", "langchain-core>=1")
 
 
 class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,name-defined]
-    """For ``init_chat_model(..., rate_limiter=...)``, where there is no HTTP client to attach to.
+    """A rate limiter for ``init_chat_model(..., rate_limiter=...)``, if there is no HTTP client to attach to.
 
     LangChain passes it neither the model nor the prompt nor the answer: each call is charged the same fixed cost, once
     for all attempts of the SDK below (set ``max_retries=0``). Use it instead of ``attach()`` and ``instrument()``, not

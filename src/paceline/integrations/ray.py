@@ -134,13 +134,13 @@ def paced_requests(
     Args:
         ds: The dataset, a ``ray.data.Dataset``.
         limits: The quotas by model, as for :class:`paceline.Limiter`: of all actors together.
-        journal: A name for the job: answers are kept under it where the store is, and a request that has one there is not
-            sent again. Or ``sqlite:PATH``, a file for the actors of one machine.
-        store: Where the actors share the quotas: a URL without a password, because arguments of actors are kept by Ray.
+        journal: A name for the job: paceline stores answers under this name next to the quotas, and sends answered
+            requests only once. Or ``sqlite:PATH``, a file for the actors of one machine.
+        store: Where the actors share the quotas: a URL without a password, because Ray stores arguments of actors.
         id_column: The column with the ids, which should be unique.
-        actors: How many actors there are; by default as many as the limits and ``latency_s`` need, and the cluster has CPUs
-            for: one CPU is left for the tasks that read and write.
-        in_flight: How many rows wait for a permit or for an answer at most, in all actors; by default 500 in each.
+        actors: The number of actors; by default as many as the limits and ``latency_s`` need, with one CPU of the
+            cluster left for other tasks.
+        in_flight: The most rows that wait for a permit or an answer, in all actors; by default 500 per actor.
         rows_per_block: Rows in a task, from 1 to 1 000. 20 to 100 are a good size.
         latency_s: The usual time from a request to its answer, which gives the number of actors.
         keep_s: How long the journal keeps an answer.

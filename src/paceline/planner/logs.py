@@ -36,7 +36,7 @@ OWN: Final = '{"start": '
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogForm:
-    """Which fields of a form of log have what a replay needs; of several names the first that has a value holds.
+    """The fields of a log format that a replay needs; of several names the first with a value counts.
 
     Attributes:
         name: What the form is called.
@@ -302,7 +302,7 @@ class Log:
     Attributes:
         form: What it was recognised as.
         requests: The requests, in the order of their starts; at most ``CALLS_MAX``.
-        notes: What it does not tell, and what was left out.
+        notes: The missing information, and the records that were left out.
     """
 
     form: str
@@ -340,7 +340,7 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
 def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:
     """The requests of a log as work: each arrives when it was sent, ``speed`` times as fast as then.
 
-    Requests that the provider refused, or that failed, are not in it: the program will have sent them again.
+    It leaves out refused and failed requests, because the program will have sent them again.
 
     Raises:
         SettingsError: None is left.

@@ -48,8 +48,8 @@ class QuotaUse:
 
     Attributes:
         quota: The quota.
-        used: What the provider charged.
-        share: The same as a part of what the quota allows in the time of the plan: its burst, and its rate for so long.
+        used: The amount that the provider charged.
+        share: The same as a share of the amount that the quota allows during the plan: its burst, and its rate.
         timeline: The share of the rate in each of ``BINS`` equal parts of that time.
     """
 
@@ -66,7 +66,7 @@ class PoolUse:
     Attributes:
         calls: The answered calls.
         quotas: The use of its quotas that have a period.
-        binds: For what its requests waited longest; ``latency`` where they hardly waited.
+        binds: The quota for which its requests waited longest; ``latency`` if they hardly waited.
         bound_s: For how many seconds requests waited for it.
     """
 
@@ -94,8 +94,8 @@ class Turns:
         an_hour: The turns in an hour.
         cached: The part of all input that was read from the cache.
         again: The follow-ups of whose prompts less than half was read: the rest was written once more.
-        carried: How many such conversations the limits let take place at the same time without a wait in the queue, while
-            each follow-up reads all of its earlier prompt; infinite without a limit that binds.
+        carried: How many such conversations fit the limits at the same time without a wait, if each follow-up reads
+            all of its earlier prompt from the cache; infinite if no limit binds.
     """
 
     an_hour: float
@@ -118,11 +118,11 @@ class Plan:
         lanes: The waits, by lane.
         starts_s: When each item started its first call, the first ``STARTS_MAX``.
         items_s: The median and the 95th percentile of the time that a finished item took, in seconds; ``None`` without any.
-        turns: What became of the turns of conversations; ``None`` without any.
+        turns: The turns of conversations; ``None`` without any.
         items_per_min: The items that were finished in a minute, of those that were simulated.
-        usd: The price of the answers in US dollars; ``None`` where prices are not known.
+        usd: The price of the answers in US dollars; ``None`` if prices aren't known.
         extended: Whether the time beyond the simulated calls is extended at their speed.
-        assumed: The sources of limits that were assumed, by pool: the user has named neither them nor a tier.
+        assumed: The sources of assumed limits, by pool: you named neither limits nor a tier.
     """
 
     seconds: float
@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def binds(self) -> str:
-        """What binds the work as a whole: the quota for which requests waited longest."""
+        """The quota that limits the work: requests waited longest for it."""
         name = max(self.pools, key=lambda name: self.pools[name].bound_s, default="")
         bound = [one.binds for one in self.pools.values() if one.binds != LATENCY]
         return f"{name}: {self.pools[name].binds}" if bound else LATENCY

@@ -90,7 +90,7 @@ class WorkPhase:
         models: The model, or several: each of them is called.
         in_turn: Of several models, each item calls one.
         calls: How many times each model is called.
-        parallel: Whether the calls are made at the same time; else each after the one before.
+        parallel: Whether the calls are made at the same time; otherwise one after the other.
         input_tokens: The input of a call; of two numbers, evenly between them.
         output_tokens: The output of a call, in the same way.
         max_output_tokens: The most output that a request allows; the output itself when not given.

@@ -33,7 +33,7 @@ SCHEMAS: Final = {
         quota={**TEXT, "description": "Its notation, e.g. `500 requests/min`."},
         unit=TEXT,
         limit=NUMBER,
-        usable={**NUMBER, "description": "The share of the provider's limit that it is."},
+        usable={**NUMBER, "description": "The used share of the provider's limit."},
         remaining={**NUMBER, "description": "What is left now."},
         reset_s={**MAYBE_NUMBER, "description": "Seconds until it is full without further requests."},
         resets_at={**MAYBE_TEXT, "description": "When a window restarts, in UTC."},
@@ -55,7 +55,7 @@ SCHEMAS: Final = {
         cached_tokens={**COUNT, "description": "The tokens of its prompt that the provider has in its cache."},
         lost_in_s={
             **MAYBE_NUMBER,
-            "description": "When the cache loses them, where they are at least half of the prompt.",
+            "description": "When the cache loses them, if they are at least half of the prompt.",
         },
     ),
     "Pool": _object(
@@ -73,14 +73,14 @@ SCHEMAS: Final = {
         counts=_table(COUNT),
         finishes={
             **_table(COUNT),
-            "description": "Answers by how far the model has come: complete, cut_off, declined, ...",
+            "description": "Responses by their end: complete, cut_off, declined, ...",
         },
         wait_s=_object(mean=NUMBER, longest=NUMBER),
         waits=_table(_object(counts=_list(COUNT), sum_s=NUMBER)),
         estimates=_table(_object(estimated=NUMBER, actual=NUMBER, ratio=MAYBE_NUMBER)),
         cache={
             "type": ["object", "null"],
-            "description": "What the answers have shown of the provider's prompt cache.",
+            "description": "The provider's prompt cache, as responses report it.",
         },
         metrics=_table({"type": ["number", "string", "null"]}),
         store={"type": "object"},
@@ -108,7 +108,7 @@ SCHEMAS: Final = {
         own={**MAYBE_NUMBER, "description": "The share of it that went through this process."},
         requests_left={
             "type": ["integer", "null"],
-            "description": "How many requests like those so far are left, where that is known.",
+            "description": "How many similar requests are left, if that is known.",
         },
         sessions={**_list(_ref("Session")), "description": "Who has used `own`, as the clients claim."},
     ),
@@ -120,7 +120,7 @@ SCHEMAS: Final = {
         cause={**TEXT, "description": "`answered`, a kind of refusal, `request`, `unreachable`, `key`, ..."},
         count=COUNT,
         last_ago_s=NUMBER,
-        remedy={**MAYBE_TEXT, "description": "What to do, as long as nothing better has come from this server."},
+        remedy={**MAYBE_TEXT, "description": "What to do, until the server gives another response."},
     ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
@@ -137,9 +137,9 @@ SCHEMAS: Final = {
                 places=_list(TEXT),
                 remark=MAYBE_TEXT,
             ),
-            "description": "The data set of what is known of providers, and the files of yours that add to it.",
+            "description": "The data set about providers, and your files that add to it.",
         },
-        keys={**_table(_table(NUMBER)), "description": "Of a gateway: what each client key has used since its start."},
+        keys={**_table(_table(NUMBER)), "description": "Of a gateway: the usage of each client key since its start."},
         teams={**_table(_table(NUMBER)), "description": "The same by team, if any key has one; `-`: the keys without."},
         ready={"type": "boolean", "description": "Of a gateway: whether `/readyz` answers 200."},
         runs={
@@ -156,7 +156,7 @@ SCHEMAS: Final = {
         quotas={**_table(_list(MAYBE_NUMBER)), "description": "The share of each quota that is left, 0 to 1."},
         speed={
             **_table(_list(MAYBE_NUMBER)),
-            "description": "Of each quota per minute or less, what was granted and not refused in the last minute, as a share of the limit.",
+            "description": "The granted part of each quota per minute or less in the last minute, as a share of the limit.",
         },
     ),
     "History": _object(
@@ -180,7 +180,7 @@ def document() -> dict[str, Any]:
         "name": "since",
         "in": "query",
         "schema": NUMBER,
-        "description": "Only what is newer, in seconds since 1970.",
+        "description": "Only newer samples: a time in seconds since 1970.",
     }
     paths = {
         "/api/v1/rate-limits/status": _get("All pools, and what was not paced.", "Status"),
