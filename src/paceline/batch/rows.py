@@ -62,8 +62,8 @@ def run(
         model: The model of rows that have no column ``model``.
         prompt: The column of the prompts (texts or lists of messages), a template with columns in braces, or a function of a row
             that returns either; the column ``prompt`` or ``messages``, or the only one, by default. With ``files`` it may be a text for all rows.
-        files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They
-        come before the prompt.
+        files: The column, or the columns, with images and PDF files: paths, URLs, contents, or lists of them. They come before
+            the prompt.
         key: The column with the identity of a row; as for ``paceline run --key``.
         journal: A file of answers, as ``paceline run`` writes it. After a crash, the same call continues from it.
             Without a journal, a crash loses all answers.
