@@ -93,8 +93,8 @@ def test_who_has_used_it():
 
     row = ROW | {"sessions": [one("19778304", 0.18, 142, 0.21), one("", 0.02)]}
     assert plan_words.sessions(row) == "19778304 (claude) 18%, its 142 subagents 21%; others 2%"
-    row["sessions"] = [one(f"{n}", 0.01) for n in range(7)]
-    assert plan_words.sessions(row).endswith("; 3 (claude) 1%; 3 more")
+    row["sessions"] = [one(f"{n}", 0.01) for n in range(13)]
+    assert plan_words.sessions(row).endswith("; 9 (claude) 1%; 3 more")
     nothing = ROW | {"sessions": [one("19778304", 0.0), one("01a2203c", None)]}
     assert plan_words.by_account([nothing]) == []
     assert plan_words.by_account([FABLE | {"sessions": row["sessions"]}, row, row]) == [row]

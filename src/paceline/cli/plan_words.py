@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-SESSIONS_SHOWN: Final = 4
+SESSIONS_SHOWN: Final = 10
 DAY_S: Final = 86_400
 
 Row = Mapping[str, Any]

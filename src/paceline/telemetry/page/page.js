@@ -346,7 +346,7 @@ function listed(list, lines) {
 // Plans.
 
 const WINDOWS = 40;
-const SESSIONS = 4;
+const SESSIONS = 10;
 
 const shut = (row) => (row.state === undefined ? row.status === "rejected" : row.state === "shut" || row.state === "probing");
 const windowName = (row) => row.window.replace(row.scope ? /(\d+)([dhm])(?:_\w+)?/ : /(\d+)([dhm])\b/, "$1 $2") + (row.scope ? `, ${row.scope}` : "");
