@@ -20,7 +20,7 @@ from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import BaseProvider, token_cost
 from paceline.providers.forms import about, dialect
 from paceline.providers.parse import as_mapping
-from paceline.providers.streams import EventStreamReader, Found, JsonReader
+from paceline.providers.streams import EventStreamReader, Found
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
 _HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
@@ -68,7 +68,7 @@ class Bedrock(BaseProvider):
         return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, weight)
 
     def usage_reader(self, call: Call) -> UsageReader:
-        return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else JsonReader(self.usage)
+        return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""

@@ -9,13 +9,12 @@ from typing import Any, Final
 from paceline.core.quota import MONTH_S
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import IMAGES, INPUTS, CostRule
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping
 from paceline.providers.prompt import MediaTokens
-from paceline.providers.streams import Found, JsonReader
 
 _OWN: Final = dialect("cohere")
 MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500)  # assumption
@@ -28,6 +27,8 @@ class Cohere(OpenAIDialect):
     units = frozenset({INPUTS, IMAGES})
     media = MEDIA
     events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
+    lines = frozenset({"chat_v1"})
+    usages = ("usage", "meta")  # before v2 and of embeddings
     wait_header = "x-ratelimit-reset"
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -48,15 +49,6 @@ class Cohere(OpenAIDialect):
         month = refusal.kind is RefusalKind.RATE and (refusal.period_s or 0) >= MONTH_S
         return replace(refusal, kind=RefusalKind.MONEY) if month else refusal
 
-    def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON body (``usage``, before v2 and for embeddings ``meta``), or for the events of v2 chat.
-
-        A stream of v1 is JSON of its own on every line; its last ``meta`` names the usage.
-        """
-        if call.endpoint in ("chat_v1", "embed", "rerank"):
-            return JsonReader(self.usage, "meta")
-        return super().usage_reader(call)
-
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""
         found = parse.usage_of(payload, _OWN["usages"])
@@ -64,11 +56,6 @@ class Cohere(OpenAIDialect):
             if usage := parse.usage_by(_OWN["counts"], as_mapping(found.get(name))):
                 return usage
         return super().usage(payload)
-
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
-        if event.get("type") == "message-end":
-            return self.usage(event), None, True
-        return super()._on_event(event, known)
 
 
 def _images(body: Mapping[str, Any]) -> int:

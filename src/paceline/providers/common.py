@@ -106,6 +106,10 @@ class BaseProvider(Provider):
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")
     """Of a streamed answer, only events that contain one of these are read."""
+    lines: frozenset[str] = frozenset()
+    """The endpoints whose streams are a JSON object a line; the last one names the usage."""
+    usages: tuple[str, ...] = ("usage",)
+    """The keys of a usage object in a JSON answer, which may be longer than what is read of it."""
     codes: Mapping[str, Refusal] = {}
     """Error codes and HTTP statuses of its own, or with a meaning of its own."""
     documented = NOTHING
@@ -141,7 +145,9 @@ class BaseProvider(Provider):
         return self._refused(parse.decode(body), headers)
 
     def usage_reader(self, call: Call) -> UsageReader:
-        return SseReader(self._on_event, *self.events) if call.stream else JsonReader(self.usage)
+        if call.stream and call.endpoint not in self.lines:
+            return SseReader(self._on_event, *self.events)
+        return JsonReader(self.usage, *self.usages)
 
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
         """As :func:`classify`, with what is particular to the provider."""

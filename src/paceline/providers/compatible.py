@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
 from paceline.core.quota import REQUESTS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, at, count
 from paceline.providers.quota_headers import Documented
 from paceline.providers.registry import PROVIDERS
-from paceline.providers.streams import JsonReader
 
 FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
@@ -75,7 +75,7 @@ def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator
     for row in rows:
         limit = next(filter(None, (parse.amount(headers.get(name)) for name in row["limit"])), None)
         remaining = parse.remainder(headers.get(row.get("remaining", "")))
-        if limit is not None and limit >= row.get("least", 0):
+        if limit is not None and row.get("least", 0) <= limit <= row.get("most", inf):
             scale = 60 if limit < row.get("lowest", 0) else 1
             rest = None if remaining is None else remaining * scale
             yield Reading(row["unit"], limit * scale, rest, period_s=row.get("period_s", 60.0))
@@ -152,12 +152,6 @@ class OpenRouter(Compatible):
 
     errors_outrank = True  # https://openrouter.ai/docs/errors, 2026-11
 
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        """``x-ratelimit-{limit,remaining}`` of a 429: the minute's 20 requests, or the day's, which are more."""
-        limit = parse.amount(headers.get("x-ratelimit-limit"))
-        remaining = parse.remainder(headers.get("x-ratelimit-remaining"))
-        return [] if limit is None else [Reading(REQUESTS, limit, remaining, None, 60.0 if limit <= 20 else 86_400.0)]
-
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """The usage with its ``cost``. With a key of the user's own it is OpenRouter's fee alone, and the host's price is stated beside it."""
         usage, found = super().usage(payload), parse.usage_of(payload)
@@ -226,14 +220,13 @@ class Replicate(Compatible):
 class Ollama(Compatible):
     """Ollama, whose own API streams one JSON object a line; the last one has the numbers of tokens."""
 
+    lines = frozenset({"generate"})
+
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request; its own API streams unless the body says ``false`` (its docs/api.md, 2026)."""
         call = super().describe(path, body)
         own = call is not None and call.endpoint == "generate"
         return replace(call, stream=body.get("stream") is not False) if call is not None and own else call
-
-    def usage_reader(self, call: Call) -> UsageReader:
-        return JsonReader(self.usage) if call.endpoint == "generate" else super().usage_reader(call)
 
 
 def _counts(row: Mapping[str, list[str]]) -> parse.Counts:

@@ -13,12 +13,11 @@ from typing import Any, Final
 from paceline.core.quota import USD
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.openai import MESSAGES, OpenAIDialect
 from paceline.providers.prompt import MediaTokens
-from paceline.providers.streams import JsonReader
 
 _OWN: Final = dialect("gemini")
 
@@ -40,6 +39,8 @@ class Gemini(OpenAIDialect):
     media = MEDIA
     paths = ((re.compile(r"/interactions$"), "interactions"),)
     events = (b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
+    # A stream without ``alt=sse`` is one JSON array: its usage is not read, and its estimate stays charged.
+    usages = ("usageMetadata", "usage")
     day_ends_in = "America/Los_Angeles"
     unnamed = RefusalKind.RATE
     """The kind of a refusal that names no quota."""
@@ -66,15 +67,6 @@ class Gemini(OpenAIDialect):
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
         return model.removeprefix("models/")
-
-    def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON answer, or for server-sent events (``alt=sse``): the last usage counts.
-
-        A stream without ``alt=sse`` is one JSON array; its usage is not read, and its estimate stays charged.
-        """
-        if call.endpoint in _OWN["methods"].values() and not call.stream:
-            return JsonReader(self.usage, "usageMetadata")
-        return super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""

@@ -12,7 +12,7 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
-from paceline.providers.finish import ENDS
+from paceline.providers.finish import ENDS, is_last
 from paceline.providers.forms import about, dialect, endpoint_of, is_long, pool_in
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
@@ -83,7 +83,7 @@ class OpenAIDialect(BaseProvider):
 
     def usage_reader(self, call: Call) -> UsageReader:
         if call.endpoint == TRANSCRIPTIONS and not call.stream:
-            return TranscriptReader(self.usage)
+            return TranscriptReader(self.usage, *self.usages)
         return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
@@ -101,7 +101,7 @@ class OpenAIDialect(BaseProvider):
         usage = self.usage(event)
         if usage is not None and _goes_on(event):
             usage = replace(usage, partial=True)
-        return usage, self._refused(event), as_text(event.get("type")) in ENDS
+        return usage, self._refused(event), is_last(event)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         named = _POOL_NAMED.search(text)

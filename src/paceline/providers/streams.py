@@ -61,12 +61,12 @@ class JsonReader(_Reader):
 
     Args:
         usage_of: Turns an answer, or the usage object alone, into usage.
-        name: The key of the usage object.
+        names: The keys of a usage object.
     """
 
-    def __init__(self, usage_of: Callable[[Mapping[str, Any]], Usage | None], name: str = "usage") -> None:
+    def __init__(self, usage_of: Callable[[Mapping[str, Any]], Usage | None], *names: str) -> None:
         super().__init__()
-        self._usage_of, self._name = usage_of, f'"{name}"'.encode()
+        self._usage_of, self._names = usage_of, [f'"{name}"'.encode() for name in names]
         self._head, self._tail, self._length = bytearray(), bytearray(), 0
 
     def feed(self, chunk: bytes) -> None:
@@ -99,7 +99,8 @@ class JsonReader(_Reader):
             self.state = state_in(line) if isinstance(line, Mapping) else None
             if before and _goes_on(decode(bytes(self._head).partition(b"\n")[0])):  # and the last line is here
                 self.whole = isinstance(line, Mapping) and not _goes_on(line)
-            found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
+            pieces = ((bytes(end), name) for name in self._names for end in ends)
+            found = (self._usage_of(usage) for end, name in pieces for usage in _usage_objects(end, name))
             self.usage = last or next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
 
