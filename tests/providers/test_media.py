@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 import paceline
+from paceline.estimation.media import media_in, seconds_of
 from paceline.http.describe import body_of
-from paceline.providers.media import media_in, seconds_of
 from paceline.providers.openai import MEDIA
 from paceline.providers.prompt import prompt_tokens
 from paceline.providers.registry import provider_named

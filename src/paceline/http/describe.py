@@ -15,6 +15,7 @@ from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
+from paceline.estimation.media import seconds_of
 from paceline.estimation.prefixes import Prompt, prompt_of
 from paceline.http.account import Header, payer_of
 from paceline.pacing.accounts import Payer
@@ -24,7 +25,6 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.answers import unsized_cost
 from paceline.providers.base import Call, Provider, Usage
-from paceline.providers.media import seconds_of
 from paceline.providers.parse import UNKNOWN, as_text
 from paceline.providers.registry import base_of, is_loopback, provider_named, under_name
 from paceline.providers.tables import known_providers, stated_tiers

@@ -1,6 +1,6 @@
 """The input of a request in tokens: texts by the estimator, images, audio and files by a constant each.
 
-What a part is, its type or MIME type says. Where neither stands, its bytes do (:mod:`paceline.providers.media`), under any name.
+What a part is, its type or MIME type says. Where neither stands, its bytes do (:mod:`paceline.estimation.media`), under any name.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from paceline.estimation.estimate import estimate_tokens
+from paceline.estimation.media import SHORT, media_in
 from paceline.providers.forms import table
-from paceline.providers.media import SHORT, media_in
 
 PER_MESSAGE: Final = 4  # of a chat template: an assumption; the learned correction absorbs the rest
 _NODES = 200_000  # parts of a body that are read; the rest is not counted
