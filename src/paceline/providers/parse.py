@@ -85,11 +85,6 @@ def number(text: str | None) -> float | None:
     return float(clean) if _NUMBER.fullmatch(clean) else None
 
 
-def ungrouped(digits: str) -> str:
-    """A number out of a message, without the commas between thousands; in a header a comma separates values."""
-    return digits.replace(",", "")
-
-
 def amount(text: str | None) -> float | None:
     """A number that is valid as a limit: above 0."""
     value = number(text)

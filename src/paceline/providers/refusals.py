@@ -15,7 +15,7 @@ from paceline.providers.base import Headers
 from paceline.providers.forms import table
 from paceline.providers.meanings import NO_CODES, codes_of, details_of, meaning
 from paceline.providers.parse import as_mapping, as_text, items_of
-from paceline.providers.plan_headers import PlanReading, refused_window
+from paceline.providers.plan_headers import refused_window
 from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
 
 Codes = Mapping[str, Refusal]
@@ -64,10 +64,8 @@ def classify(
         limits=facts.limits,
     )
     window = refused_window(headers, time.time()) if kind is RefusalKind.RATE else None
-    return refusal if window is None else _of_window(refusal, window)
-
-
-def _of_window(refusal: Refusal, window: PlanReading) -> Refusal:
+    if window is None:
+        return refusal
     wait_s = refusal.retry_after_s or window.until_s or None
     return replace(refusal, retry_after_s=wait_s, window=window.window, of_account=window.scope is None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,13 +66,12 @@ def said_in(text: str) -> Said:
     limits = (_found("limit", text), _amount(named.get("limit")), _found("short_limit", text))
     limit, used = next((limit for limit in limits if limit is not None), None), _found("used", text)
     unit, period_s, limit, used = _exceeded(text, unit, period_s, limit, used)
-    reset = _SAYS["reset"].search(text)
-    reset_s = parse.duration_s(reset[1]) if reset else None
+    wait_s, reset_s = _found("wait", text, parse.duration_s), _found("reset", text, parse.duration_s)
     several = _several(text) if used is None else ()
     if several:
         named_one = next((reading for reading in several if reading.unit == unit), None)
         period_s, limit = (period_s, None) if named_one is None else (named_one.period_s, named_one.limit)
-    return Said(unit, period_s, limit, used, _found("requested", text), wait_in(text), reset_s, several)
+    return Said(unit, period_s, limit, used, _found("requested", text), wait_s, reset_s, several)
 
 
 def _exceeded(
@@ -156,19 +156,13 @@ def _in_short(letters: str) -> tuple[str, float]:
     return _MESSAGES["short_units"][letters[:-2]], parse.seconds_in(letters[-1]) or 0.0
 
 
-def _found(what: str, text: str) -> float | None:
-    match = _SAYS[what].search(text)
-    return _amount(match[match.lastindex or 0]) if match else None
-
-
 def _amount(digits: str | None) -> float | None:
-    return parse.number(parse.ungrouped(digits)) if digits else None
+    return parse.number(digits.replace(",", "")) if digits else None  # in a header a comma separates values
 
 
-def wait_in(text: str) -> float | None:
-    """The wait that a message asks for, in seconds: "try again in 1m12s", "请在 30 秒后重试"."""
-    match = _SAYS["wait"].search(text)
-    return parse.duration_s(match[match.lastindex or 0]) if match else None
+def _found(what: str, text: str, read: Callable[[str], float | None] = _amount) -> float | None:
+    match = _SAYS[what].search(text)
+    return read(match[match.lastindex or 0]) if match else None
 
 
 def period_of(count: str | None, word: str) -> float | None:
