@@ -66,7 +66,7 @@ class TestKeysThatAreMadeLate:
         prompt = prompt_of_request(cache, "m", self.asked, again=pytest.fail)
         assert prompt.look(T0) == NOTHING
         prompt.answered(T0, LIFE_NS, 900, 0, 0)
-        assert (cache.input_tokens, cache.is_empty) == (900, True)
+        assert (cache.input_tokens, not cache.known) == (900, True)
 
     def test_an_answer_that_shows_a_prefix_cached_makes_them(self):
         cache = cache_of()

@@ -355,7 +355,7 @@ class Pool:
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if not self.queue.length:
-            self.ledger.pause.empty()
+            self.capacity.ledger.pause.empty()
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):

@@ -205,7 +205,8 @@ class Progress:
     def admit(self, now_ns: int, sent_ns: int) -> None:
         """Count an answer that is no refusal, to an attempt that was sent at ``sent_ns``. It ends the rows."""
         self.admitted += 1
-        self.allowance.admit(sent_ns)
+        if self.allowance.began_ns:
+            self.allowance.admit(sent_ns)
         if self._refused:
             self._refused = False
             self.rate_rows.end(now_ns)

@@ -379,7 +379,13 @@ def within(value: float | None, least: float, most: float) -> float | None:
 
 @public
 class RefusalKind(StrEnum):
-    """Why a provider refused a request."""
+    """Why a provider refused a request.
+
+    Attributes:
+        about_rate: Whether the reason is the rate of the requests, or its growth: the pool learns from such refusals.
+    """
+
+    about_rate: bool
 
     RATE = "rate"  # a rate limit of the account
     GROWTH = "growth"  # the traffic grew too fast: slow_down, ramp_limit_exceeded
@@ -387,10 +393,8 @@ class RefusalKind(StrEnum):
     MONEY = "money"  # no balance, or a spend limit: never retried
     NEVER_FITS = "never_fits"  # the request is larger than the limit: never retried
 
-    @property
-    def about_rate(self) -> bool:
-        """Whether the reason is the rate of the requests, or its growth: the pool learns from such refusals."""
-        return self in (RefusalKind.RATE, RefusalKind.GROWTH)
+    def __init__(self, value: str) -> None:
+        self.about_rate = value in ("rate", "growth")
 
 
 @public

@@ -170,7 +170,7 @@ def prompt_of(
         again: Returns ``body`` once more, which is not kept; ``None``: the keys are made at once.
     """
     named = body.get("previous_response_id") or body.get("conversation")
-    if again is not None and cache.is_empty and _messages(body) and not named:
+    if again is not None and not cache.known and _messages(body) and not named:
         return Prompt(cache, None, lambda: keys_of(cache, scope, again()))
     keys = keys_of(cache, scope, body)
     return None if keys is None else Prompt(cache, keys)
@@ -262,6 +262,7 @@ class PromptCache:
         pool: The name of the pool.
 
     Attributes:
+        known: What is known to be cached, at any pool.
         hit_ratio: The part of the expected tokens that was really read, over the last answers, from 0 on.
         miss_ratio: The part that was not, over more answers, from 0 on as well.
         fresh_tokens: What the last follow-ups that found their prompt had beside it, on average.
@@ -275,6 +276,7 @@ class PromptCache:
 
     def __init__(self, prefixes: Prefixes, pool: str) -> None:
         self._prefixes, self._salt = prefixes, hash(pool)
+        self.known = prefixes.entries
         self.hit_ratio = self.miss_ratio = self.fresh_tokens = 0.0
         self.whole_until_ns = self._whole_ns = 0
         self.input_tokens = self.read_tokens = self.written_tokens = 0
@@ -313,11 +315,6 @@ class PromptCache:
     def put_size(self, own: int, tokens: int) -> None:
         """Note the tokens of a conversation that has a name, with its last answer."""
         self.put(hash((own, "size")), tokens, 0)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is known to be cached, at any pool."""
-        return not self._prefixes.entries
 
     @property
     def is_used(self) -> bool:
@@ -372,16 +369,18 @@ class Prompt:
         find: Returns the keys.
 
     Attributes:
+        before: The tokens that the provider adds to the messages of the request; ``None``: some, and it is not known how many.
         cache: What is known of the cache.
         cached: What the cache was expected to hold of the prompt when it was last looked for.
         whole: Whether the whole prompt is reserved in any case, because a lower reservation was refused.
         discounted: Whether the last reservation was lower than the whole prompt.
     """
 
-    __slots__ = ("_find", "_first", "_known", "_lost", "_turn", "cache", "cached", "discounted", "whole")
+    __slots__ = ("_find", "_first", "_known", "_lost", "_turn", "before", "cache", "cached", "discounted", "whole")
 
     def __init__(self, cache: PromptCache, keys: Keys | None, find: Callable[[], Keys | None] | None = None) -> None:
         self.cache, self._known, self._find = cache, keys, find
+        self.before: int | None = 0 if keys is None else keys.before
         self.cached = NOTHING
         self.whole = self.discounted = False
         self._turn = False  # whether an earlier prompt of the conversation is known
@@ -389,16 +388,12 @@ class Prompt:
         self._lost = NOTHING  # the earlier prompt that is known, and lost
 
     @property
-    def before(self) -> int | None:
-        """The tokens that the provider adds to the messages of the request; ``None``: some, and it is not known how many."""
-        return 0 if self._known is None else self._known.before
-
-    @property
     def _keys(self) -> Keys:
         if self._known is None:
             assert self._find is not None
             self._known = self._find()
             assert self._known is not None
+            self.before = self._known.before
         return self._known
 
     def at(self, cache: PromptCache) -> Prompt:
@@ -413,7 +408,7 @@ class Prompt:
     def look(self, now_ns: int) -> Cached:
         """What the cache is expected to hold of the prompt now."""
         self._turn = False
-        self.cached = NOTHING if self.cache.is_empty else self._looked(now_ns)
+        self.cached = self._looked(now_ns) if self.cache.known else NOTHING
         if self._first is None:
             self._first = self.cached.tokens
         return self.cached

@@ -396,7 +396,8 @@ class Exchange:
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head
         permit.status, refusal, now_ns = judged.status, judged.refusal, self.pacer.clock.now_ns()
-        self._count_answer(judged.status, _cause_of(judged), now_ns)
+        pool, cause = self.metered.scheduler.pool.name, _cause_of(judged)
+        self.pacer.answers.count(self.http.address, pool, judged.status, cause, now_ns / NS)
         ends = self._seen is not None and self._seen(judged, self.http)
         try:
             self._read_plan(headers, refusal, now_ns)
@@ -430,7 +431,8 @@ class Exchange:
                 raise
             fault, delay_s = fault_of(error), None
             if (cause := cause_of_error(error)) is not None:
-                self._count_answer(0, cause, self.pacer.clock.now_ns())
+                now_s = self.pacer.clock.now_ns() / NS
+                self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, 0, cause, now_s)
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
@@ -452,10 +454,6 @@ class Exchange:
             sending.reset(token)
         await self._delay(delay_s)
         return None
-
-    def _count_answer(self, status: int, cause: str, now_ns: int) -> None:
-        """Count what came of the attempt."""
-        self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, status, cause, now_ns / NS)
 
     def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None, now_ns: int) -> None:
         """Keep what a response says of the plan of the account that has paid."""

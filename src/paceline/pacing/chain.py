@@ -98,25 +98,21 @@ class ChainedScheduler(Scheduler):
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
 
     @property
-    def _is_chained(self) -> bool:
-        return bool(self.further) or self.account is not None
-
-    @property
     def beside(self) -> Sequence[Scheduler]:  # type: ignore[override]
         """See :class:`Scheduler`."""
         return self.further if self.account is None else (self.account, *self.further)
 
     def wait(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait`."""
-        return run_sync(self._pass(waiter, _wait)) if self._is_chained else super().wait(waiter)
+        return run_sync(self._pass(waiter, _wait)) if self.further or self.account else super().wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
         """See :meth:`Scheduler.wait_async`."""
-        return self._pass(waiter, Scheduler.wait_async) if self._is_chained else super().wait_async(waiter)
+        return self._pass(waiter, Scheduler.wait_async) if self.further or self.account else super().wait_async(waiter)
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.try_grant`."""
-        return run_sync(self._pass(waiter, _try_grant)) if self._is_chained else super().try_grant(waiter)
+        return run_sync(self._pass(waiter, _try_grant)) if self.further or self.account else super().try_grant(waiter)
 
     async def _pass(self, waiter: Waiter, wait: _Wait) -> Outcome:
         """Wait for the account, in the own pool, and then at each further scheduler.

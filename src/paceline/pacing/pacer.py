@@ -240,18 +240,18 @@ class Pacer:
 
         Outside of all lanes, the lane of the priority of the waiter ``name``, or ``outside``.
         """
-        found = ((lane, None, None) if isinstance(lane, str) and lane else lane) or self._lane_of(name, outside)
+        if isinstance(lane, LaneSpec):
+            return lane
+        if lane:
+            return self._lanes[lane, None, None]
+        found = current_lane.get()
+        if found is DEFAULT_LANE_NAME:
+            found = outside or found
+            for pattern, priority in self._priorities if name is not None else ():
+                if fnmatchcase(name or "", pattern):
+                    found = f"priority {priority}", None, priority
+                    break
         return found if isinstance(found, LaneSpec) else self._lanes[found]
-
-    def _lane_of(self, name: str | None, outside: LaneName | None) -> LaneName | LaneSpec:
-        around = current_lane.get()
-        if around is not DEFAULT_LANE_NAME:
-            return around
-        if name is not None:
-            for pattern, priority in self._priorities:
-                if fnmatchcase(name, pattern):
-                    return f"priority {priority}", None, priority
-        return outside or around
 
 
 def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str]) -> bool:

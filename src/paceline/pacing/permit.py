@@ -195,17 +195,15 @@ class Permit:
             answer = await client.responses.create(model="gpt-6-luna", input=prompt)
             permit.settle(answer)  # or permit.settle(input_tokens=812, output_tokens=64)
         """
-        actual: Cost | None = units or None
+        cost: Cost = units
         if usage is not None or headers is not None:
-            actual = self._read(usage, headers, units)
-        if actual is not None:
-            for unit, amount in actual.items():
-                if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
-                    check_cost(actual, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
-            if (TOKENS in actual or OUTPUT_TOKENS in actual) and (
-                INPUT_TOKENS not in actual or OUTPUT_TOKENS not in actual
-            ):
-                self._complete(actual)
+            cost = self._read(usage, headers, units)
+        for unit, amount in cost.items():
+            if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
+                check_cost(cost, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
+        if INPUT_TOKENS not in cost if OUTPUT_TOKENS in cost else TOKENS in cost:  # one of them is missing
+            self._complete(cost)
+        actual = cost or None  # nothing was said: it stays as reserved
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._settle(actual)
@@ -235,7 +233,7 @@ class Permit:
                 " give no total: pass input_tokens, too, or tokens"
             )
 
-    def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
+    def _read(self, usage: object, headers: object, units: Cost) -> Cost:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
         from paceline.providers.answers import headers_in, plausible, reported, usage_cost
 
@@ -252,7 +250,7 @@ class Permit:
                 if self._waiter.learn is not None:
                     self._waiter.learn(seen)
         self._learn(headers_in(usage) if headers is None else headers)
-        return actual or None
+        return actual
 
     def _learn(self, headers: object) -> None:
         """Let the pool learn from the limits in the headers of the answer."""

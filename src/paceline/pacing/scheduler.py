@@ -230,11 +230,7 @@ class Scheduler:
 
     def finished(self, state: str) -> None:
         """Count an answer by how far the model has come with it."""
-
-        def count(_: int) -> None:
-            self.pool.finishes[state] += 1
-
-        self._section.read(count)
+        self._section.count(self.pool.finishes, state)
 
     def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """See :meth:`Pool.adjust`."""

@@ -116,7 +116,11 @@ class Section:
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
             now_ns = self._clock.now_ns()
-            self._run(now_ns, change, *args)
+            self._busy = True
+            try:
+                change(now_ns, *args)
+            finally:
+                self._busy = False
             if self._poke is None and not (self._pool.queue.length or self._deferred or self._postponed):
                 return  # no request waits, and no store is to be told
             done = self._work(now_ns)
@@ -183,6 +187,11 @@ class Section:
             done = self._work(now_ns) if self._deferred else []
         self._leave(done)
         return found
+
+    def count(self, counts: dict[str, int], name: str) -> None:
+        """Add one to a count that only readers look at."""
+        with self._lock:
+            counts[name] += 1
 
     def outside(self, call: Callable[[], None]) -> None:
         """Make ``call`` outside of the section: now, or, if this thread is in it, when it has left."""
