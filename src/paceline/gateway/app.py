@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +66,33 @@ class _WithReadiness:
         return {**self._reporting.status(*given, **options), "ready": self._gateway.ready}
 
 
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """What a gateway has and does beside passing requests on.
+
+    Attributes:
+        folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
+        begun: Called when it serves.
+        access: Writes a line about each request; ``None``: nothing does.
+        tally: Counts what each key uses; ``None``: nothing does.
+        takes_over: Whether it serves only when the store has answered: the process before does until then.
+        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
+        names_account: Whether clients may name the account that pays, beside the gateway's own key.
+    """
+
+    folder: Path | None = None
+    begun: Callable[[], None] = _nothing
+    access: AccessLog | None = None
+    tally: Tally | None = None
+    takes_over: bool = False
+    tells_quotas: bool = True
+    names_account: bool = False
+
+
 class Gateway:
     """The gateway.
 
@@ -73,14 +101,8 @@ class Gateway:
         upstreams: The servers.
         client: Makes the HTTP client, when the event loop runs.
         admission: Admits clients.
-        folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
         store: Looks whether the store answers.
-        begun: Called when it serves.
-        access: Writes a line about each request; ``None``: nothing does.
-        tally: Counts what each key uses; ``None``: nothing does.
-        takes_over: Whether it serves only when the store has answered: the process before does until then.
-        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
-        names_account: Whether clients may name the account that pays, beside the gateway's own key.
+        options: What else it has and does.
 
     Attributes:
         life: What it does with requests.
@@ -93,27 +115,22 @@ class Gateway:
         client: Callable[[], UpstreamClient],
         *,
         admission: Admission,
-        folder: Path | None = None,
         store: StoreWatch,
-        begun: Callable[[], None],
-        access: AccessLog | None = None,
-        tally: Tally | None = None,
-        takes_over: bool = False,
-        tells_quotas: bool = True,
-        names_account: bool = False,
+        options: GatewayOptions,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self.life = Life(shares=store.shared)
-        self._store, self._begun, self._takes_over = store, begun, takes_over
-        self._access, self._admission, self._tally = access, admission, tally
+        self._store, self._admission, self._options = store, admission, options
         self._store_answers = asyncio.Event()
         if not store.shared:
             self._store_answers.set()
         self._make = client
-        self._dispatch = Dispatch(limiter, self.life, tells_quotas=tells_quotas, names_account=names_account)
-        own: Any = limiter if tally is None else Counted(limiter, tally)
-        self._siblings = Siblings(own, {"place": self._dispatch.place, "resume": self._resume}, folder)
-        one_or_all = own if folder is None else self._siblings
+        self._dispatch = Dispatch(
+            limiter, self.life, tells_quotas=options.tells_quotas, names_account=options.names_account
+        )
+        own: Any = limiter if options.tally is None else Counted(limiter, options.tally)
+        self._siblings = Siblings(own, {"place": self._dispatch.place, "resume": self._resume}, options.folder)
+        one_or_all = own if options.folder is None else self._siblings
         self._page = status_app(_WithReadiness(one_or_all, self), apart=self._apart)  # answers the gateway's own paths
         self._reports = asyncio.Lock()
 
@@ -125,8 +142,8 @@ class Gateway:
             connection = scope["extensions"][CONNECTION]
             connection.task = task = asyncio.current_task()
             entry = None
-            if self._access is not None:
-                entry = scope["extensions"][ENTRY] = self._access.begin(scope, send)
+            if self._options.access is not None:
+                entry = scope["extensions"][ENTRY] = self._options.access.begin(scope, send)
                 send = entry.send
             try:
                 await self._answer(scope, receive, send, connection)
@@ -161,14 +178,14 @@ class Gateway:
         helpers = [asyncio.create_task(self._watch())]
         if self._store.shared:
             helpers.append(asyncio.create_task(self._watch_store()))
-        if self._tally is not None:
-            await asyncio.to_thread(self._tally.begin)
-            helpers.append(asyncio.create_task(self._keep_tally(self._tally)))
+        if self._options.tally is not None:
+            await asyncio.to_thread(self._options.tally.begin)
+            helpers.append(asyncio.create_task(self._keep_tally(self._options.tally)))
         state[CONNECTION] = self
-        if self._takes_over:
+        if self._options.takes_over:
             await self._store_answers.wait()
         self.life.change(LifeEvent.STARTED)
-        self._begun()
+        self._options.begun()
         await send({"type": "lifespan.startup.complete"})
         with suppress(asyncio.CancelledError):  # a second signal: nothing is awaited, and all is told to the store
             await receive()
@@ -178,11 +195,11 @@ class Gateway:
         await self._dispatch.close()
         self._siblings.close()
         await self._end_page()
-        if self._tally is not None:
-            await asyncio.to_thread(self._tally.end)
+        if self._options.tally is not None:
+            await asyncio.to_thread(self._options.tally.end)
         await asyncio.to_thread(self.limiter.close)
-        if self._access is not None:
-            self._access.close()
+        if self._options.access is not None:
+            self._options.access.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _end_page(self) -> None:
@@ -289,9 +306,9 @@ class Gateway:
     async def _tell_own(self, path: str, key: ClientKey | None, scope: Event, receive: Receive, send: Send) -> None:
         """A page, or the state that a client's ``key`` may read."""
         may_read = key is None or key.may_read
-        if path == USAGE and self._tally is not None:
+        if path == USAGE and self._options.tally is not None:
             query, name = scope["query_string"].decode("latin-1"), None if key is None or may_read else key.name
-            await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
+            await respond(json_reply(200, await asyncio.to_thread(report, self._options.tally, name, query)), send)
         elif not may_read:
             raise RequestError(
                 403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"

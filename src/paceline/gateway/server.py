@@ -31,7 +31,7 @@ from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
-from paceline.gateway.app import Gateway
+from paceline.gateway.app import Gateway, GatewayOptions
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
@@ -166,21 +166,24 @@ class ProcessSettings:
         admission = Admission(
             keys, open_to_all=is_loopback(self.host), hosts=names_of(self.host), key_in_path=self.key_in_path
         )
+        tally = None
+        if self.tallies:
+            tally = Tally(limiter, lambda lane: counted_as(lane) if admission.needs_key else NO_KEY)
         return Gateway(
             limiter,
             self._upstreams(environ),
             partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
             admission=admission,
-            folder=self.folder,
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
-            begun=begun,
-            access=None if self.access_log is None else AccessLog(self.access_log),
-            tally=Tally(limiter, lambda lane: counted_as(lane) if admission.needs_key else NO_KEY)
-            if self.tallies
-            else None,
-            takes_over=self.takes_over,
-            tells_quotas=self.tells_quotas,
-            names_account=self.names_account,
+            options=GatewayOptions(
+                folder=self.folder,
+                begun=begun,
+                access=None if self.access_log is None else AccessLog(self.access_log),
+                tally=tally,
+                takes_over=self.takes_over,
+                tells_quotas=self.tells_quotas,
+                names_account=self.names_account,
+            ),
         )
 
     @property
