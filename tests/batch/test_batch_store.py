@@ -211,23 +211,6 @@ def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, sourc
     assert not (tmp_path / "in.results.jsonl").exists()
 
 
-def test_wrong_words_are_usage_errors(source, emulator):
-    for arguments, words in (
-        (("--store", "sqlit:x"), "command line: store: no store is called 'sqlit': did you mean 'sqlite'?"),
-        (
-            ("--on-store-failure", "fail_openn"),
-            "command line: on_store_failure: 'fail_openn': it must be 'fail_safe', 'fail_closed' or 'fail_open'; did you mean 'fail_open'?",
-        ),
-    ):
-        assert words in call(source, *arguments, code=2, base_url=emulator.base_url)[1]
-
-
-def test_the_environment_names_a_store(tmp_path, emulator, source):
-    environ = {"PACELINE_STORE": f"sqlite:{tmp_path}/state.db"}
-    out, _ = call(source, "--json", base_url=emulator.base_url, environ=environ)
-    assert json.loads(out)["store"] == f"sqlite:{tmp_path / 'state.db'}"
-
-
 def test_at_the_end_the_store_knows_what_answers_cost(tmp_path, emulator):
     source = write_lines(tmp_path / "in.jsonl", [message(f"r{i}") for i in range(20)])
     _, report = run(source, emulator.base_url, limits=f"{FAST},60M output_tokens/min", store=f"sqlite:{tmp_path}/s.db")
