@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.core.hints import NAMES_MAX, did_you_mean, shown_names, why_missing
+from paceline.core.hints import NAMES_MAX, counted, did_you_mean, shown_names, why_missing
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,7 @@ def test_a_package_that_does_not_load_is_not_called_missing(error, words):
 )
 def test_only_what_looks_like_a_name_is_shown(names, shown):
     assert shown_names(names) == shown
+
+
+def test_one_is_counted_without_an_s():
+    assert [counted(1, "request"), counted(2000, "request")] == ["1 request", "2,000 requests"]

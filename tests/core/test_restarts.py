@@ -44,6 +44,7 @@ class TestRestarts:
         assert self.read(restarts, 31, 59.0, lack=1.0) is Named.NEXT
         assert restarts.period_s == 60
         assert self.read(restarts, 31.1, 0.0, took_s=2.0) is Named.EARLIER
+        assert self.read(restarts, 85, 5.0, took_s=50.0) is None  # too slow, and it need not show what is known
 
     def test_after_a_time_without_requests_the_distance_is_no_period(self):
         restarts = Restarts()
