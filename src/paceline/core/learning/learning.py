@@ -9,7 +9,8 @@ from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.guesses import STALL_NS
 from paceline.core.learning.readings import Readings
 from paceline.core.learning.refusals import Refusals
-from paceline.core.learning.tracker import ABOUT_NS, Note
+from paceline.core.learning.restarts import TRANSIT_NS
+from paceline.core.learning.tracker import Note
 from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
 from paceline.core.results import Reading, Refusal, Reservation
@@ -107,7 +108,7 @@ class Learning:
         Their order at the server shows less.
         """
         for tracker in self.trackers.values():
-            tracker.about_ns = ABOUT_NS + slack_ns
+            tracker.about_ns = TRANSIT_NS + slack_ns
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""

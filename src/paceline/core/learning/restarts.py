@@ -21,7 +21,8 @@ JUMP = 0.5
 moves by less."""
 
 TRANSIT_NS = NS // 4
-"""How long an attempt, or an answer, is on its way at most."""
+"""How long an attempt, or an answer, is on its way at most: those that were sent within this time of each other may
+reach the server in the other order."""
 
 
 class Written(Enum):

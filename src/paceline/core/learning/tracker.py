@@ -14,13 +14,10 @@ from paceline.core.changes import What
 from paceline.core.entry import Entry
 from paceline.core.learning.ceiling import CEILING_PART, CUT_LEAST, CeilingTracker
 from paceline.core.learning.refill import LONGER_PERIOD, Refill
-from paceline.core.learning.restarts import Restarts
+from paceline.core.learning.restarts import TRANSIT_NS, Restarts
 from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
-
-ABOUT_NS = NS // 4
-"""Attempts that were sent within this time of each other may reach the server in the other order."""
 
 SLICE_NS = NS // 20
 SLICES_MAX = 4_096
@@ -148,7 +145,7 @@ class QuotaTracker:
         self.limit_as_of_ns = self.lowered = 0
         self.shifted_ns = 0
         self.charged = 0.0
-        self.about_ns = ABOUT_NS
+        self.about_ns = TRANSIT_NS
         self.epoch = 0
         self.refused_amount, self.refused_ns = 0.0, 0
         self.refill = Refill()
