@@ -15,5 +15,5 @@ asks to wait longer than a bucket would; the rate, when refusals repeat.
 
 :class:`~paceline.core.learning.learning.Learning` is the door: a capacity tells it of answers, and a pool knows no more
 of it than ``Learner`` in :mod:`paceline.core.capacity`. The order in which to read the modules: refill, restarts,
-ceiling, tracker, guesses, corrections, readings, refusals, learning.
+tracker, guesses, corrections, readings, refusals, learning.
 """
