@@ -105,15 +105,20 @@ class WindowUse:
         if another:
             self._amount, self._requests, self._sessions = 0.0, 0, {}
             self._used = None
-        if used is not None and self._used is None:
-            self._first = 0.0 if another else used  # the one before was seen to end, so all of this one may be ours
-            self._weight.begin(used, reading.read_s)
-        elif used is not None and reading.used is not None:
-            self._weight.read(used, reading.read_s)
+        if used is not None:
+            self._weigh(used, reading, another=another)
         if used != self._used:
             self._used, self._used_s, self._ended = used, reading.read_s, 0.0
         self._ends_s = self._ends_s if ends_s is None else ends_s
         return True
+
+    def _weigh(self, used: float, reading: PlanReading, *, another: bool) -> None:
+        """Compare what is ``used`` with what was charged."""
+        if self._used is None:
+            self._first = 0.0 if another else used  # the one before was seen to end, so all of this one may be ours
+            self._weight.begin(used, reading.read_s)
+        elif reading.used is not None:
+            self._weight.read(used, reading.read_s)
 
     def _is_another(self, used: float | None, ends_s: float | None, read_s: float, *, late: bool) -> bool:
         later = False
