@@ -356,7 +356,7 @@ def test_a_plan_is_a_member_of_no_group(serve, upstream, provider, client):
     running = serve(upstream, upstreams={"eu": table, "us": table}, groups={"both": {"members": ["eu", "us"]}})
     answer = ask(client, running, LOGIN, "/both/v1/messages", "claude-opus-4-5")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "paceline_plan")
-    assert "send a login to /eu" in answer.text
+    assert "send it to /eu" in answer.text
     assert provider.asked == []
     assert ask(client, running, RICH, "/both/v1/messages", "claude-opus-4-5").status_code == 200
     assert ask(client, running, LOGIN, "/eu/v1/messages", "claude-opus-4-5").status_code == 200

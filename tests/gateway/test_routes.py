@@ -233,7 +233,7 @@ def test_an_answer_that_has_begun_is_not_begun_again(routed, servers, client):
         ({"m": "opena/x"}, "'opena' is no server or group; did you mean 'openai'"),
         ({"m": "openai"}, "has no model: write openai/MODEL"),
         ({"m": ["openai/x"] * 7}, "it has 7 targets: give 1 to 6"),
-        ({"m": ["openai/x", "openai/y", "openai/x"]}, "'openai/x' stands there twice"),
+        ({"m": ["openai/x", "openai/y", "openai/x"]}, "'openai/x' is named twice"),
         ({"m": "openai/*"}, "a name can have one '*'"),
         ({"*/*": "openai/*"}, "a name can have one '*'"),
         ({"m": [1]}, "write a list of servers with a model"),
