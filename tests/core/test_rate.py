@@ -719,6 +719,7 @@ def test_each_transition_of_the_table_happens_and_no_other(monkeypatch):
     for seed in range(24):
         for what in ("all", "reopen", "wait", "none"):
             visit_doubts(seed, what)
+    asked(asking(2.0), 1, gap_ns=NS // 4)
     assert seen == set(NEXT)
 
 
@@ -790,17 +791,35 @@ def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason():
     assert rate.phase is RatePhase.HOLDING
 
 
-@pytest.mark.parametrize(("refused", "is_chance"), [(0, True), (3, True), (5, False), (ASK_N, False)])
-def test_chance_is_what_explains_the_attempts_at_once_better(refused, is_chance):
+@pytest.mark.parametrize(
+    ("refused", "phase"),
+    [(0, RatePhase.OPENING), (3, RatePhase.OPENING), (5, RatePhase.HOLDING), (ASK_N, RatePhase.HOLDING)],
+)
+def test_chance_is_what_explains_the_attempts_at_once_better(refused, phase):
     rate = asking()
     top = rate.cycle.top
     asked(rate, refused)
-    if is_chance:
-        assert rate.phase is RatePhase.OPENING
+    assert rate.phase is phase
+    if phase is RatePhase.OPENING:
         assert 0.05 < rate.chance.share < 0.4
         assert rate.rate >= START
     else:
-        assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
+        assert (rate.cycle.top, rate.chance.share) == (top, 0.0)
+
+
+@pytest.mark.parametrize("refused", [0, 1, 3])
+def test_attempts_at_twice_the_rate_are_followed_by_slower_ones(refused):
+    rate = asking(2.0)
+    asked(rate, 1, gap_ns=round(NS / rate.cycle.top / 2))
+    sent, top = rate.sent_count, rate.cycle.top
+    assert (rate.phase, rate.rate) == (RatePhase.CHECKING, pytest.approx(top * CHECK_SHARE))
+    go(rate)
+    for _ in range(refused):
+        refuse(rate, go(rate))
+    while rate.phase is RatePhase.CHECKING:
+        go(rate)
+    assert (rate.phase, rate.cycle.top) == (RatePhase.HOLDING, top)
+    assert rate.chance.share == pytest.approx({0: 0.0, 1: 2 / (rate.sent_count - sent + 2), 3: 4 / 6}[refused])
 
 
 def test_attempts_that_were_not_sent_at_once_show_nothing():

@@ -2,8 +2,9 @@
 
 A refusal at the measured rate, or below it, has one of two reasons: the provider has become slower, or it refuses a
 share of the attempts by chance. They are told apart by asking again at once, several times. A limit has nothing left
-for such attempts, also one that other clients use up. Chance refuses no more of them than of others. What it refuses is
-no measurement from then on, unless more is refused than by chance.
+for such attempts, also one that other clients use up. Chance refuses no more of them than of others. Where a
+stated limit lets none go at once, slower attempts follow instead, as a check: a limit refuses none of these. What
+chance refuses is no measurement from then on, unless more is refused than by chance.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ hosts that count tokens, and so refuse large requests first, are taken for it mo
 half of all requests may be missed until its rate has spiralled down."""
 
 CHECK_SHARE = 0.8
-"""Beside a limit, a share is checked at this part of the rate that the limit admits: it refuses nothing there. A limit
-that falls step by step has lost less during the check."""
+"""A share is checked at this part of the rate that a limit admits: it refuses nothing there. A limit that falls step by
+step has lost less during the check."""
 
 COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
@@ -84,12 +85,10 @@ class Chance:
     def explains(self, admitted: int, refused: int, refilled: float) -> bool:
         """Whether chance makes the outcome of a test likelier than a limit that had ``refilled`` attempts for it.
 
-        A slow test shows nothing, if a limit admits half of it. A share above the half is taken for the half: at the
-        beginning a few refusals make it too large.
+        These are fewer than ``admitted``. A share above the half is taken for the half: at the beginning a few refusals
+        make it too large.
         """
         usual, limit = min(self.usual, 1 / 2), refilled / (admitted + refused)
-        if limit >= 1 / 2:
-            return False
         return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit)) > RARE
 
     def count(self, number: int, *, counts: bool) -> int:

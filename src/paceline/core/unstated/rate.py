@@ -105,7 +105,7 @@ class RateEvent(Enum):
     ADMITTED = "admitted"  # the probe was not refused
     EXPLAINED = "explained"  # the refusals had another reason than the rate
     DOUBTED = "doubted"  # a refusal at the measured rate, which may be chance
-    SHARED = "shared"  # a refusal that a share and a limit explain together
+    SHARED = "shared"  # a refusal, or a test, that a share and a limit may explain together
     UPHELD = "upheld"  # a test or a check has confirmed the measured rate
 
 
@@ -120,6 +120,7 @@ NEXT: Final = MappingProxyType(
         (RatePhase.BLOCKED, RateEvent.ADMITTED): RatePhase.HOLDING,
         (RatePhase.HOLDING, RateEvent.DOUBTED): RatePhase.ASKING,
         (RatePhase.ASKING, RateEvent.UPHELD): RatePhase.HOLDING,
+        (RatePhase.ASKING, RateEvent.SHARED): RatePhase.CHECKING,
         (RatePhase.HOLDING, RateEvent.SHARED): RatePhase.CHECKING,
         (RatePhase.CHECKING, RateEvent.UPHELD): RatePhase.HOLDING,
         **{(phase, RateEvent.BLOCK): RatePhase.BLOCKED for phase in RatePhase if phase is not RatePhase.OFF},
@@ -389,7 +390,9 @@ class MeasuredRate:
         self.chance.mark = Mark(now_ns, self.admitted_total)
 
     def _recheck(self, now_ns: int) -> None:
-        """Check whether the share is still refused, at a rate that a limit admits."""
+        """Check whether a share is refused, or still is, at a rate that a limit admits."""
+        if self.phase in DOUBTS:
+            self._make_up(now_ns)
         self.phase = NEXT[self.phase, RateEvent.SHARED]
         self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
         self.chance.mark = Mark(now_ns, self.admitted_total)
@@ -401,13 +404,13 @@ class MeasuredRate:
             # So many at once need new connections, and come later than single ones.
             verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
             self.next_at_ns = now_ns + (verdict_ns if sent >= ASK_N else 0)
-        elif sent >= ENDED / self.chance.share:
+        elif sent >= ENDED / (self.chance.share or self.chance.usual):
             self._end_check(now_ns)
 
     def _doubted(self, now_ns: int, note: RateNote) -> Finding:
         """What a refusal shows in one of :data:`DOUBTS`."""
         if self.phase is RatePhase.ASKING:
-            if not self._is_likely:
+            if self._is_limit:
                 self._uphold(now_ns)
         elif note.number - self.cut_count == self.cut_lost:  # so far nothing was admitted, which is hardly chance
             if self.cut_lost >= STRIKES:
@@ -428,10 +431,23 @@ class MeasuredRate:
         return (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
 
     @property
-    def _is_likely(self) -> bool:
-        """Whether chance explains the test better than a limit at the measured rate, if no more of it is refused."""
-        refilled = seconds(self.chance.mark.at_ns, self.last_ns) * self.cycle.top / self.mean
-        return self.chance.explains(ASK_N - self.cut_lost, self.cut_lost, 1 + refilled)
+    def _refilled(self) -> float:
+        """How many attempts a limit at the measured rate admits of the test so far."""
+        return 1 + seconds(self.chance.mark.at_ns, self.last_ns) * self.cycle.top / self.mean
+
+    @property
+    def _is_limit(self) -> bool:
+        """Whether a limit at the measured rate explains the test, if no more of it is refused."""
+        return ASK_N - self.cut_lost <= self._refilled
+
+    def _end_test(self, now_ns: int) -> None:
+        """Decide what explains a test; where a stated limit has made it slow, that may need a check."""
+        if not self._is_limit and self.chance.explains(ASK_N - self.cut_lost, self.cut_lost, self._refilled):
+            self._accept(now_ns)
+        elif self._is_limit or self.last_ns - self.chance.mark.at_ns <= VERDICT_NS:
+            self._uphold(now_ns)
+        else:
+            self._recheck(now_ns)
 
     def _uphold(self, now_ns: int) -> None:
         """End a test or a check: go on at the measured rate."""
@@ -531,9 +547,9 @@ class MeasuredRate:
         self.until_ns = (now_ns + self.next_at_ns) // 2
 
     def _pass(self, now_ns: int) -> None:
-        """End the blocked time, if the probe has not been refused in time, and a test that chance explains."""
+        """End the blocked time, if the probe has not been refused in time, and a test."""
         if self.phase is RatePhase.ASKING and self.sent_count - self.cut_count >= ASK_N and now_ns >= self.next_at_ns:
-            (self._accept if self._is_likely else self._uphold)(now_ns)
+            self._end_test(now_ns)
         if self.probe is not None and now_ns >= self.probe.sent_ns + self.refusal_delay.verdict_ns:
             self._unblock(now_ns, self.probe)
 
