@@ -58,7 +58,8 @@ class Anthropic(BaseProvider):
             mode = "long_context"
         elif body.get("speed") == "fast":
             mode = "fast"
-        return replace(call, mode=mode, tier="fast" if mode == "fast" else "")
+        tier = "fast" if mode == "fast" else ""
+        return replace(call, mode=mode, tier=tier) if mode or call.tier else call
 
     def encoding_of(self, model: str) -> str:
         return "claude_v3" if _OLD_TOKENIZER.match(parse.spelled(model)) else self.encoding

@@ -13,7 +13,6 @@ from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
 from paceline.providers.naming import others_of
-from paceline.providers.parse import at
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in
 from paceline.providers.refusals import classify
@@ -179,11 +178,11 @@ class BaseProvider(Provider):
 
     def _call(self, own: Mapping[str, Any], endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
         """A request with this body, as the row ``own`` of its API reads it."""
-        schemas = [found for path in own["schemas"] if (found := at(body, path))]
+        schemas = parse.values_at(body, own["schemas"])
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
         choices, (others, beside) = self._choices(own, body), others_of(body, model)
-        most = parse.stated(*(at(body, path) for path in limits.get(endpoint, limits[""]))) * choices or None
+        most = parse.stated(*parse.values_at(body, limits.get(endpoint, limits[""]))) * choices or None
         most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)
         return Call(
             self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others, beside=beside
@@ -195,4 +194,4 @@ class BaseProvider(Provider):
 
     def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
         """How many answers a request asks for."""
-        return max((parse.stated(at(body, path)) for path in own.get("choices", ())), default=1) or 1
+        return parse.stated(*parse.values_at(body, own.get("choices", ()))) or 1

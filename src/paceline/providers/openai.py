@@ -87,12 +87,16 @@ class OpenAIDialect(BaseProvider):
         return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        found, audio = parse.usage_of(payload), _OWN["audio"]
+        found = parse.usage_of(payload)
+        inputs, outputs = (
+            next(iter(parse.values_at(found, _OWN["details"][part])), None) for part in ("input", "output")
+        )
         return parse.usage_by(
             self.counts,
             found,
-            audio_tokens=parse.first_count(found, audio["input"]),
-            audio_output_tokens=parse.first_count(found, audio["output"]),
+            as_mapping(inputs),
+            audio_tokens=count(as_mapping(inputs).get("audio_tokens")),
+            audio_output_tokens=count(as_mapping(outputs).get("audio_tokens")),
             tier=parse.tier_of(payload),
             answer=_answer_of(payload),
         ) or _recording(payload)

@@ -219,7 +219,7 @@ def count(value: Any) -> int:
 def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
     """The first count at one of ``paths``; 0 for none."""
     for path in paths:
-        if (value := at(found, path)) and (amount := count(value)):
+        if (value := at(found, path) if "." in path else found.get(path)) and (amount := count(value)):
             return amount
     return 0
 
@@ -234,7 +234,10 @@ def seconds(value: Any) -> float:
 
 def stated(*values: Any) -> int:
     """The largest count in the fields of a request. Google's JSON and servers with pydantic take one in a text, too."""
-    return max(count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one) for one in values)
+    most = 0
+    for one in values:
+        most = max(most, count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one))
+    return most
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
@@ -264,6 +267,11 @@ def at(value: Any, path: str) -> Any:
         else:
             return None
     return value
+
+
+def values_at(found: Mapping[str, Any], paths: Iterable[str]) -> list[Any]:
+    """The values at these paths that are there. Most paths are a name."""
+    return [one for path in paths if (one := at(found, path) if "." in path else found.get(path)) is not None]
 
 
 def as_text(value: Any) -> str:
@@ -311,7 +319,7 @@ _USAGES: Final = "usage", "response.usage", "message.usage", "x_groq.usage"
 def usage_of(payload: Mapping[str, Any], paths: Iterable[str] = _USAGES) -> Mapping[str, Any]:
     """The usage object of an answer, or of an event that carries an answer: at the first of ``paths``; else ``payload`` itself."""
     for path in paths:
-        if isinstance(usage := at(payload, path), MAPPING):
+        if isinstance(usage := at(payload, path) if "." in path else payload.get(path), MAPPING):
             return usage
     return payload
 
@@ -358,7 +366,7 @@ def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage
         found[what] = amount
     input_tokens, output_tokens, total = found["input"], found["output"], found["total"]
     told = output_tokens or any(
-        isinstance(at(one, path), NUMBER) for one in parts for paths in counts["output"] for path in paths
+        isinstance(value, NUMBER) for one in parts for paths in counts["output"] for value in values_at(one, paths)
     )
     if not told and 0 < input_tokens <= total:
         told, output_tokens = True, total - input_tokens
