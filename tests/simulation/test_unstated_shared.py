@@ -58,7 +58,7 @@ class Shared(Fleet):
 
 # what is true, requests, processes; the most refused, the seconds, the least fairness
 WORLDS = {
-    "60 a minute, one": ("10 requests/10s", 300, 1, 40, 320, 1.0),
+    "60 a minute, one": ("10 requests/10s", 300, 1, 42, 320, 1.0),
     "60 a minute, four": ("10 requests/10s", 300, 4, 130, 400, 0.85),
     "600 a minute, one": ("10 requests/s", 1_000, 1, 30, 112, 1.0),
     "600 a minute, four": ("10 requests/s", 1_000, 4, 150, 125, 0.9),
