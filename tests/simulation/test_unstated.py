@@ -19,6 +19,7 @@ from tests.simulation.unstated import (
 )
 
 from grids import WORLD, some
+from paceline.cli.status import _rows
 from paceline.pacing.status import report
 
 FURTHER = [
@@ -171,6 +172,13 @@ def test_what_was_found_is_in_the_status():
     found = {one["unit"]: one for one in report(fleet.pool, 0)["quotas"]}
     assert found["concurrency"]["rule"] == "measured"
     assert 3 <= found["concurrency"]["limit"] <= 7
+
+
+def test_the_share_that_is_refused_by_chance_is_in_the_status():
+    fleet = started(WORLDS["30 % by chance, 400 requests"], 1).run()
+    found = report(fleet.pool, 0)
+    assert 0.1 < found["by_chance"] < 0.45
+    assert f"about {found['by_chance']:.0%} refused by chance" in next(iter(_rows("m", found)))[-1]
 
 
 @pytest.mark.parametrize(("told", "true"), [("60 requests/min", rated(1)), ("600 requests/min", rated(10))])

@@ -246,11 +246,11 @@ async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) 
 
 
 def _rows(name: str, pool: Any) -> Iterator[tuple[str, ...]]:
-    """A row for each quota."""
+    """A row for each quota, or one for a pool without any."""
     if not isinstance(pool, dict):
         return
     of_pool = (plain(pool.get("waiting", "-")), plain(pool.get("in_flight", "-")), plain(_state(pool)))
-    for quota in pool.get("quotas", ()):
+    for quota in pool.get("quotas") or [{}]:
         if isinstance(quota, dict):
             left, spent = _amount(quota.get("remaining")), _amount(quota.get("spent"))
             yield (plain(name), plain(quota.get("quota", "-")), left, spent, *of_pool)
@@ -263,6 +263,8 @@ def _state(pool: Mapping[str, Any]) -> str:
         return f"stopped: {pool['stopped']}"
     silent = pool.get("binds") == NO_ANSWER  # its pauses are its own, one for each probe, and no wish of the provider's
     parts = [NO_ANSWER] if silent else [f"cool-down {pool['cool_down_s']:g} s"] if pool.get("cool_down_s") else []
+    if share := pool.get("by_chance"):
+        parts.append(f"about {share:.0%} refused by chance")
     if store.get("state") == "lost":
         parts.append(f"store lost: {store.get('mode')}")
     elif store:

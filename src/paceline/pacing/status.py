@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NotRequired, TypedDict, cast
@@ -12,6 +13,7 @@ from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.core.results import public
+from paceline.core.unstated.measured import RateMeter
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.answers import AnswerStatus
 from paceline.pacing.periods import REFILLED_DAY_S
@@ -97,6 +99,7 @@ class PoolStatus(TypedDict):
     binds: str | None
     cool_down_s: float
     stopped: str | None
+    by_chance: float | None
     counts: dict[str, int]
     finishes: dict[str, int]
     wait_s: dict[str, float]
@@ -187,6 +190,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "binds": pool.binds(now_ns),
         "cool_down_s": _up(pool.cool_down_ns(now_ns)),
         "stopped": pool.stopped.reason if pool.stopped else None,
+        "by_chance": _by_chance(ledger.meters),
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
         "finishes": dict(sorted(pool.finishes.items())),
         "wait_s": {
@@ -303,6 +307,12 @@ def _resets_at(m: Meter, now_ns: int) -> str | None:
     except (OverflowError, ValueError, OSError):  # beyond the calendar
         return None
     return at.isoformat().replace("+00:00", "Z")
+
+
+def _by_chance(meters: Iterable[Meter]) -> float | None:
+    """The share of the attempts that the provider refuses at any rate; ``None`` if its refusals have other reasons."""
+    share = max((m.rate.chance.share for m in meters if isinstance(m, RateMeter)), default=0.0)
+    return round(share, 3) or None
 
 
 def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:

@@ -185,6 +185,10 @@ def _longest(values: Sequence[float | None]) -> float | None:
     return max(known) if len(known) == len(values) else None
 
 
+def _largest(values: Sequence[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
 def _queue(queues: Iterable[Sequence[Any]]) -> list[Any]:
     waiters = sorted((waiter for queue in queues for waiter in queue), key=lambda waiter: -waiter["waited_s"])
     return waiters[:QUEUE_SHOWN]
@@ -192,7 +196,7 @@ def _queue(queues: Iterable[Sequence[Any]]) -> list[Any]:
 
 _JOINED: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
     "waiting": sum, "in_flight": sum, "lanes": summed, "counts": summed, "finishes": summed, "queue": _queue,
-    "binds": _first, "stopped": _first, "eta_s": _longest, "cool_down_s": max, "waits": added,
+    "binds": _first, "stopped": _first, "by_chance": _largest, "eta_s": _longest, "cool_down_s": max, "waits": added,
     "estimates": _estimates, "cache": _cache,
 }  # fmt: skip
 """How the values that pools of one name have in several processes become one, by the name of the value."""

@@ -70,6 +70,7 @@ SCHEMAS: Final = {
         binds={**MAYBE_TEXT, "description": "What the next request waits for."},
         cool_down_s=NUMBER,
         stopped=MAYBE_TEXT,
+        by_chance={**MAYBE_NUMBER, "description": "The share of the attempts that the provider refuses at any rate."},
         counts=_table(COUNT),
         finishes={
             **_table(COUNT),
