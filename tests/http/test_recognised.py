@@ -27,7 +27,8 @@ def log(caplog):
 
 
 def said(log):
-    return [record.getMessage() for record in log.records]
+    # Limiters of other tests may sum up their refusals at any time.
+    return [record.getMessage() for record in log.records if record.name != "paceline.rate_limit"]
 
 
 def pools(limiter):
