@@ -19,8 +19,8 @@ ASK_N = 8
 in three does not show it."""
 
 EARLY_N = 2
-"""A test comes after so many refusals in a row at the measured rate or below. A single one is often about its request
-alone, or the measured rate was too high."""
+"""A test comes after so many refusals in a row at the measured rate or below, with admitted attempts in between. A
+single one is often about its request alone, or the measured rate was too high."""
 
 RARE = 3.0
 """Chance must explain a test better than a limit by a likelihood ratio of ``e ** RARE``, because it is rare. With 2,

@@ -1,7 +1,8 @@
 """The course of a measured rate with time.
 
 After a refusal the rate goes a tenth below the measured one, back to it, and then above it as a test. It rises slowly
-at first, and ever faster while nothing is refused. A cycle takes longer while successive tests find the same rate.
+at first, and ever faster while nothing is refused. A cycle takes longer, and begins less far below, while successive
+tests find the same rate.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ SAME = 0.07
 
 
 class Cycle:
-    """The course of the rate about a measured one: from a tenth below it to twice as much, flat where they are equal.
+    """The course of the rate about a measured one: from a tenth below it, or less, to twice as much, flat at it.
 
     Attributes:
-        top: The measured rate, per second; 0 before the first measurement.
+        top: The measured rate of attempts, per second; 0 before the first measurement. Where a share is refused by
+            chance, that share of it is refused, too.
         span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A
             blocked time does not count: it may have been an outage, and then the rate must rise quickly.
         progress: The place in the cycle: 0 at its beginning, 1 at ``top``, 2 at twice ``top``.

@@ -41,8 +41,8 @@ ROW_MAX = 4
 then."""
 
 NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE, Finding.CHANCE})
-"""These findings are no evidence for a bound: the attempt was sent before the last change, or was a test of the
-rate."""
+"""These findings are no evidence for a bound: the attempt was sent before the last change, was a test of the rate, or
+was refused by chance."""
 
 
 class InFlightNote:

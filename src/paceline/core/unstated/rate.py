@@ -60,9 +60,9 @@ WAIT_S, WAIT_N = 15.0, 3
 of the blocked time is found that late."""
 
 LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
-"""A blocked time was a long one, if its last wait was longer than so many attempts take at the rate that it has
-measured. After two of them a counter is likely: the next refusal after a full measurement begins a blocked time at
-once, whose first wait is as long as so many attempts."""
+"""A blocked time was a long one, if its last wait was longer than ``LONG_N`` attempts take at the rate that it has
+measured. After ``LONG_BLOCKS`` of them a counter is likely: the next refusal after a full measurement begins a blocked
+time at once, whose first wait is as long as ``FIRST_N`` attempts."""
 
 UNKNOWN_WAIT_S = 60.0
 """The longest wait while no rate is known: a provider that admits nothing for ten minutes is given up soon after
@@ -359,7 +359,8 @@ class MeasuredRate:
             now_ns: The present.
             note: Of the attempt.
             asked_ns: The wait that the refusal states.
-            only: Whether the rate and chance are the only reasons that are left.
+            only: Whether the rate and chance are the only reasons that are left. If the number in flight is one, too,
+                the refusal does not count towards a test.
         """
         again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
