@@ -246,11 +246,12 @@ async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) 
 
 
 def _rows(name: str, pool: Any) -> Iterator[tuple[str, ...]]:
-    """A row for each quota, or one for a pool without any."""
+    """A row for each quota, or one for a pool without any that has something to say."""
     if not isinstance(pool, dict):
         return
-    of_pool = (plain(pool.get("waiting", "-")), plain(pool.get("in_flight", "-")), plain(_state(pool)))
-    for quota in pool.get("quotas") or [{}]:
+    state = _state(pool)
+    of_pool = (plain(pool.get("waiting", "-")), plain(pool.get("in_flight", "-")), plain(state))
+    for quota in pool.get("quotas") or ([] if state == "-" else [{}]):
         if isinstance(quota, dict):
             left, spent = _amount(quota.get("remaining")), _amount(quota.get("spent"))
             yield (plain(name), plain(quota.get("quota", "-")), left, spent, *of_pool)
