@@ -17,9 +17,10 @@ from paceline.core.meters import Named, Restarting, Window
 from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation, within
 
-OPENING_TIMES = 20
-"""A counter opens at once if it restarts before so many times the time of an answer is over, as each answer shows: the
-first one is one of the fastest. What is not used of the window is lost. One that has more time opens gently."""
+OPENING_TIMES, OPENING_PART = 20, 0.25
+"""A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an
+answer is over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One
+that has more time opens gently."""
 
 PASSED_S = 3.0
 """An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By
@@ -261,7 +262,8 @@ class Readings:
         own = reservation.amounts[index] if index < len(reservation.amounts) else 0.0
         least, most = tracker.used_by(sent_ns, own, lack)
         is_over = restarts.high_ns <= now_ns
-        is_soon = restarts.high_ns - now_ns < OPENING_TIMES * (now_ns - sent_ns)
+        soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
+        is_soon = restarts.high_ns - now_ns < soon_ns
         if not isinstance(m, Restarting):
             started_ns = restarts.low_ns - (0 if is_over else round(m.quota.period_s * NS))
             used = tracker.admitted_since(started_ns)
