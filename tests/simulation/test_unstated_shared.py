@@ -134,6 +134,6 @@ def test_a_limit_that_headers_state_holds_in_place_of_the_measured_one():
 def test_a_limit_that_refusals_refute_is_measured(hosts):
     fleet = Shared("10 requests/10s", 120, hosts, told="6000 requests/min", source="given")
     fleet.run(3_600).all_served(120)
-    assert len(fleet.refused) <= 150
+    assert len(fleet.refused) <= 155
     assert fleet.admitted[-1][0] <= 170
     assert any(isinstance(m, FoundMeter) and m.found for m in fleet.pool.ledger.meters)
