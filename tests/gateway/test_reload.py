@@ -297,7 +297,7 @@ class TestSupervisor:
 
         def step(count=1):
             for _ in range(count):
-                supervisor._events.get(timeout=30)()
+                supervisor._events.get(30)()
 
         yield supervisor, children, step
         for child in children:

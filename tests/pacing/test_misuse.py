@@ -238,7 +238,7 @@ def test_timers_that_are_not_needed_any_more_do_not_pile_up():
     before = len(SYSTEM_CLOCK._heap)
     for i in range(400):
         SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + (3_600 + i) * 10**9, time.time).cancel()
-    until(SYSTEM_CLOCK._new.empty)
+    until(SYSTEM_CLOCK._new.items.empty)
     assert len(SYSTEM_CLOCK._heap) < before + 250
     join(held)
 

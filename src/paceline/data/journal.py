@@ -27,6 +27,7 @@ from paceline.core.results import SettingsError, StoreError, UnfinishedError
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
 from paceline.pacing.durable import lock, open_binary
+from paceline.pacing.inbox import Inbox
 from paceline.stores.entries import EntryFile
 
 TIMEOUT_S = 5.0
@@ -241,8 +242,7 @@ class SharedJournal:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-journal")
         # No locks: a finalizer can end an item anywhere, also while its thread begins another one.
         self._claims: dict[str, str] = {}  # by key the token
-        # By its module, where gevent may have replaced it since the import.
-        self._given_up: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._given_up: Inbox[tuple[str, str] | None] = Inbox()
         self._closed = False
         # A thread: a function that keeps the event loop busy loses no claim.
         self._keeper = threading.Thread(target=self._look_after_claims, name="paceline-claims", daemon=True)
@@ -321,7 +321,7 @@ class SharedJournal:
                 self._renew(list(self._claims.copy().items()))
                 continue
             with suppress(queue.Empty, StoreError):
-                given_up = self._given_up.get(timeout=due_s - now_s)
+                given_up = self._given_up.get(due_s - now_s)
                 if given_up is not None:
                     self._place.release(*given_up)
 

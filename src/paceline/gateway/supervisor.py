@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import Final
 
 from paceline.core.results import PacelineError
@@ -16,6 +16,7 @@ from paceline.gateway.handover import NOT_REPLACED, STARTING, Successor, notify
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.signals import SUCCEED
 from paceline.gateway.stamps import LOOK_S
+from paceline.pacing.inbox import Inbox
 
 log = logging.getLogger("paceline.gateway")
 
@@ -37,7 +38,7 @@ class Supervisor:
     ) -> None:
         self._start = partial(start, listener, supervised=True)
         self._settings = settings
-        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # its put() may be called in a signal handler
+        self._events: Inbox[Callable[[], None]] = Inbox()  # its put() may be called in a signal handler
         self._alive: set[Successor] = set()
         self._serving: Successor | None = None
         self._next: Successor | None = None
@@ -57,7 +58,7 @@ class Supervisor:
         self._serving = self._follow(self._start(first=True))
         while self._alive:
             try:
-                event = self._events.get(timeout=LOOK_S)  # a signal that comes just before a wait ends none
+                event = self._events.get(LOOK_S)  # a signal that comes just before a wait ends none
             except Empty:
                 event = self._look
             event()

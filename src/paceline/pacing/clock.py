@@ -11,12 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from paceline.core.quota import NS
-
-if TYPE_CHECKING:
-    from queue import SimpleQueue
+from paceline.pacing.inbox import Inbox
 
 CANCELLED_MAX = 100
 """How many cancelled timers are kept beyond the number of the others."""
@@ -138,7 +136,7 @@ class SystemClock:
         except IndexError:  # another caller looks after it
             return
         try:
-            if thread is None or not thread.is_alive() or is_patched(self._new):
+            if thread is None or not thread.is_alive() or is_patched(self._new.items):
                 thread = None
                 self._new.put(None)  # to the thread before the patch
                 started = threading.Thread(target=self._run, name="paceline-timer", daemon=True)
@@ -151,7 +149,7 @@ class SystemClock:
         self._pending: set[_Timer] = set()
         self._heap: list[_Timer] = []  # used by the thread only
         self._tidy_at = CANCELLED_MAX
-        self._new: SimpleQueue[_Timer | None] = queue.SimpleQueue()
+        self._new: Inbox[_Timer | None] = Inbox()
         self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
 
     def _run(self) -> None:
@@ -159,22 +157,22 @@ class SystemClock:
 
     def _serve(self) -> None:
         """Make the calls that are pending, and all later ones, until another thread takes them over."""
-        # By its module: gevent may have replaced it since the import, and Thread, too. A greenlet that waits on the one
-        # before would stop the whole process.
-        new: SimpleQueue[_Timer | None] = queue.SimpleQueue()
+        # A new one: gevent may have replaced queues since the other one was made, and Thread, too. A greenlet that
+        # waits on that one would stop the whole process.
+        new: Inbox[_Timer | None] = Inbox()
         self._new = new  # first: a timer that is in neither queue is pending below
         self._heap = heap = list(self._pending)
         heapq.heapify(heap)
         while True:
             wait_s = max(heap[0].at_ns - self.now_ns(), 0) / NS if heap else None
             try:
-                if (timer := new.get(timeout=wait_s and min(wait_s, LOOK_S))) is None:
+                if (timer := new.get(None if wait_s is None else min(wait_s, LOOK_S))) is None:
                     return
                 self._push(timer)
                 del timer
                 continue
             except queue.Empty:
-                if heap[0].at_ns > self.now_ns():
+                if not heap or heap[0].at_ns > self.now_ns():
                     continue
             timer = heapq.heappop(heap)
             callback = timer.callback
