@@ -29,6 +29,7 @@ PLAIN = {
     "data/partition.py": "a partition begins and ends, which no finalizer does",
     "gateway/handover.py": "it is taken without waiting",
     "limiter/tally.py": "what writes the sums",
+    "pacing/inbox.py": "no section: one thread waits on it, and any other one releases it",
     "pacing/owners.py": "no section: a thread waits on it, and any other one wakes it",
     "stores/entries.py": "threads of their own use the file",
     "stores/tallies.py": "what writes the sums",

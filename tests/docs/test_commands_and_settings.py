@@ -112,7 +112,7 @@ NOT_RUN = {
     r"--by 18:00": "depends on the time of day: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
     r"^(opentelemetry-instrument -- )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
-    r"^claude$|-- claude|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
+    r"^claude( -p|$)|-- claude|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
     r"-- node|codex": "needs another program: tests/frameworks/gateway_js",
     r"^paceline init --": "writes the same file as without options: tests/config",
     r"--mode batch .*--base-url http://127": "needs the emulator that the line before starts: tests/batch",
@@ -121,6 +121,7 @@ NOT_RUN = {
     r"facts-2027-01\.toml|limits update --undo": "needs the file of a newer data set: tests/providers",
     r"^paceline usage http": "needs the gateway that it asks: tests/gateway",
     r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
+    r"^paceline keys rotate": "needs the key that another block adds: tests/gateway",
     r"--shard 1/3|requests\.shard": "needs the other shards: docs/first_minutes.md",
 }
 """Why a command of a page is only parsed."""
