@@ -582,10 +582,7 @@ def _record(custom_id: str | int, why: str, answers: RunAnswers) -> None:
     Raises:
         OutputError: A pipe or a device has failed.
     """
-    try:
-        answers.results.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
-    except OSError as error:
-        raise OutputError(f"{answers.results.path}: cannot be written: {error.strerror}") from None
+    answers.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
     answers.tally.fail(INVALID_ROW)
 
 

@@ -247,8 +247,8 @@ class Pacer:
         found = current_lane.get()
         if found is DEFAULT_LANE_NAME:
             found = outside or found
-            for pattern, priority in self._priorities if name is not None else ():
-                if fnmatchcase(name or "", pattern):
+            for pattern, priority in self._priorities:
+                if name is not None and fnmatchcase(name, pattern):
                     found = f"priority {priority}", None, priority
                     break
         return found if isinstance(found, LaneSpec) else self._lanes[found]

@@ -201,7 +201,8 @@ class Permit:
         for unit, amount in cost.items():
             if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
                 check_cost(cost, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
-        if INPUT_TOKENS not in cost if OUTPUT_TOKENS in cost else TOKENS in cost:  # one of them is missing
+        lacks_one = INPUT_TOKENS not in cost or OUTPUT_TOKENS not in cost
+        if lacks_one and (TOKENS in cost or OUTPUT_TOKENS in cost):
             self._complete(cost)
         actual = cost or None  # nothing was said: it stays as reserved
         scheduler, reservation = self._scheduler, self.reservation
