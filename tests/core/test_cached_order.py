@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core_pools import RATE, again, pool_of, use_up
+from core_pools import RATE, pool_of, use_up
 from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,32 +53,6 @@ def test_the_one_that_loses_its_prompt_first_goes_first():
     assert pool.counts["overtook"] == 2
 
 
-def test_an_eighth_of_the_rate_goes_in_the_order_of_arrival():
-    pool = full_pool()
-    waiting, followers = [cold() for _ in range(3)], [cached() for _ in range(20)]
-    submit(pool, *waiting, *followers)
-    granted = order(pool)
-    assert [granted.index(waiter) for waiter in waiting] == [7, 15, 22]
-
-
-def test_a_large_request_is_overtaken_by_seven_times_its_cost():
-    pool = full_pool()
-    large, followers = cold(3.0), [cached() for _ in range(40)]
-    submit(pool, large, *followers)
-    assert order(pool).index(large) == 21
-
-
-def test_a_returned_attempt_goes_before_all():
-    pool = full_pool()
-    first, follower, other = cold(), cached(lost_s=200), cached(lost_s=300)
-    submit(pool, first, follower, other)
-    assert pool.pump(T0 + NS) == [follower]
-    pool.refuse(T0 + NS, follower.outcome, RATE, 0.0)
-    second, _ = again(pool, T0 + NS, follower)
-    assert order(pool) == [other, first, second]  # again() knows nothing of the first attempt
-    assert follower.overtook
-
-
 def test_a_returned_attempt_that_had_overtaken_goes_before_all():
     pool = full_pool()
     first, follower, other = cold(), cached(lost_s=200), cached(lost_s=300)
@@ -110,14 +84,6 @@ def test_one_whose_prompt_was_read_again_goes_by_its_new_instant():
     submit(pool, cold(), renewed, other)
     assert pool.pump(T0 + NS) == [other]
     assert pool.pump(T0 + 2 * NS) == [renewed]
-
-
-def test_a_withdrawn_one_leaves_the_place_to_the_next():
-    pool = full_pool()
-    first, soon, late = cold(), cached(lost_s=100), cached(lost_s=200)
-    submit(pool, first, soon, late)
-    pool.withdraw(T0, soon)
-    assert order(pool) == [late, first]
 
 
 def test_many_that_leave_leave_nothing_behind():
@@ -202,12 +168,6 @@ class TestDeadlines:
         assert isinstance(pool.submit(T0, cached(lost_s=50, deadline_ns=T0 + 5 * NS)), WaitUntil)
         assert pool.expected(T0, cached(lost_s=50)) < pool.expected(T0, cached(lost_s=200))
 
-    def test_the_place_follows_the_order(self):
-        pool = full_pool()
-        first, late, soon = cold(), cached(lost_s=300), cached(lost_s=200)
-        submit(pool, first, late, soon)
-        assert [pool.place(T0, waiter)[0] for waiter in (soon, late, first)] == [0, 1, 2]
-
 
 class TestLanes:
     def test_a_lane_goes_earlier_by_the_cached_tokens_of_its_head(self):
@@ -221,48 +181,6 @@ class TestLanes:
         pool.submit(T0 + 20 * NS, follower)
         foretold = pool.queue.peek(10)
         assert foretold.index(follower) < foretold.index(newcomer)
-
-    def test_a_lane_goes_on_whose_further_requests_cost_more_than_they_add_to_the_cache(self):
-        queue, largest = Queue(), 20.0
-        lanes = [LaneSpec(f"key-{k}") for k in range(10)]
-
-        def push(number, lane, cost, saves=0.0):
-            waiter = Waiter({}, lane)
-            waiter.number, waiter.amounts = number, [cost]
-            waiter.lost_ns, waiter.saves = int(saves > 0), saves
-            queue.push(waiter)
-
-        for number, lane in enumerate(lanes, 1):
-            push(number, lane, largest)
-        order = []
-        for number in range(11, 21):
-            head = queue.head()
-            queue.pop(head, head.amounts[0])
-            order.append(head.lane.name)
-            push(number, lanes[0], 1.5, saves=largest + number - 11)  # 1 of it is cached, 0.5 is output
-        assert order == ["key-0"] * 10
-
-    def test_a_prompt_that_grows_keeps_no_other_lane_waiting(self):
-        """It goes on for as much as it has cost, also where all that its turns cost is cached afterwards."""
-        queue, agent, other = Queue(), LaneSpec("agent"), LaneSpec("other")
-        prompt, step = 20.0, 2.0
-
-        def push(number, lane, cost, saves=0.0):
-            waiter = Waiter({}, lane)
-            waiter.number, waiter.amounts = number, [cost]
-            waiter.lost_ns, waiter.saves = int(saves > 0), saves
-            queue.push(waiter)
-
-        push(1, agent, prompt)
-        push(2, other, step)
-        order = []
-        for number in range(3, 20):
-            head = queue.head()
-            queue.pop(head, head.amounts[0])
-            order.append(head.lane.name)
-            if head.lane is agent:
-                push(number, agent, step, saves=prompt + step * (number - 3))
-        assert order.index("other") == 1 + prompt / step
 
     @given(
         costs=st.lists(st.tuples(st.sampled_from("ab"), st.floats(1, 20), st.floats(0, 40)), min_size=40, max_size=120),

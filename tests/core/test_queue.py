@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import accumulate
 
 import pytest
 from core_worlds import T0
@@ -79,17 +78,6 @@ def test_inside_a_lane_everybody_keeps_the_order_of_arrival(script):
     assert nothing_left(line)
 
 
-def test_returned_attempts_go_first_in_their_own_order():
-    line, spec = Queue(), LaneSpec()
-    first, second, third = (join(line, spec) for _ in range(3))
-    for _ in range(2):
-        go(line)
-    join(line, spec)
-    for old in (second, first):  # refused in the other order
-        again(line, old)
-    assert [go(line).number for _ in range(4)] == [1, 2, third.number, 4]
-
-
 shares = st.lists(st.integers(1, 50), min_size=20, max_size=80)
 
 
@@ -161,60 +149,6 @@ class TestLanesOfAParent:
         assert line._lanes["b"].finish - finish == 5.0  # of the two busy ones each has a weight of 1
 
 
-def test_an_idle_lane_saves_nothing_up():
-    line, busy, idle = Queue(), LaneSpec("busy"), LaneSpec("idle")
-    for _ in range(1_100):
-        join(line, busy)
-    join(line, idle)
-    for _ in range(1_000):
-        go(line)
-    for _ in range(50):
-        join(line, idle)
-    names = [go(line).lane.name for _ in range(40)]
-    balance = list(accumulate(1 if name == "idle" else -1 for name in names))
-    assert max(balance) - min(balance) <= 2
-
-
-def test_a_lane_that_was_away_does_not_pay_twice():
-    line, first, second = Queue(), LaneSpec("first"), LaneSpec("second")
-    join(line, second)
-    for _ in range(10):
-        join(line, first)
-    go(line, 5.0)
-    join(line, second)
-    assert "second" in [go(line).lane.name for _ in range(7)]
-
-
-def test_higher_priority_goes_first_whatever_the_weight():
-    line, low, high = Queue(), LaneSpec("low", weight=1_000), LaneSpec("high", priority=1)
-    for _ in range(5):
-        join(line, low)
-    go(line)
-    for _ in range(3):
-        join(line, high)
-    assert [go(line).lane.name for _ in range(7)] == ["high"] * 3 + ["low"] * 4
-
-
-def test_the_latest_word_on_a_lane_holds_for_the_whole_lane():
-    line = Queue()
-    quiet, other = join(line, LaneSpec("a")), join(line, LaneSpec("b"))
-    raised = join(line, LaneSpec("a", priority=5))
-    assert [go(line) for _ in range(3)] == [quiet, raised, other]
-    assert nothing_left(line)
-
-
-def test_a_lane_that_is_raised_owes_no_more_than_it_did():
-    line = Queue()
-    for name in 2_000 * "xy":
-        join(line, LaneSpec(name))
-    for _ in range(1_000):
-        go(line)
-    for _ in range(10):
-        join(line, LaneSpec("urgent", priority=1))
-        join(line, LaneSpec("x", priority=1))
-    assert Counter(go(line).lane.name for _ in range(10)) == {"urgent": 5, "x": 5}
-
-
 def test_who_goes_before_whom():
     line, spec, high = Queue(), LaneSpec(), LaneSpec("high", priority=1)
     first, second, urgent = join(line, spec), join(line, spec), join(line, high)
@@ -242,79 +176,13 @@ def test_ten_thousand_lanes_used_once_leave_nothing_behind(weight):
     assert most < 500
 
 
-def test_lanes_that_were_all_busy_at_once_leave_nothing_behind():
-    line = Queue()
-    for i in range(1_000):
-        join(line, LaneSpec(f"lane-{i}", priority=i % 3))
-    for _ in range(1_000):
-        go(line)
-    assert nothing_left(line)
-
-
-def test_a_lane_that_changes_its_class_leaves_nothing_behind():
-    line = Queue()
-    for priority in range(100):
-        join(line, LaneSpec("moody", priority=priority))
-        join(line, LaneSpec("moody", priority=priority))
-        go(line)
-    while line.length:
-        go(line)
-    assert nothing_left(line)
-
-
 class TestDeadlines:
-    def test_overdue_ones_leave_in_the_order_of_their_deadlines(self):
-        line, spec = Queue(), LaneSpec()
-        waiters = [join(line, spec, T0 + after * NS) for after in (3, 1, 2)]
-        join(line, spec)
-        assert line.next_deadline_ns == T0 + NS
-        assert line.overdue(T0 + NS - 1) == []
-        assert line.overdue(T0 + 2 * NS) == [waiters[1], waiters[2]]
-        assert line.next_deadline_ns == T0 + 3 * NS
-        assert line.length == 2
-
-    def test_those_who_have_gone_have_no_deadline_any_more(self):
-        line, spec = Queue(), LaneSpec()
-        first, second = join(line, spec, T0 + NS), join(line, spec, T0 + 2 * NS)
-        go(line)
-        assert line.next_deadline_ns == T0 + 2 * NS
-        line.withdraw(second)
-        assert line.next_deadline_ns is None
-        assert line.overdue(T0 + 5 * NS) == []
-        assert first.deadline_ns == T0 + NS
-
-    def test_a_returned_attempt_has_its_own(self):
-        line = Queue()
-        first = join(line, LaneSpec(), T0 + NS)
-        go(line)
-        second = again(line, first)
-        assert line.next_deadline_ns == T0 + NS
-        late = line.overdue(T0 + NS)
-        assert len(late) == 1
-        assert late[0] is second  # the one that waits, not the one that has gone
-        assert nothing_left(line)
-
     def test_those_who_have_gone_are_not_remembered_until_their_deadline(self):
         line, spec = Queue(), LaneSpec()
         join(line, spec, T0 + NS)  # soon, and it stays
         for _ in range(1_000):
             line.withdraw(join(line, spec, T0 + 3_600 * NS))
         assert len(line.deadlines) < 500
-
-
-def test_drain_takes_everybody():
-    line = Queue()
-    waiters = [join(line, LaneSpec(f"{i % 3}"), T0 + NS) for i in range(10)]
-    assert {id(t) for t in line.drain()} == {id(t) for t in waiters}
-    assert nothing_left(line)
-
-
-def test_correcting_a_lane_that_is_gone_changes_nothing():
-    line = Queue()
-    waiter = join(line, LaneSpec("gone"))
-    go(line)
-    line.correct(waiter, 100.0)
-    assert nothing_left(line)
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), True, "2"])

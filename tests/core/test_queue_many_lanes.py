@@ -200,7 +200,9 @@ class Both:
 
     def withdraw(self, pick: int) -> None:
         number = sorted(self.waiting)[pick % len(self.waiting)]
-        assert self.line.withdraw(self.waiting.pop(number))
+        waiter = self.waiting.pop(number)
+        assert self.line.withdraw(waiter)
+        assert not self.line.withdraw(waiter)
         self.scan.withdraw(number)
 
     def overdue(self, now_ns: int) -> None:
@@ -227,6 +229,9 @@ class Both:
         assert list(line._lanes) == list(scan.rows)
         assert len(line._busy) + len(line._idle) == len(line._lanes)
         assert line._virtual == scan.virtual
+        assert line.next_deadline_ns == min(
+            (t.deadline_ns for t in self.waiting.values() if t.deadline_ns is not None), default=None
+        )
 
     def finish(self) -> None:
         """All go, in the order that was foretold, and leave nothing behind."""
