@@ -84,12 +84,6 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
 
 
-def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
-    ledger = Ledger(parse_quotas("60 requests/min, 100 units/min exact"), T0, headroom_s=0.0)
-    ledger.settle(T0 + NS, ledger.reserve(T0, {}), {"units": 30})
-    assert [ledger.entries[1].meter.level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
-
-
 def test_a_correction_after_the_period_changes_nothing():
     ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
     early, late = (ledger.reserve(T0 + second * NS, {"units": 40}) for second in (0, 30))

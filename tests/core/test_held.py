@@ -125,13 +125,6 @@ def test_a_cost_held_for_one_period_is_charged_then():
     assert level(ledger, 80) == 20
 
 
-def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
-    ledger = Ledger([quota("60 requests/min"), quota("60 units/min")], T0, headroom_s=0.0, charged_after=["units"])
-    attempt = grant(ledger, T0)
-    ledger.settle(T0 + NS, attempt, {"units": 25})
-    assert ledger.entries[1].meter.level(T0 + NS) == 35
-
-
 def test_what_is_held_stays_held_when_the_limit_changes():
     ledger = ledger_of("60 units/min")
     grant(ledger, T0, units=20)

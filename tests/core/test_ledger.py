@@ -108,6 +108,13 @@ class TestSettle:
         assert ledger.settle(T0, reservations[2], {"tokens": 500}) == [1, 50]  # it is closed
         assert [one.spent for one in ledger.entries] == [4, 73]
 
+    @pytest.mark.parametrize("held", [(), ("units",)])
+    @pytest.mark.parametrize("rule", ["", "even", "exact", "window utc"])
+    def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported(self, rule, held):
+        ledger = ledger_of("60 requests/min", f"100 units/min {rule}", charged_after=held)
+        ledger.settle(T0 + NS, grant(ledger, T0), {"units": 70})
+        assert levels(ledger, T0 + NS) == [60, 30]
+
     def test_a_request_larger_than_a_quota_is_charged_four_quotas_at_most(self):
         ledger = ledger_of("100 tokens/min", "60 requests/min", sources=[LEARNED, LEARNED])
         large = grant(ledger, T0, tokens=1_000)

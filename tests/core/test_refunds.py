@@ -192,48 +192,6 @@ def one_bucket(text: str) -> Ledger:
     return Ledger([quota(text)], T0, headroom_s=0.0)
 
 
-def test_a_call_that_hangs_for_a_burst_buys_no_third_burst():
-    ledger = one_bucket("100 units/s burst 100")
-    hung = grant(ledger, T0, units=100)
-    grant(ledger, T0 + 10 * NS, units=100)
-    ledger.settle(T0 + 10 * NS, hung, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 10 * NS) == 0
-    assert isinstance(ledger.reserve(T0 + 10 * NS, {"units": 1}), WaitUntil)
-
-
-@pytest.mark.parametrize(
-    ("after_s", "more", "cost"), [(30, 40, 0), (10, 20, 30)], ids=["less what the refill gave back", "nothing was full"]
-)
-def test_a_refund_is_worth_what_the_refill_had_not_given_back(after_s, more, cost):
-    ledger, now_ns = one_bucket("60 units/min burst 100"), T0 + after_s * NS
-    early = grant(ledger, T0, units=80)
-    grant(ledger, now_ns, units=more)
-    ledger.settle(now_ns, early, {"units": cost})
-    assert ledger.entries[0].meter.level(now_ns) == 60
-
-
-def test_two_refunds_do_not_return_the_same_room_twice():
-    # The later charge is corrected first: the capacity that it gives back is no longer there for the earlier one.
-    ledger = one_bucket("60 units/min burst 100")
-    first = grant(ledger, T0, units=60)
-    second = grant(ledger, T0 + 10 * NS, units=40)
-    grant(ledger, T0 + 40 * NS, units=40)
-    ledger.settle(T0 + 40 * NS, second, {"units": 10})
-    ledger.settle(T0 + 40 * NS, first, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 40 * NS) == 60  # only the last 40 are still to be repaid
-
-
-def test_a_refund_lowers_later_low_points_by_what_it_was_worth():
-    ledger = one_bucket("60 units/min burst 100")
-    first = grant(ledger, T0, units=50)
-    second = grant(ledger, T0 + 40 * NS, units=30)  # 10 are missing: without the first, none
-    grant(ledger, T0 + 50 * NS, units=20)  # 30 are missing: without the first, 20
-    ledger.settle(T0 + 50 * NS, first, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 50 * NS) == 60
-    ledger.settle(T0 + 50 * NS, second, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 50 * NS) == 80
-
-
 steps = st.tuples(
     st.sampled_from([0, 1, NS, 5 * NS, 10 * NS, 30 * NS]),
     st.one_of(st.integers(1, 40), st.tuples(st.integers(0, 15), st.sampled_from([0, 0, 1, 5, 20]))),
@@ -257,24 +215,6 @@ def test_refunds_in_any_order_are_exact_while_the_low_points_suffice(history):
             assert max(bucket.full_at_ns - now_ns, 0) == log.used_ns(now_ns)
 
 
-def test_a_limit_that_grew_does_not_make_old_refunds_worth_more():
-    ledger = Ledger([quota("60 units/min")], T0, headroom_s=0.0)
-    early = grant(ledger, T0, units=60)
-    grant(ledger, T0 + 60 * NS, units=1)  # full again just before
-    ledger.adopt(T0 + 60 * NS, 0, 120)
-    level = ledger.entries[0].meter.level(T0 + 60 * NS)
-    ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 60 * NS) == level
-
-
-def test_what_somebody_else_spent_is_not_refunded():
-    ledger = Ledger([quota("60 units/min")], T0, headroom_s=0.0)
-    early = grant(ledger, T0, units=60)
-    ledger.entries[0].meter.shift(T0 + 60 * NS, 30 * NS)  # at the moment when it was full again
-    ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 60 * NS) == 30
-
-
 def test_a_cost_held_longer_than_a_period_is_refunded_from_the_instant_of_its_charge():
     ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, charged_after=["units"])
     slow = grant(ledger, T0, units=80)
@@ -296,31 +236,6 @@ def test_no_trace_stays_of_a_cost_held_longer_than_a_period(end):
     else:
         ledger.lose_old(T0 + 100 * NS)
     assert (ledger.entries[0].meter.held, ledger.entries[0].meter.charged_early) == ({}, {})
-
-
-def test_debt_is_repaid_before_anything_else_goes():
-    ledger = one_bucket("60 units/min burst 100")
-    cheap = grant(ledger, T0, units=100)
-    ledger.settle(T0, cheap, {"units": 150})
-    assert ledger.entries[0].meter.level(T0) == -50
-    assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 51 * NS, "60 units/min burst 100")
-
-
-def test_debt_in_a_unit_that_was_not_reserved():
-    ledger = Ledger([quota("60 requests/min"), quota("100 tokens/min")], T0, headroom_s=0.0)
-    ledger.settle(T0, grant(ledger, T0, requests=1), {"tokens": 70})
-    assert ledger.entries[1].meter.level(T0) == 30
-
-
-def test_what_expires_stays_charged():
-    ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, ttl_s=5)
-    lost = grant(ledger, T0, units=100)
-    assert ledger.next_loss_ns == T0 + 5 * NS
-    assert ledger.lose_old(T0 + 5 * NS - 1) == 0
-    assert ledger.lose_old(T0 + 5 * NS) == 1
-    assert ledger.in_flight == 0
-    ledger.settle(T0 + 5 * NS, lost, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 5 * NS) == 5
 
 
 operations = st.lists(st.tuples(gaps_ns, st.integers(1, 40), st.integers(0, 30), st.integers(0, 40)), max_size=60)

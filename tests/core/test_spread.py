@@ -83,14 +83,6 @@ def test_refunds_let_no_trailing_period_hold_more(text, attempts):
     assert most_in_any_period(grants, period_ns) <= limit.amount + 1e-6
 
 
-def test_a_large_cost_counts_what_went_before_it():
-    ledger, now_ns, grants = spread("100 units/min sliding"), T0, []
-    for cost in [1] * 97 + [100]:
-        now_ns, _ = grant_when_due(ledger, now_ns, {"units": cost})
-        grants.append((now_ns, cost))
-    assert most_in_any_period(grants, 60 * NS) <= 100
-
-
 @pytest.mark.parametrize("text", LIMITS)
 def test_the_whole_amount_at_once_then_nothing_for_a_period(text):
     ledger, limit = spread(text), quota(text)
@@ -115,17 +107,6 @@ def test_a_backlog_of_large_costs_is_not_shut_out():
     for _ in range(100):
         now_ns, _ = grant_when_due(ledger, now_ns, {"units": 10})
     assert now_ns - T0 <= 99 / 8 * 60 * NS
-
-
-def test_refunds_and_debt():
-    ledger = spread("100 units/min sliding")
-    first = grant(ledger, T0, units=3)
-    ledger.settle(T0, first, {"units": 1})
-    assert ledger.entries[0].meter.level(T0) == pytest.approx(ledger.entries[0].meter.quota.burst - 1, abs=0.01)
-    second = grant(ledger, T0, units=1)
-    ledger.settle(T0, second, {"units": 50})
-    later_ns, _ = grant_when_due(ledger, T0, {"units": 1})
-    assert later_ns > T0 + 25 * NS
 
 
 def test_another_amount():

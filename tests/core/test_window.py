@@ -63,24 +63,6 @@ def test_no_hour_of_a_long_or_short_day_starts_another(zone, change):
     assert len(granted) >= 6
 
 
-@pytest.mark.parametrize(
-    ("now_ns", "start_ns", "stop_ns"),
-    [
-        (ns(2027, 2, 15, 12), ns(2027, 2, 1), ns(2027, 3, 1)),  # 28 days
-        (ns(2028, 2, 29, 23, 59), ns(2028, 2, 1), ns(2028, 3, 1)),
-        (ns(2027, 12, 31, 23, 59), ns(2027, 12, 1), ns(2028, 1, 1)),
-        (ns(2028, 1, 15), ns(2028, 1, 1), ns(2028, 2, 1)),
-    ],
-)
-def test_a_month_restarts_on_its_first_day(now_ns, start_ns, stop_ns):
-    ledger = Ledger([quota("10 usd/month")], now_ns)
-    assert wait_ns(ledger, start_ns, {"usd": 1}) == start_ns + NS  # the guard is the headroom
-    grant(ledger, now_ns, usd=10)
-    assert wait_ns(ledger, now_ns, {"usd": 1}) == stop_ns + NS
-    assert ledger.entries[0].meter.level(stop_ns - 1) == 0
-    assert ledger.entries[0].meter.level(stop_ns) == 10
-
-
 def test_guards_at_both_edges():
     midnight_ns = ns(2027, 5, 6)
     ledger = daily("utc", midnight_ns)
@@ -134,13 +116,6 @@ def test_corrections_stay_in_their_window():
     grant(ledger, tomorrow_ns, units=7)
     ledger.settle(tomorrow_ns, late, {"units": 0})
     assert ledger.entries[0].meter.level(tomorrow_ns) == 3
-
-
-def test_debt_in_a_unit_that_was_not_reserved():
-    now_ns = ns(2027, 5, 6, 12)
-    ledger = Ledger([quota("9 requests/day window utc"), quota("100 tokens/day window utc")], now_ns)
-    ledger.settle(now_ns, grant(ledger, now_ns, requests=1), {"tokens": 70})
-    assert ledger.entries[1].meter.level(now_ns) == 30
 
 
 def test_another_amount():
