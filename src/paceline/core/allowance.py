@@ -102,6 +102,7 @@ class Allowance:
     def told(self, now_ns: int) -> list[Any]:
         """All that it knows, for other processes: JSON values, without instants."""
         began_ns, ends_ns, *others = self.state
+        # Differences of time, because the clocks of processes differ.
         return [began_ns - now_ns if began_ns else None, ends_ns - now_ns if ends_ns else None, *others]
 
     def adopt(self, at_ns: int, told: list[Any]) -> None:
@@ -151,6 +152,7 @@ class Allowance:
         """How long after a refusal the stated wait is tested."""
         passed_s = (now_ns - self.began_ns) / NS if self.is_test(sent_ns) else 0.0
         longest_s = max(self._longest_s, _asked_s(refusal))
+        # An eighth of the wait at most, so that an early opening costs little of what it gives.
         most_s = TEST_MAX_S if self.is_endless(refusal) else min(TEST_MAX_S, max(LONG_S, longest_s / 8))
         first_s = LONG_WAIT_S if self._is_true or refusal.window is not None else PROBE_S
         return min(first_s if passed_s < LONG_WAIT_S else passed_s + LONG_WAIT_S, most_s)
@@ -158,10 +160,13 @@ class Allowance:
     def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:
         """Take the wait of a refusal for the rate of the pool: a newer one counts, also if it is shorter."""
         asked_s, unnamed, window = _asked_s(refusal), self._is_unnamed(refusal), refusal.window
+        # A short wait is about an allowance only while one is shut: near its end a window asks for little.
         if window is None and asked_s <= LONG_WAIT_S and not (unnamed and self.is_test(sent_ns)):
             return
-        if self.is_shut and window is None and not unnamed:  # about a rate beside the window
+        # A refusal about a rate, beside the window, says nothing of its end.
+        if self.is_shut and window is None and not unnamed:
             return
+        # The first refusal counts. What was sent before it tells nothing of the end.
         self.began_ns = self.began_ns or now_ns
         self._unnamed |= unnamed
         self.window = window
@@ -174,8 +179,10 @@ class Allowance:
         if not self.is_test(sent_ns):
             return
         if self._unnamed and self.window is None:
+            # A quarter is enough: windows are opened early, and such a wait was no lie.
             lasted = 4 * (sent_ns - self.began_ns) >= self._ends_ns - self.began_ns
             self._false = 0 if lasted else self._false + 1
+            # Some early openings between true ends don't change what is known of the host.
             self._is_true = lasted or (self._is_true and self._false < FALSE_MAX)
         self.began_ns = self._ends_ns = 0
         self._longest_s, self._unnamed = 0.0, False
@@ -183,6 +190,7 @@ class Allowance:
     def _is_unnamed(self, refusal: Refusal) -> bool:
         if refusal.unit is not None or refusal.window is not None:
             return False
+        # Of two stated waits the shorter one is tried first, and it decides what the refusal is about.
         asked_s = refusal.sooner_s or _asked_s(refusal)
         return self._unnamed or asked_s > (LONG_WAIT_S if self._is_true else LONG_S)
 

@@ -51,6 +51,7 @@ class Change:
 
 _CHANGES: Final[Mapping[What, Callable[[Meter, int, float], None]]] = MappingProxyType(
     {
+        # Values are floats, as in JSON and Lua. A level is whole nanoseconds.
         What.SHIFT: lambda m, now_ns, by_ns: m.shift(now_ns, round(by_ns)),
         What.CAP_BURST: lambda m, _, amount: m.cap_burst(amount),
         What.SET_CEILING: lambda m, now_ns, ceiling: m.become(now_ns, m.quota, ceiling),

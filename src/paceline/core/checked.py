@@ -54,6 +54,7 @@ def check(made: object, **ranges: Range) -> None:
     its: Any = type(made)
     for name, hint in _hints(its).items():
         value, bounds = getattr(made, name), ranges.get(name)
+        # The type itself, as mostly, needs no further look. A float does: nan is not a number here.
         wrong = "" if type(value) is hint is not float else _misfit(name, value, hint)
         if bounds and value is not None and (wrong or not bounds[1] <= value <= bounds[2]):
             none = " or None" if NoneType in get_args(hint) else ""

@@ -17,6 +17,7 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
     Returns:
         The suggestion; ``""`` when no name is similar enough, or ``name`` is among ``known``.
     """
+    # Imported here, because only errors need it.
     from difflib import get_close_matches
 
     spellings = {one.lower(): one for one in known}
@@ -57,6 +58,7 @@ NAMES_MAX = 20
 """The most names in a message."""
 
 _NAME = re.compile(r"[A-Za-z_@$][\w.@$:/-]{0,39}(?: [\w.()/-]{1,20}){0,2}")
+# Five digits are rather a part of a key or a number than of a name.
 _DIGITS = re.compile(r"\d.*\d.*\d.*\d.*\d")
 
 

@@ -7,9 +7,9 @@ ledger.
 An attempt *reserves* the cost that the provider counts at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
 an exact refund, a higher one becomes debt. What the beginning of an answer shows is *adjusted* before. An attempt that
-was never sent is *cancelled*. A *refused* attempt is closed and keeps its charge: the provider had less left than the
-ledger, and a refund would lead to the next refusal. (A refusal of less than the pool is settled without tokens:
-``Pool.refuse``.) A reservation that stays open beyond its time-to-live is closed and stays charged in full.
+was never sent is *cancelled*. A *refused* attempt is closed and keeps its charge. (A refusal of less than the pool is
+settled without tokens: ``Pool.refuse``.) A reservation that stays open beyond its time-to-live is closed and stays
+charged in full.
 """
 
 from __future__ import annotations
@@ -220,16 +220,19 @@ class Ledger:
         if is_oversized:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
         marks = []
-        for i, entry in enumerate(self.entries):  # faster than a strict zip
+        # An index is faster than a strict zip, and this is the path of every request.
+        for i, entry in enumerate(self.entries):
             amount = amounts[i]
             marks.append(entry.meter.charge(now_ns, amount) if amount else 0)
             entry.spent += amount
+        # Each charge was rounded up by less than a nanosecond. _is_rounding() forgives one for each of this instant.
         self._at_once = self._at_once + 1 if self._last_ns == now_ns else 1
         self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
         if is_oversized:
             self.oversized.add(reservation)
+        # The phase first: in an open pool, one comparison is all that a pause costs.
         if self.pause.phase is not OPEN and self.pause.counts:
             self.pause.granted(now_ns, reservation)
         return reservation
@@ -271,6 +274,7 @@ class Ledger:
             return reserved
         if self.pause.phase is not OPEN:
             self.pause.answered(now_ns, reservation)
+        # Only if a provider counts as well: it may have counted the attempt as late as its answer.
         if self.exact and self.gentle:
             self.arrived(now_ns, reservation)
         true = reserved
@@ -285,7 +289,8 @@ class Ledger:
                     entry.spent += amount - reserved[i]
         if self.gentle:
             entries = self.entries
-            for i, mark in enumerate(reservation.marks):  # quotas may have been added since
+            # The marks bound the loop, because a quota that was added since has not charged this attempt.
+            for i, mark in enumerate(reservation.marks):
                 entries[i].meter.answered(now_ns, mark, max(reserved[i], true[i]))
         return true
 
@@ -308,7 +313,8 @@ class Ledger:
         The provider has not counted it.
         """
         amounts, entry = reservation.amounts, self.entries[index]
-        if index >= len(reservation.marks):  # it was added since
+        # The quota was added since, so that it has charged nothing.
+        if index >= len(reservation.marks):
             return 0.0
         amount, amounts[index] = amounts[index], 0.0
         if amount:
@@ -325,6 +331,7 @@ class Ledger:
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         """Correct an open reservation by the true amounts that are ``known`` already; the others stay as reserved."""
+        # An attempt larger than a quota was charged in part, so its true amount says nothing before the end.
         if not reservation.open or reservation in self.oversized:
             return
         amounts = reservation.amounts
@@ -391,6 +398,7 @@ class Ledger:
         """Close the reservations whose time-to-live is over, as lost and charged in full; return how many."""
         late = []
         for reservation in self._open:
+            # The oldest come first, so the first one that is in time ends the search.
             if reservation.lost_at_ns > now_ns:
                 break
             late.append(reservation)
@@ -398,6 +406,7 @@ class Ledger:
             self.close(now_ns, reservation)
             for entry, mark in zip(self.entries, reservation.marks, strict=False):
                 entry.meter.lost(now_ns, mark)
+        # With nothing in flight, the next one is granted now at the earliest, and lost a time-to-live later.
         self.loss_check_ns = min(self.next_loss_ns, now_ns + self.ttl_ns)
         return len(late)
 
@@ -447,10 +456,12 @@ class Ledger:
         given = source.kind is SourceKind.GIVEN
         m = new_meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
         if not given:
-            m.open_less()  # the limit may be lower
+            # A table or an answer states this limit, and it may be too high.
+            m.open_less()
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
                 self.charge_open(now_ns, reservation, len(self.entries), m, 1.0)
+        # Only a limit that the user has set turns a request away. About any other limit the provider decides.
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
         self.add_entry(Entry(m, str(quota), source, quota.amount if given else math.inf, above))
 
@@ -529,6 +540,7 @@ class Ledger:
             return False
         reservation.open = False
         del self._open[reservation]
+        # Its amounts may be fewer, because quotas are added. They are never removed.
         assert len(reservation.amounts) <= len(self.entries)
         self.oversized.discard(reservation)
         for i in self._holding:

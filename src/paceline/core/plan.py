@@ -126,7 +126,9 @@ class Plan:
         self.policy = policy
         self.windows: dict[str, Window] = {}
         self.weighed: Mapping[str, Weighed] = {}
+        # Before the first request of a person, none was there of late.
         self.person_ns = -THERE_NS
+        # Above the whole window requests cost money. To wait is to stop at that share.
         waits = 1.0 if policy.overage == "wait" else inf
         self._stop_at = waits if policy.stop_at is None else min(policy.stop_at, waits)
 
@@ -152,13 +154,16 @@ class Plan:
         if used >= self._stop_at:
             return one.ends_ns
         until_ns, keep, length_ns = now_ns, self.policy.keep, one.length_ns
-        if person or one.used >= 1:  # used up: the provider says whether it goes on
+        # When all is used up, the provider says whether requests go on for money.
+        if person or one.used >= 1:
             return until_ns
         if keep and used >= 1 - keep and (gone_ns := self.person_ns + THERE_NS) > now_ns:
+            # The kept share falls to 0 at the end. What is used crosses it at this instant.
             melted_ns = one.ends_ns - round((1 - used) / (MELTS * keep) * length_ns) if length_ns else one.ends_ns
             until_ns = min(melted_ns, gone_ns)
         spread = self.policy.spread
         if one.name in ((spread,) if isinstance(spread, str) else spread) and length_ns:
+            # A day ahead of the part that has passed, or the first day of a week would allow nothing.
             until_ns = max(until_ns, one.ends_ns - round((1 - used) * length_ns + DAY_S * NS))
         return min(until_ns, one.ends_ns)
 
@@ -194,7 +199,8 @@ class PlanCapacity(LocalCapacity):
             self._tell(now_ns, window)
             return WaitUntil(until_ns, self.behind)
         if self.holds and waiter.lane.name != INTERACTIVE:
-            if self.ledger.pause.phase is OPEN:  # all that wait now would use up more than there is
+            # All that wait would use up more than there is, so they go as after a pause: two for each answer.
+            if self.ledger.pause.phase is OPEN:
                 self.ledger.pause.begin(now_ns, self.behind, OPENS_NS)
             self.holds, self.behind = "", QUEUE
         return super().reserve(now_ns, waiter)
@@ -202,11 +208,13 @@ class PlanCapacity(LocalCapacity):
     @property
     def in_flight(self) -> int:
         """How many requests are in flight, or on the way to their pools."""
+        # The larger one: some requests take no turn here, and others have not reached their pools yet.
         return max(self.ledger.in_flight, self.of_pools())
 
     def is_free(self, now_ns: int, lane: LaneSpec) -> bool:
         """Whether nothing is shut or held back, for a request of ``lane``."""
-        held_ns = self.plan.held(now_ns, lane, self.in_flight)[0]  # notes a person
+        # Asked even if the pause decides: it notes that a person is there.
+        held_ns = self.plan.held(now_ns, lane, self.in_flight)[0]
         return held_ns <= now_ns and not (self.holds or self.allowance.began_ns) and self.ledger.pause.phase is OPEN
 
     def note_window(self, now_ns: int, window: str, text: str) -> None:
@@ -215,6 +223,7 @@ class PlanCapacity(LocalCapacity):
     def _tell(self, now_ns: int, window: str) -> None:
         if now_ns >= self._told_ns.get(window, 0):
             one = self.plan.windows[window]
+            # Once for each window: the next line may follow when this one has ended.
             self._told_ns[window] = one.ends_ns
             self.notices.append(
                 f"{one.used:.0%} of {window} is used, and requests wait for the remaining part, as [plans] says: keep,"

@@ -138,6 +138,7 @@ class Pool:
     def _add(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Add ``waiter`` to the queue, unless it can never be granted, or not in time."""
         never = self.capacity.ledger.never(waiter.amounts)
+        # An old reply of a store turns no request away: another process may have given something back.
         if never is not None and self.capacity.is_current(now_ns):
             return self._unsent(now_ns, never)
         at_ns, quota = self.soonest(now_ns, waiter)
@@ -169,6 +170,7 @@ class Pool:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
         if self._stop is not None and (stopped := self._for_newcomer(now_ns)) is not None:
             return stopped
+        # The undecided ones wait for the store alone, so they are not ahead of it.
         if self.queue.length > len(self.undecided):
             never = self.ledger.never(waiter.amounts)
             return self._unsent(now_ns, WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never)
@@ -208,6 +210,7 @@ class Pool:
             self.recount()
         again = []
         if until is None:
+            # The store decides nothing now. They are tried again when the waiters have had their turn.
             again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
             self.counts["store_lost"] += newly_lost
         done = self.pump(now_ns)
@@ -268,6 +271,7 @@ class Pool:
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
             if head.estimate is not None:
+                # A look at the pause is cheap, and an estimate is not: the one comes before the other.
                 until = self._closed(now_ns, head)
                 if until is not None:
                     break
@@ -283,6 +287,7 @@ class Pool:
                 self._count_overtaken(now_ns, head, overtaken)
             head.outcome = decision
             done.append(head)
+        # These could go until now, and nothing has let them.
         late = self._overdue(now_ns, now_ns) if queue.deadlines else []
         if late:
             self._set_wake(now_ns)
@@ -315,6 +320,7 @@ class Pool:
         cost, cached_tokens, lost_ns = head.estimate()
         if cost != head.cost:
             head.cost, head.amounts = cost, self.ledger.amounts(cost)
+        # While its prompt is cached, it keeps its place, even if the cache keeps the prompt for longer now.
         if not head.lost_ns or (lost_ns and now_ns < head.lost_ns):
             return False
         head.cached_tokens, head.lost_ns = cached_tokens, lost_ns
@@ -341,7 +347,8 @@ class Pool:
             if self.queue.withdraw(waiter) and self._stop is not None:
                 self._stop.unsent(now_ns)
             if not self.queue.length:
-                self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
+                # Otherwise the timer for the waiter would be set again and again.
+                self.wake_ns = None
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`.
@@ -362,6 +369,7 @@ class Pool:
                 self._stop = None
             if waiter is None or waiter.sized:
                 self._compare(reservation.cost, actual if waiter is None else waiter.reported or actual)
+            # One that was granted at once has paid nothing in its lane.
             if waiter is not None and waiter.queued and self.queue.length and amounts != reservation.amounts:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
@@ -442,9 +450,11 @@ class Pool:
         self.silence.answered(now_ns)
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
-                reservation.notes = ()  # nothing was served
+                # Nothing was served, so its notes would count as an admission.
+                reservation.notes = ()
                 if self.capacity.learning is not None:
                     self.capacity.learning.retracted(now_ns, reservation, refusal)
+                # The provider counts the request, and no tokens of it.
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
         teaches = not (refusal.kind.about_rate and self.progress.allowance.covers(refusal))
@@ -461,7 +471,8 @@ class Pool:
             self._stop, asked_s = self._stop or Stop(), within(refusal.retry_after_s, 0.0, WAIT_MAX_S)
             self._stop.begin(now_ns, reservation.granted_ns, f"{why}{code}", stop_s, asked_s or 0.0)
         elif self._stop is not None and refusal.kind.about_rate and self._stop.ends_with(reservation.granted_ns):
-            self._stop = None  # its probe was refused for a time that requests wait for
+            # Its probe was refused for a time that requests wait for, as after any refusal.
+            self._stop = None
 
     def row(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> Row | None:
         """The refusals of the pool in a row, with the one of ``reservation``, which comes now.
@@ -538,6 +549,7 @@ class Pool:
         before = self.queue.before(waiter)
         ahead = [sum(column) for column in zip(*(w.amounts for w in before), strict=True)]
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, ahead)
+        # When a slot is free is unknown. What the first waiter waits for is a better answer than that.
         named_ns = at_ns
         if before and at_ns >= FAR_NS:
             first_ns, first = self.capacity.earliest(now_ns, before[0].amounts)
@@ -591,7 +603,8 @@ class Pool:
         head = self.queue.head() if late else None
         for waiter in late:
             at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
-            if at_ns <= now_ns and head is not None:  # the first of the others goes before it
+            # Alone it would fit, so what the first of the others waits for is the reason.
+            if at_ns <= now_ns and head is not None:
                 at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, head.amounts)
             waiter.outcome = self._unsent(now_ns, Expired(self._told_ns(at_ns), self._named(now_ns, at_ns, binding)))
             self.counts["expired"] += 1

@@ -89,6 +89,7 @@ class Alone:
             refused, admitted = max(row.refused - self._known[0], 1.0), max(row.admitted - self._known[1], 0)
             self.chance *= refused / (refused + admitted)
         is_alone = self.chance < ALONE_CHANCE
+        # Attempts on their way may have used up the pool, so they count as known with this refusal.
         self._known = row.refused - 1 + (0.0 if is_alone else self.chance), row.admitted + row.pending
         if not is_alone:
             self._blamed += 1
@@ -169,12 +170,14 @@ class Rows:
         number = lasted_ns = 0
         if self._goes_on(presumed):
             number, lasted_ns = self.number, now_ns - self._since_ns
+        # An attempt that was in flight at the last refusal shows no more than that one.
         new = int(not number or (sent_ns >= self._last_ns and not foretold))
         return Row(number + new, lasted_ns / NS, self._longest_ns / NS, self._total + 1)
 
     def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
         """The attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
         refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
+        # A provider refuses before it works: one that takes twice as long as a refusal was admitted.
         return [at_ns for at_ns in in_flight_ns if at_ns <= now_ns - min(2 * refused_in_ns, PROBE_NS)]
 
     def _goes_on(self, admitted_ns: Sequence[int]) -> bool:
@@ -263,10 +266,13 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
     if row.is_paced:
         return 0.0
     number = max(row.number, of_request)
+    # 30 doublings are above any longest wait, and more of them would overflow.
     own_s = min(first_s * 2.0 ** min(number - 1, 30), most_s)
-    asked_s = refusal.retry_after_s or 0.0  # a wait of 0 is none
+    # A wait of 0 is none: it would be tried again at once, without an end.
+    asked_s = refusal.retry_after_s or 0.0
     if row.is_endless or not is_believed(refusal):
         asked_s = min(asked_s or row.test_s, row.test_s)
+    # Of two stated waits, the shorter one is kept until a probe after it is refused.
     if row.number == 1:
         asked_s = min(asked_s, refusal.sooner_s or asked_s)
     return max(asked_s, own_s) if number > 1 else asked_s or own_s

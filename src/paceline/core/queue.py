@@ -103,6 +103,7 @@ class Lanes(dict[LaneName, LaneSpec]):
         Raises:
             QuotaError: The name, the weight or the priority is invalid.
         """
+        # Names come from callers, so the cache has a bound. It begins anew, because a lane is cheap to make.
         if len(self) >= LANES_MAX:
             self.clear()
         name, weight, priority = lane
@@ -241,6 +242,7 @@ class _Lane:
         self.waiters[waiter.number] = waiter
         if waiter.lost_ns:
             self.add_cached(waiter)
+        # A newcomer, the common case, stays at the end and moves none.
         if waiter.returned and (waiter.number < last or waiter.overtook):
             older = list(takewhile(lambda number: _goes_before(self.waiters[number], waiter), self.waiters))
             for number in (waiter.number, *reversed(older)):
@@ -248,6 +250,7 @@ class _Lane:
 
     def add_cached(self, waiter: Waiter) -> None:
         """Let ``waiter`` go before those that have nothing to lose."""
+        # Entries of former waiters leave when they come first. A search for each would cost more than this rebuild.
         if len(self.cached) > 2 * len(self.waiters) + GONE_MAX:
             self.cached = [(one.lost_ns, number) for number, one in self.waiters.items() if one.lost_ns]
             heapq.heapify(self.cached)
@@ -324,13 +327,15 @@ class Queue:
         priority, lane = spec.priority, self._lanes.get(spec.name)
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
+        # By identity, since `Lanes` gives equal lanes as one object. An equal copy is counted anew, to the same effect.
         if lane.waiters and lane.spec is not spec:
             self._count_busy(lane.spec, -1)
         if not lane.waiters or lane.spec is not spec:
             self._count_busy(spec, 1)
         before, lane.spec = lane.spec.priority, spec  # the latest weight and priority hold for the whole lane
         if waiter.returned:
-            waiter.lost_ns = 0  # it goes before all others
+            # It goes before all others, so that its cached prompt needs no place of its own.
+            waiter.lost_ns = 0
         # Whether the key of the lane changes.
         moves = waiter.returned or waiter.lost_ns or lane.cached or not lane.waiters or before != priority
         lane.add(waiter)
@@ -375,11 +380,13 @@ class Queue:
 
     def in_order(self) -> Iterator[Waiter]:
         """The waiters in the order in which they will go; the queue must not change meanwhile."""
-        keys = self._busy.copy()  # a sorted list is a heap
+        # A sorted list is a heap, so a copy serves as one.
+        keys = self._busy.copy()
         fronts: dict[str, _Front] = {}
         while keys:
             below, start, _, _, which, name = keys[0]
             lane, front = self._lanes[name], fronts.get(name)
+            # A lane is opened when it comes first, so that few are looked at, however many wait.
             if front is None:
                 order = self._order(lane)
                 fronts[name] = next(order)[0], order, lane.finish, lane.ahead
@@ -419,7 +426,9 @@ class Queue:
             del lane.waiters[head.number]
             start = _start(head, finish, lane.ahead, weight)
         virtual = self._virtual.get(priority, 0.0)
+        # The virtual time never goes back, although a cached head starts before lanes that have gone.
         self._virtual[priority] = max(virtual, start)
+        # A lane that was idle begins at the present, or it would go first until it has made up for its idle time.
         lane.finish = max(virtual, finish) + cost_s / weight
         lane.ahead = _ahead(head, cost_s, lane.ahead)
         self._one_less(lane)
@@ -439,6 +448,7 @@ class Queue:
             lane.finish += cost_s / self._weight(lane.spec)
             lane.ahead += -cost_s if waiter.lost_ns else cost_s
             start = lane.key[1]
+            # A key that is too early is corrected when it comes first. One that is too late would not come in time.
             moves = lane.cached or not lane.waiters
             now_earlier = lane.finish < start and self._virtual.get(lane.spec.priority, 0.0) < start
             if moves or now_earlier:
@@ -458,6 +468,7 @@ class Queue:
         late = []
         while self.deadlines and self.deadlines[0][0] <= now_ns:
             waiter = heapq.heappop(self.deadlines)[3]
+            # Waiters that have gone stay in the heap until their deadlines.
             if self.withdraw(waiter):
                 late.append(waiter)
         return late
@@ -484,6 +495,7 @@ class Queue:
     def ahead_of_newcomer(self, spec: LaneSpec, lost_ns: int = 0) -> int:
         """How many waiters would certainly go before one that joins the lane of ``spec`` now, with ``lost_ns``."""
         lane = self._lanes.get(spec.name)
+        # A list, because sum() takes longer with a generator, and each newcomer comes here.
         ahead = sum([waiting for priority, waiting in self._waiting.items() if priority > spec.priority])
         if lane is None or lane.spec.priority > spec.priority:
             return ahead
@@ -563,7 +575,8 @@ class Queue:
         weight, priority = spec.weight, spec.priority
         while (parent := spec.parent) is not None:
             _, busy = self._families.get((parent.name, priority), (0, 0.0))
-            weight *= parent.weight / max(busy, spec.weight)  # an idle lane, which is corrected, is not among them
+            # A lane that is idle, and is corrected, is not in the sum: it alone may weigh more.
+            weight *= parent.weight / max(busy, spec.weight)
             spec = parent
         return weight
 
@@ -576,7 +589,8 @@ class Queue:
         while (parent := spec.parent) is not None:
             family = parent.name, priority
             number, busy = self._families.pop(family, (0, 0.0))
-            if number + by:  # the last one takes the noise of the sum with it
+            # The last lane takes the family with it, and the noise that is left of a sum of floats.
+            if number + by:
                 self._families[family] = number + by, busy + by * spec.weight
             if number and number + by:
                 return
@@ -614,13 +628,15 @@ class Queue:
         If no waiter has this priority, all of them go.
         """
         paid = self._virtual.get(priority, 0.0)
+        # Without waiters no lane is ahead of another one, and the virtual time begins at 0 again.
         if not self._waiting[priority]:
             paid = inf
             del self._waiting[priority]
             self._virtual.pop(priority, None)
         idle = self._idle
         begin = bisect_left(idle, (-priority, -inf, 0, 0, 0, ""))
-        end = bisect_left(idle, (-priority, paid, inf, 1, 0, ""), begin)  # 1: also those that start at `paid`
+        # With 1 as the number, the lanes that start at `paid` are among them.
+        end = bisect_left(idle, (-priority, paid, inf, 1, 0, ""), begin)
         for key in idle[begin:end]:
             del self._lanes[key[5]]
         del idle[begin:end]

@@ -124,6 +124,7 @@ class Quota:
         if self.anchor not in (None, "utc", MONTH):
             _check_zone(str(self.anchor), self.period_s)
         if not self.burst:
+            # The class is frozen, and the default depends on another field.
             object.__setattr__(self, "burst", self.amount)
 
     def _check_period(self) -> None:
@@ -201,6 +202,7 @@ class Quota:
         if match is None:
             raise QuotaError(f"{text!r} is not a quota: {_EXAMPLE}")
         number, scale, unit, count, period, rest = match.groups()
+        # Any word may be a unit of your own. One that is nearly a known unit is a slip.
         if hint := did_you_mean(unit, KNOWN_UNITS, cutoff=0.8):
             raise QuotaError(f"{text!r}: unknown unit {unit!r}{hint}")
         if period is None and unit != CONCURRENCY and "slots" not in rest.split():
@@ -239,6 +241,7 @@ def brief(notation: str) -> str:
 
 def rounded(amount: float) -> float:
     """``amount`` without the last digits of a float, so that the part of a part is the whole again."""
+    # 12 digits of 15: an error of the last ones is cut off, and no amount that people write.
     return float(f"{amount:.12g}")
 
 
@@ -281,8 +284,10 @@ def _read_options(text: str, words: list[str], *, slots: bool) -> tuple[float, R
 
 def _check_zone(anchor: str, period_s: float) -> None:
     """Refuse an unknown time zone, and a period other than the day that a midnight starts."""
+    # Imported here, because only the quotas with a time zone need it.
     from zoneinfo import ZoneInfo, available_timezones
 
+    # A midnight starts a day, so that no other period can begin there.
     if period_s != 86_400:
         raise QuotaError(
             f"the period of a window that restarts at midnight in {anchor} must be a day: write '/day', or 'utc'"

@@ -53,6 +53,7 @@ class Silence:
     def settled(self, now_ns: int, took_ns: int) -> None:
         """Count an answer with its true cost, which came after ``took_ns``."""
         usual_ns = self.usual_ns
+        # It rises at once and falls by a 64th, because one quick answer doesn't make long ones unlikely.
         self.usual_ns = took_ns if took_ns > usual_ns else usual_ns - (usual_ns - took_ns >> 6)
         self._answered_ns, self.check_ns = now_ns, now_ns + SILENCE_NS if self._watches else FAR_NS
         if self.since_ns:
@@ -78,11 +79,13 @@ class Silence:
             if now_ns - self.since_ns < SILENT_MAX_NS:
                 self._probe(now_ns)
             else:
+                # Answers take longer than before. The next one with its true cost says how long.
                 self.since_ns, self.check_ns = 0, FAR_NS
                 self.notices.append(f"no answer for {quiet_ns / NS:.0f} s; sending at full speed again")
             return
         pause_ns = self._capacity.cool_down_ns(now_ns)
-        self.check_ns = now_ns + pause_ns if pause_ns > 0 else self._silent_ns(now_ns)  # a pause has a probe of its own
+        # A pause has a probe of its own, which shows the same.
+        self.check_ns = now_ns + pause_ns if pause_ns > 0 else self._silent_ns(now_ns)
         if self.check_ns <= now_ns:
             self.since_ns, self._told = now_ns, False
             self._probe(now_ns)
@@ -112,8 +115,10 @@ class Silence:
     def _end(self, now_ns: int) -> None:
         """Send at full speed again: an answer has come."""
         self.since_ns = 0
-        if self._capacity.pause_reason == NO_ANSWER:  # else a longer pause of another reason has begun
+        # If a longer pause of another reason has begun, it stays.
+        if self._capacity.pause_reason == NO_ANSWER:
             self._capacity.lift(now_ns, now_ns + self._capacity.cool_down_ns(now_ns))
+        # The network has held what is in flight, and the provider's buckets were full meanwhile.
         self._capacity.arrive(now_ns)
         if self._told:
             self.notices.append("answers come again")

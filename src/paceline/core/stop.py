@@ -45,12 +45,15 @@ class Stop:
         The first stop lasts 10 minutes at most. As long as no attempt is served, the next ones last 20, 40 and then 60
         minutes at most. Nothing happens if the refused attempt was sent, at ``sent_ns``, before the present stop began.
         """
+        # What was in flight when the pool stopped is refused, too, and would double the stop each time.
         if sent_ns < self._began_ns:
             return
         self._longest_ns = min(2 * self._longest_ns or STOP_NS, STOP_MAX_NS)
-        self.pause.end()  # the last probe has its answer: its time is over
+        # The last probe has its answer, so that its time is over.
+        self.pause.end()
         self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns), reason)
         self._began_ns = now_ns
+        # A shorter stated wait is no end: the stop has another reason than that.
         self.ends_ns = now_ns + round(asked_s * NS) if asked_s >= stop_s else 0
 
     def for_newcomer(self, now_ns: int) -> Stopped | None:
@@ -60,6 +63,7 @@ class Stop:
         """
         if now_ns < self.pause.until_ns:
             return self.outcome
+        # The probe has no reservation yet, so that the instant stands for it.
         self.pause.granted(now_ns, now_ns, self._longest_ns)
         return None
 

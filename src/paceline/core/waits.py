@@ -39,6 +39,7 @@ class Waits:
     def add(self, lane: str, waited_ns: int) -> None:
         """Count a wait."""
         counts = self.lanes.get(lane) or self._counts(lane)
+        # Most requests don't wait, and need no search.
         if waited_ns <= 0:
             counts[0] += 1
             return
