@@ -106,7 +106,8 @@ class StoreSide:
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child."""
         self.exchange.forked(who, now_ns)
-        self.exchange_due = True  # the timer stayed with the parent
+        # The timer stayed with the parent.
+        self.exchange_due = True
 
     def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002
         """Go on with what the exchange has taken of a reply; ``None``: there is none."""
@@ -145,6 +146,7 @@ class SharedCapacity(StoreSide):
             if self.membership.state.known and not holdings.decides:
                 return self._reserve_measured(now_ns, waiter)
             amounts = holdings.unstated.without(amounts)
+        # The lease that was spent from last is tried without a call into the others.
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             return self._undecided(now_ns, waiter, amounts)
@@ -154,6 +156,7 @@ class SharedCapacity(StoreSide):
         reservation.lease = lease
         self._open(now_ns, reservation)
         if lease.low and lease is not leases.told and leases.low:
+            # Asked for before this lease is spent, so that requests don't wait for the next one.
             leases.told, self.exchange_due = lease, True
         return reservation
 
@@ -161,7 +164,8 @@ class SharedCapacity(StoreSide):
         """The store decides, unless the request never fits: also in the queue, as another process may have learned a lower limit."""
         ledger = self.holdings.snapshot.ledger
         never = ledger.never(amounts) if self.is_current(now_ns) else None
-        waiter.amounts = ledger.fitting(waiter.amounts)  # the store grants no more at once; the rest becomes debt
+        # The store grants no more at once. The rest becomes debt when the request is settled.
+        waiter.amounts = ledger.fitting(waiter.amounts)
         return PENDING if never is None else never
 
     def _open(self, now_ns: int, reservation: Reservation) -> None:
@@ -179,6 +183,7 @@ class SharedCapacity(StoreSide):
             self._schedule.held_ns = 0
             return None
         # Without other limits the store is not asked.
+        # Without other limits the store is not asked: a message would change nothing.
         self._schedule.held_ns = at_ns if self.holdings.decides else FAR_NS
         return WaitUntil(at_ns, self.ledger.name(binding))
 
@@ -192,6 +197,7 @@ class SharedCapacity(StoreSide):
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:
         fallback = self.holdings.fallback
         if fallback is None:
+            # In the future in any case, or the scheduler would try again without an end.
             return WaitUntil(max(self._schedule.ask_ns, now_ns + 1), STORE_LOST)
         fallback.take_turn(now_ns, waiter.amounts)
         decision = fallback.local.reserve(now_ns, waiter)
@@ -217,15 +223,18 @@ class SharedCapacity(StoreSide):
         holdings, ledger = self.holdings, self.holdings.snapshot.ledger
         if holdings.unstated.meters:
             holdings.unstated.answered(now_ns, reservation)
-        if holdings.fallback is None and reservation is not self._pause.probe:  # _close(), inlined in the hot path
+        # Inlined from _close(), because each request comes here.
+        if holdings.fallback is None and reservation is not self._pause.probe:
             ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
         true = ledger.settled_amounts(reservation, actual) if actual else amounts
         if isinstance(reservation, MeasuredReservation):
-            pass  # the store has not counted it
+            # The store has not counted it.
+            pass
         elif not isinstance(reservation, LeasedReservation):
+            # The fallback granted it and has reported its charge, so the store lacks the debt alone.
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
             if any(debt):
                 holdings.outbox.add(now_ns, Charged(debt))

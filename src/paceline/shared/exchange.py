@@ -86,12 +86,14 @@ class StoreExchange:
         wants = self._wants(now_ns, undecided) if asks else []
         if holdings.lessons is not None:
             holdings.lessons.sent()
+        # Taken last: what is given back above is part of it.
         news = holdings.outbox.take(now_ns, leases.slack_ns, fallback)
         message = Message(self._who, holdings.outbox.number, fresh=not known, news=news, wants=wants)
         message.held, message.slack_ns = holdings.held(measured=not at_once), leases.slack_ns
         message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
         message.share = membership.share_at(now_ns) if fallback is None else fallback.share
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
+        # A process that holds slots stays, or others would take them.
         message.leaving = at_once and not any(message.held) and not self._queue.length
         holdings.snapshot.introduce(now_ns, message)
         schedule.sent_ns, schedule.left = now_ns, message.leaving
@@ -107,6 +109,7 @@ class StoreExchange:
             if holdings.lessons.are_first and not undecided:
                 wants = []
         if self._pause.phase is not PausePhase.OPEN or holdings.unstated.is_limiting:
+            # A probe goes alone, and a measurement learns from each attempt before the next one.
             del wants[1:]
         return [holdings.unstated.without(want) for want in wants] if holdings.unstated.meters else wants
 
@@ -116,7 +119,8 @@ class StoreExchange:
         (asked, undecided), self.asked = self.asked, None
         holdings, membership, pause = self._holdings, self._membership, self._pause
         before = membership.state
-        if before.late:  # the others report first what they have spent without this process
+        # The others report first what they have spent without this process.
+        if before.late:
             pause.until_ns = max(pause.until_ns, now_ns + membership.report_ns)
         refused = asked.wants[len(reply.grants) :]
         self._ungranted = refused[0] if refused and not (asked.slack_ns or holdings.unstated.meters) else None
@@ -169,26 +173,31 @@ class StoreExchange:
         holdings, membership, schedule = self._holdings, self._membership, self._schedule
         before = membership.state
         membership.failed(reason, final=final)
+        # Many processes that try again at the same moment would keep a store down that has just come up.
         apart = 1.0 if membership.peers <= FEW else self._random.uniform(0.5, 1.5)
         schedule.ask_ns = now_ns + round(apart * membership.retry_ns)
         if not membership.state.alone:
-            schedule.head = None  # the queue is refused
+            # The queue is refused, so there is no head to ask for.
+            schedule.head = None
             holdings.end_fallback()
             return Resolution((), StoreLost(reason))
         if not before.alone:
             schedule.head = None
             if membership.mode != "fail_closed":
                 share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
+                # The random number is the process's place among all that send a request larger than their share.
                 holdings.begin_fallback(now_ns, schedule.sent_ns, share, self._random.random())
         return Resolution((), None, newly_lost=not before.alone)
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
-        self._begin(who)  # the parent's random numbers would retry in step with it, and with other children
+        # Its own random numbers: with the parent's it would try again in step with it, and with other children.
+        self._begin(who)
         holdings, membership, schedule = self._holdings, self._membership, self._schedule
         schedule.head, schedule.sent_ns = None, now_ns
         schedule.left = schedule.placed = False
         holdings.leave_to_parent(now_ns)
-        membership.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
+        # The least of what a process is told, because its parent keeps the share.
+        membership.share *= (1 - SHARED_PART) ** 2
         if holdings.fallback is not None and membership.mode == "fail_safe":
             holdings.fallback.resize(now_ns, membership.share)

@@ -51,7 +51,8 @@ class Holdings:
         return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.entries) > measured or not measured
 
     def _learned(self, change: Change | Quota) -> None:
-        if not isinstance(change, Quota):  # that is part of the next message
+        # A new quota needs no news, because each message has all quotas.
+        if not isinstance(change, Quota):
             self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> None:
@@ -65,6 +66,7 @@ class Holdings:
         ledger = self.snapshot.ledger
         holders: list[Ledger | Leases] = [ledger, self.leases]
         if self.fallback is not None:
+            # Attempts of the fallback hold slots of the provider, and the store has to know of them.
             holders.append(self.fallback.local.ledger)
         held = [0.0] * len(ledger.entries)
         for i in ledger.slot_indexes:
@@ -84,6 +86,7 @@ class Holdings:
             return bool(changed_limits)
         measured = {meter.index for meter in self.unstated.meters}
         for index, before in changed_limits.items():
+            # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
             if index not in measured:
                 self.lessons.learning.learned_elsewhere(now_ns, index, before)
         return self.lessons.learn(now_ns) or bool(changed_limits)
@@ -100,6 +103,7 @@ class Holdings:
         """Spend grants of the store again; what is in flight stays so."""
         if self.fallback is not None:
             for reservation in self.fallback.local.ledger.open_reservations:
+                # They still end, and what they have cost is reported to the store.
                 self.snapshot.ledger.keep_open(reservation)
         self.fallback = None
 
@@ -116,6 +120,7 @@ class Holdings:
     def leave_to_parent(self, now_ns: int) -> None:
         """Drop, in a forked child, the leases, the attempts, the news and the lessons: they belong to the parent."""
         if self.lessons is not None:
+            # What the parent has learned stays true here. The answers that it waits for are its own.
             self.lessons = Lessons(self.lessons.learning)
         self.outbox = Outbox()
         self.leases.give_back(now_ns, everything=True)

@@ -26,6 +26,8 @@ HEADS_MAX, WAITING_SEEN = 64, 1_000
 SPENT_MIN_NS = NS // 100
 """The shortest time over which spending is measured."""
 
+# Leases for every process cost 692 calls/s with 100 processes at 30,000 requests/min, and 1,994 with 1,000. Leases
+# above this rate only cost 957 and 1,009.
 AUTO_LEASE_RATE, AUTO_LEASE_S = 200.0, 1.0
 """Without ``lease_s``, a process takes leases of this many seconds above this many requests a second."""
 
@@ -77,7 +79,8 @@ class Lease:
 
     def answered(self, amounts: list[float], actual: list[float]) -> bool:
         """Add a request that took ``amounts`` and cost ``actual``; whether it is the first one since the last news."""
-        if len(amounts) != len(self.left):  # a quota became known meanwhile
+        # A quota became known since the lease was granted, or since the request was.
+        if len(amounts) != len(self.left):
             amounts, actual = self._fit(amounts), self._fit(actual)
         charged, used = self._charged, self._actual
         if charged is None:
@@ -98,6 +101,7 @@ class Lease:
         if self._charged is None:
             return None
         settled = Settled(self._charged, self.marks, list(self._actual), probe=self.probe)
+        # The store is told of the probe once: a second time would end the pause after the next one.
         self._charged, self.probe = None, False
         return settled
 
@@ -106,6 +110,7 @@ class Lease:
         left, self.left = self.left, [0.0] * len(self.left)
         if not any(left):
             return None
+        # Whether the probe itself comes back unsent, so that another process may send one.
         unused = self.probe and left == self.amounts
         return Settled(left, self.marks, [0.0] * len(left), answered=False, probe=unused)
 
@@ -143,6 +148,7 @@ class Leases:
         """Spend ``amounts`` from one of the leases and return it; :attr:`last` has been tried before."""
         for lease in self.leases:
             if lease is not self.last and lease.take(amounts):
+                # A grant for one request is spent with it, so it is not tried again.
                 self.last = lease if self.slack_ns else None
                 if self.last is None and not any(lease.left):  # nothing is left of a grant for one request
                     self._gone += lease.taken
@@ -157,6 +163,7 @@ class Leases:
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
         """Give back expired leases, and all but the two newest; or ``everything``."""
+        # Two, because the next lease is granted while requests still spend the one before it.
         latest = [] if everything else self.leases[-2:]
         kept, rests = [], []
         for lease in self.leases:
@@ -194,11 +201,13 @@ class Leases:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
             lease = self.next_lease(now_ns, ledger.entries, waiting, peers)
             return [lease] if lease else []
+        # One request is asked for as it is: whether it fits is for the store to say.
         if queue.length <= 1 or not ledger.entries:
             head = queue.head()
             return [] if head is None else [head.amounts]
         wants, total = [], [0.0] * len(ledger.entries)
-        for waiter in islice(queue.in_order(), HEADS_MAX):  # most often, few of them fit
+        # Most often few of them fit, so the order is computed one by one.
+        for waiter in islice(queue.in_order(), HEADS_MAX):
             wants.append(waiter.amounts)
             total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
             if ledger.earliest(now_ns, total)[0] > now_ns:

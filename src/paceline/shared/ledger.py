@@ -115,6 +115,7 @@ class SharedLedger:
             message: The message.
             ended: Whether a process, by its name ``who``, is known to have ended: it is asked about those that are overdue.
         """
+        # A clock that is set back would lengthen each wait, so all instants are moved with it.
         if now_ns < self._last_ns:
             self._turn(now_ns - self._last_ns)
         now_us = (now_ns - self._set_ns) // 1_000
@@ -127,11 +128,13 @@ class SharedLedger:
         peer = self._peers.meet(message.who, now_us)
         if peer.presumed_ns and not message.alone:
             self._give_back(now_ns, now_us, peer)
+        # A message without a reply is sent again under its number. Its news was applied the first time.
         if message.number > peer.number:
             peer.number = message.number
             if message.news:
                 self._take_news(now_ns, now_us, message, index, peer)
-        if not message.alone:  # it takes its grants from here again
+        # It takes its grants from here again, so that nothing is presumed of it any more.
+        if not message.alone:
             peer.presumed_ns = 0.0
         self._take_held(peer, message.held, index)
         reply = self._grant(now_ns, now_us, message, index, peer)
@@ -182,7 +185,8 @@ class SharedLedger:
             return index
         index = []
         for n, quota in enumerate(message.quotas):
-            key = f"{quota.unit}/{float(quota.period_s)!r}"  # quotas with an equal unit and period are the same one
+            # Quotas with an equal unit and period are the same one, even if processes have read other limits of it.
+            key = f"{quota.unit}/{float(quota.period_s)!r}"
             i = self._index.get(key, len(self._accounts))
             index.append(i)
             if i == len(self._accounts):
@@ -283,6 +287,7 @@ class SharedLedger:
         probe, latest, binds = False, now_ns, -1
         back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
         if self._peers.awaited:
+            # What those that vanished in the outage have spent is known when they report, which they do by then.
             back_ns += max(REJOIN_NS - (now_us - self._peers.away_us) * 1_000, 0)
         for want in message.wants:
             latest, binds = max(self._pause.until_ns, back_ns), -1
@@ -294,7 +299,8 @@ class SharedLedger:
             if latest > now_ns:
                 break
             grants.append([self._charge(now_ns, i, amount, peer) for i, amount in zip(index, want, strict=False)])
-            before = others  # the next request is behind all places
+            # A later request of this process is behind all that wait, or one process would take every turn.
+            before = others
             if self._pause.phase is PausePhase.CLOSED:
                 self._pause.granted(now_ns, message.who, self._probe_ns)
                 probe = True
@@ -303,6 +309,8 @@ class SharedLedger:
             amounts = [0.0] * len(self._accounts)
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
+            # A place, not a common time to try again: eight processes would come back together, and one with a large
+            # request would lose each time.
             until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
         peer.place = self._peers.places.keep(message.who, peer.place, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
@@ -321,11 +329,13 @@ class SharedLedger:
         """The states of the quotas at ``index``, which a process has in these versions, and of all others."""
         standings, rest = list[Standing](), list[int]()
         if len(self._accounts) > len(index):
+            # Sorted, so that every store answers in the same order.
             rest = sorted(set(range(len(self._accounts))).difference(index))
         for i, known in zip_longest([*index, *rest], versions, fillvalue=-1):
             account = self._accounts[i]
             m, learned = account.meter, None
             lack_ns, used, opened = account.sharing.standing(m, now_ns)
+            # Only what is new to the process, because most replies would repeat it.
             if account.version != known:
                 shifted_ns, taught = account.shifted_ns if m.refills else 0, account.sharing.taught(m)
                 learned = LearnedState(

@@ -110,6 +110,7 @@ class Membership:
     @property
     def retry_ns(self) -> int:
         """How often a store that does not answer is tried."""
+        # All together they try it no more often than this, however many they are.
         return max(RETRY_NS, self.peers * NS // RETRIES_PER_S)
 
     @property
@@ -119,6 +120,7 @@ class Membership:
 
     def share_at(self, now_ns: int) -> float:
         """The share of the limits if the store is lost at ``now_ns``."""
+        # A process that has announced its report is charged in full when it vanishes, so its share stays whole.
         waned = 0 if self.announced else min((now_ns - self.heard_ns) // WANE_NS, WANES)
         return self.share * 0.5**waned
 

@@ -142,6 +142,7 @@ class Message:
         return max(waits_ns, self.slack_ns if self.wants else 0)
 
 
+# An eighth stays free, or the next process to join would have no share until another one leaves.
 SHARED_PART = 7 / 8
 """The part of the free share that a process is told; the rest is for the next one to join."""
 

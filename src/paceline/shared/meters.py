@@ -106,6 +106,7 @@ class Sharing(ABC, Generic[M]):
             asked_ns: When the message without a reply was sent.
         """
         part = self.part(m, now_ns, share)
+        # What others may have been granted since the last reply is taken as spent, or it would be spent twice.
         spent = OTHERS_SPEED * part.quota.rate * (asked_ns - as_of_ns) / NS
         left = part.level(asked_ns) - part.headroom_s * part.quota.rate
         of(part).absorb(part, asked_ns, max(min(spent, left), 0.0))
@@ -254,7 +255,8 @@ class WindowSharing(Sharing[Window]):
         return m.quota.amount * share
 
     def lease_ns(self, m: Window, now_ns: int, wanted_ns: int) -> int:
-        m.roll(now_ns)  # a lease that outlasts the window grants nothing
+        # A lease that outlasts the window grants nothing, so it ends within.
+        m.roll(now_ns)
         grants_ns = max(m.stop_ns - ceil(m.headroom_s * NS) - now_ns, 0)
         return min(wanted_ns, grants_ns // 2)
 
@@ -276,8 +278,10 @@ class BucketSharing(Sharing[B]):
 
     def stand(self, m: B, now_ns: int, lack_ns: int, used: float, opened: float) -> None:  # noqa: ARG002
         m.full_at_ns = now_ns + lack_ns
-        m.low_marks, m.low_lacks = [], []  # they are unknown
-        if opened != m.opened and m.bursts:  # of a store that has just lost that the quota is spread
+        # The low points are unknown here. The store has them, and refunds by them.
+        m.low_marks, m.low_lacks = [], []
+        # Of a store that has just lost that the quota is spread, `opened` says nothing.
+        if opened != m.opened and m.bursts:
             m.opened = opened
             m.widen()
 
@@ -312,7 +316,8 @@ class BucketSharing(Sharing[B]):
         return m
 
     def recalled(self, m: B, now_ns: int) -> Left:
-        return max(m.full_at_ns - now_ns, 0) * m.ceiling  # the ledger that it is told has not learned the ceiling
+        # At the whole rate, because a ledger that is told of it has not learned the ceiling.
+        return max(m.full_at_ns - now_ns, 0) * m.ceiling
 
     def recall(self, m: B, now_ns: int, value: Left) -> None:
         lack_ns = self.at_once(m, value) * m.ns_per_unit if isinstance(value, list) else value
@@ -359,6 +364,7 @@ class BucketSharing(Sharing[B]):
         return (rest if isinstance(left, list) else rest[0]), presumed_ns * min(total / paid, 1.0)
 
     def lease_ns(self, m: B, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
+        # A lease that lasts keeps as much refill unused in the store. A small bucket would have little left to grant.
         size_ns = m.size * m.ns_per_unit - m.headroom_s * NS
         return min(wanted_ns, int(size_ns) // LEASE_PART)
 
@@ -381,7 +387,8 @@ class SpreadSharing(BucketSharing[Spread]):
         more = used - m.used
         if more > 0:
             _log(m, now_ns, more)
-        while more < 0 and m.amounts:  # refunds are taken from the oldest charges, to be safe
+        # Refunds are taken from the oldest charges, to be safe: the later ones count for longer.
+        while more < 0 and m.amounts:
             back = min(m.amounts[0], -more)
             more += back
             m.amounts[0] -= back

@@ -43,6 +43,7 @@ class Outbox:
         """Add one update, to be sent soon or at once."""
         self._news.append(news)
         if len(self._news) > NEWS_MAX:
+            # Half at once, because to drop one for each that comes would move the whole list.
             del self._news[: NEWS_MAX // 2]
         self.soon(now_ns)
         if at_once:
@@ -50,6 +51,7 @@ class Outbox:
 
     def soon(self, now_ns: int) -> None:
         """Send a message within :attr:`linger_ns`."""
+        # The first news sets the time. Later news would put it off without an end.
         if self.due_ns == FAR_NS:
             self.due_ns = now_ns + self.linger_ns
 
@@ -64,6 +66,7 @@ class Outbox:
         News that comes after it lingers longer while leases last for ``slack_ns``.
         """
         self.linger_ns = max(LINGER_NS, slack_ns // LINGER_PART)
+        # Until its reply, the same news goes again under the same number, so that it is applied once.
         if self._unconfirmed is None:
             self.number += 1
             settled = [news for lease in self._settled if (news := lease.news()) is not None]

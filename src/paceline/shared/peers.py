@@ -216,6 +216,7 @@ class Places:
             inside = mine is not None and not mine.front
             part = 0.0 if passed else 1.0
             if mine is not None and inside:
+                # WEAK: an estimate from its position. The places before it may need more or less than the mean.
                 part = (mine.number - self.moved - 1) / (self.number - self.moved)
             for i, amount in enumerate(self.amounts):
                 own = mine.amounts[i] if mine is not None and inside and i < len(mine.amounts) else 0.0
@@ -272,7 +273,8 @@ class Peers:
         while self._events and taken < EVENTS_MAX:
             event_us, who = self._events[0]
             peer = self._peers.get(who)
-            if peer is None or peer.event_us != event_us:  # a later event has replaced it
+            # A later event has replaced it. To search the heap for it would cost more than to skip it here.
+            if peer is None or peer.event_us != event_us:
                 heapq.heappop(self._events)
                 continue
             if event_us > now_us:
@@ -313,6 +315,7 @@ class Peers:
     def share(self) -> int:
         """The share of the limits for the process that was met, in billionths, while the store is lost."""
         unit = 2 ** (WANES - 1)
+        # Not 1/N: of eight processes that start in turn, such parts add up to 2.7.
         told = min(BILLION * unit // (unit + self.weight), BILLION - self.told)
         return max(int(told * SHARED_PART), SHARE_MIN)
 
@@ -335,6 +338,7 @@ class Peers:
 
     def _return(self, peer: Peer) -> None:
         """A vanished process is here again, or is not charged any more."""
+        # By a sum over all time, so that a process that vanished costs nothing while others send messages.
         peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
         self.gone -= peer.gone
         peer.gone = 0
@@ -353,6 +357,7 @@ class Peers:
         spent, until_us = 0.0, peer.seen_us + VANISHED_US
         if peer.due_us and peer.due_us <= now_us < until_us:
             if not peer.gone:
+                # It was noticed late, by the next message of any process. The time before that counts, too.
                 late_us = max(now_us - max(peer.due_us, self.away_us), 0)
                 peer.gone, peer.since_us = peer.share, self._charged_us - late_us
                 self.gone += peer.gone

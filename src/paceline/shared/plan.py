@@ -57,9 +57,11 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             return PENDING
         decision = super().reserve(now_ns, waiter)
         if isinstance(decision, WaitUntil):
-            self._schedule.held_ns = min(decision.at_ns, self._ask_ns(now_ns))  # another process may open it
+            # Asked before the end, too, because another process may find the window open.
+            self._schedule.held_ns = min(decision.at_ns, self._ask_ns(now_ns))
         elif self._probes and isinstance(decision, Reservation):
             self._probe, self._probes, self._goes = decision, False, False
+        # A note for each request would be a message for each. This is 16 minutes of 16 hours.
         if self.plan.person_ns > self._person_ns + THERE_NS // 60:
             self._person_ns = self.plan.person_ns
             self._note(now_ns, PERSON, "")
@@ -117,7 +119,8 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         try:
             if note.key == SHUT:
                 self._tested_ns = 0
-                if not self.holdings.outbox.has_note(SHUT):  # else what this process knows is newer
+                # A note of this process that waits to be sent is newer than the store's.
+                if not self.holdings.outbox.has_note(SHUT):
                     self.allowance.adopt(now_ns - note.age_ns, json.loads(note.text))
                     self._known = self.allowance.state
             elif note.key == PERSON:
@@ -125,7 +128,8 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
                 self._person_ns = max(self._person_ns, self.plan.person_ns)
             elif note.key.startswith(WINDOW):
                 self.heard(note.key.removeprefix(WINDOW), note.text, note.age_ns)
-        except (ValueError, TypeError):  # of another version
+        # A note of another version is skipped: the plan goes on without it.
+        except (ValueError, TypeError):
             pass
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:

@@ -51,12 +51,14 @@ class Schedule:
     def due_ns(self) -> int:
         """When a message is due, if nothing happens before; ``FAR_NS``: not before the next event."""
         membership = self._membership
+        # While the store is lost, only the next attempt to reach it counts.
         if membership.state.alone:
             return self.ask_ns
         holdings, leases = self._holdings, self._holdings.leases
         due_ns = holdings.outbox.due_ns
         if leases.leases:
-            due_ns = min(due_ns, leases.leases[0].expires_ns)  # of the oldest
+            # Of the oldest lease: what is left of it goes back, for the others.
+            due_ns = min(due_ns, leases.leases[0].expires_ns)
         if self._queue.length:
             due_ns = min(due_ns, max(self.ask_ns if self._is_asked else 0, self._pause.until_ns, self.held_ns))
         elif self.placed or (leases.slack_ns and leases.low):
@@ -90,6 +92,8 @@ class Schedule:
         wait_ns, self.placed = max(reply.wait_ns, ASK_MIN_NS) if wanting else 0, wanting and asked.place_ns > 0
         peers = self._membership.peers
         polls_ns = peers * POLL_NS
+        # After an eighth of the wait, since a refund may have shortened it. Many processes ask more rarely.
         self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
         if reply.binds >= 0 and peers > 1 and self._holdings.snapshot.ledger.entries[reply.binds].meter.holds:
+            # When a slot becomes free is unknown, so it is asked for as often as the store can bear.
             self.ask_ns = min(self.ask_ns, now_ns + polls_ns)

@@ -70,6 +70,7 @@ class Snapshot:
             entry = ledger.entries[i]
             m, before = entry.meter, entry.meter.quota.amount
             tracker = None if learning is None else learning.trackers.get(i)
+            # The sum of charges only grows, so a smaller one is from another ledger.
             if tracker is not None and standing.charged < tracker.charged:
                 tracker.ledger_restarted()
                 self.versions[i] = -1
@@ -148,6 +149,7 @@ class Fallback:
         times, self.share = share / self.share, share
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
         for i, entry in enumerate(self.local.ledger.entries):
+            # Slots are whole, and attempts in flight hold them already.
             if not entry.meter.holds:
                 sharing = of(entry.meter)
                 entry.meter = sharing.part(entry.meter, now_ns, times)
@@ -172,6 +174,7 @@ class Fallback:
         """
         for i, (entry, amount) in enumerate(zip(self.local.ledger.entries, amounts, strict=False)):
             before, reported = entry.meter, self._reported[i]
+            # It fits into the share, or a turn of that size is planned already.
             if amount <= max(before.quota.burst, self._turns.get(i, 0.0)):
                 continue
             m, evenly = of(before).as_bucket(before, now_ns), of(reported).as_bucket(reported, now_ns)
@@ -179,6 +182,7 @@ class Fallback:
                 continue
             self._reported[i] = evenly
             entry.meter = m
+            # From now on: a bucket that was full in the past has saved nothing up for a large request.
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)

@@ -142,7 +142,8 @@ class StoreWorker:
         self._thread: threading.Thread | None = None
         self._before: threading.Thread | None = None  # the one that was closed last
         self._queue: _Queue = queues.SimpleQueue()
-        self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
+        # Reentrant: a finalizer in this thread may settle an attempt, and call poke().
+        self._lock = threading.RLock()
         self._away = False  # as it was asked by itself
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
@@ -180,14 +181,16 @@ class StoreWorker:
             if not self.running or is_patched(self._queue):
                 if self._closed and not scheduler.pool.queue.length:
                     return False
-                self._queue.put(None)  # to the thread before a patch of gevent
+                # For the thread from before a patch of gevent, which waits on the old queue.
+                self._queue.put(None)
                 self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
                 before = self._thread or self._before
                 self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue, before), daemon=True)
                 self._thread.name = "paceline-store"
                 try:
                     self._thread.start()
-                except BaseException:  # no more threads for now: the next message tries again
+                # If there are no more threads for now, the next message tries again.
+                except BaseException:
                     self._thread = before
                     raise
                 weakref.finalize(self, self._queue.put, None).atexit = False  # ends the thread
@@ -199,14 +202,16 @@ class StoreWorker:
         pool, capacity, now_s = scheduler.pool, shared_capacity(scheduler.pool), time.monotonic()
         try:
             scheduler.transact(partial(ask, pool, at_once=last))
-        except (Exception, SystemExit):  # of a listener: the pool awaits a reply to the message all the same
+        # A listener may raise anything. The pool awaits a reply to its message all the same.
+        except (Exception, SystemExit):
             log.exception("%s: the exchange with the store was disturbed", pool.name)
         if capacity.exchange.asked is None:
             return
         try:
             reply = self._exchange(pool.name, capacity.exchange.asked.message, now_s)
             self._deliver(scheduler, capacity, reply)
-        except Exception:  # the requests must not wait without end
+        # The requests that wait must get an outcome, or they would wait without an end.
+        except Exception:
             log.exception("%s: invalid reply", self.store.url)
             self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: invalid reply")
         else:
@@ -217,7 +222,8 @@ class StoreWorker:
 
     def _look(self, pool: str, reply: StoreReply, now_s: float) -> None:
         """Log once what makes quotas unsafe at the store: at the first exchange, each minute, and when its ledger is another one."""
-        charged = sum(standing.charged for standing in reply.standings)  # only grows
+        # It only grows, so that a smaller sum is from another ledger.
+        charged = sum(standing.charged for standing in reply.standings)
         due_s, before = self._looked.get(pool, (-math.inf, 0.0))
         if now_s >= due_s or charged < before:
             due_s = now_s + ASIDE_S
@@ -235,7 +241,8 @@ class StoreWorker:
         self._aside_s = time.monotonic() + ASIDE_S
         try:
             self.aside()
-        except Exception:  # the exchanges go on
+        # What is kept aside is no quota, so the exchanges go on without it.
+        except Exception:
             log.exception("%s", self.store.url)
 
     def recover(self, queue: _Queue) -> None:
@@ -274,7 +281,8 @@ class StoreWorker:
 
     def _exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:
         down = self._down
-        failed = pool in self._failed or sum(self._failed.values()) > 1  # this pool, or two others after a long wait
+        # This pool has failed, or two others have after a long wait: then the store is down, not one ledger.
+        failed = pool in self._failed or sum(self._failed.values()) > 1
         if failed and down is not None and self._clock.now_ns() < down[0]:
             return down[1]
         try:
@@ -283,7 +291,8 @@ class StoreWorker:
             return error
         except StoreError as error:
             reason = str(error)
-        except (Exception, SystemExit) as error:  # of a custom store: the pools must go on
+        # A store of the user's own may raise anything, and the pools must go on.
+        except (Exception, SystemExit) as error:
             reason = f"{self.store.url.rstrip(':')}: {type(error).__name__}"
             if not self._losses and (down is None or down[1] != reason):
                 log.exception("%s", self.store.url)
@@ -334,7 +343,8 @@ class StoreWorker:
         while time.monotonic() < deadline_s:
             passed = threading.Event()
             if self.running:
-                self._queue.put(passed)  # after all exchanges that are due
+                # The queue is in order, so that this comes after all exchanges that are due.
+                self._queue.put(passed)
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
             if all(each.idle and shared_capacity(each.pool).exchange.asked is None for each in list(self.schedulers)):
@@ -349,10 +359,12 @@ class StoreWorker:
             thread = self._before = self._thread
             self._thread = None
             self._queue.put(None)
-        if thread is not None and thread is not threading.current_thread():  # where a finalizer may call this
+        # A finalizer may call this in the thread itself, which can't wait for its own end.
+        if thread is not None and thread is not threading.current_thread():
             thread.join(FLUSH_S)
         if thread is None or not thread.is_alive():
-            for scheduler in 2 * list(self.schedulers):  # first unconfirmed news, then the rest
+            # Twice: first the news that has no reply yet, then what has come since.
+            for scheduler in 2 * list(self.schedulers):
                 if self._down is None:
                     self.exchange_for(scheduler, last=True)
             if self._aside_s:
@@ -373,6 +385,7 @@ class StoreWorker:
 
 def _new_name() -> str:
     """A unique name of this process in one pool, which begins with its machine and its number there."""
+    # A name goes into keys and logs of the store, so a strange hostname is cut to plain characters.
     host = re.sub(r"[^\w.-]", "", socket.gethostname(), flags=re.ASCII)[:HOST_MAX]
     return f"{host}:{os.getpid()}:{os.urandom(8).hex()}"
 
@@ -383,7 +396,8 @@ def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thre
 
 
 def _serve(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
-    if before is not None:  # its last exchange
+    # Two threads must not exchange for one pool, so its last exchange ends first.
+    if before is not None:
         before.join()
     alive = worker()
     if alive is not None:
@@ -397,6 +411,7 @@ def _serve(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Th
         if alive is None:
             return
         alive.exchange_for(scheduler)
+        # A reference that stays while the thread waits would keep the worker from being deleted.
         del alive, scheduler
 
 
