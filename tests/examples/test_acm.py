@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
 import sys
-from datetime import UTC, datetime
 
-import httpx2
 import pytest
-from acm_example import LIMITS, clients, plan, program, table
+from acm_example import LIMITS, clients, program, table
 
 import paceline
 from paceline.config import load_arguments
-from paceline.core.quota import NS
-from paceline.testing import ManualClock, run_virtual
-
-NOON = datetime(2027, 3, 20, 12, tzinfo=UTC).timestamp()
-PROVIDERS = {"openai": 10, "anthropic": 5, "google": 10, "azure": 10, "groq": 5, "acme": 3}
-"""With how many may be in flight at each by the file; of the last it says nothing."""
+from paceline.testing import ManualClock
 
 
 def limiter_of(clock=None, **given):
@@ -29,39 +20,11 @@ def quotas(limiter, name):
     return [str(quota) for quota in limiter.limits.resolve(name).quotas]
 
 
-class TestFile:
-    @pytest.mark.parametrize(
-        ("name", "rates"),
-        [
-            ("openai/gpt-6.1-sol", ["500 requests/min", "500k tokens/min", "90M tokens/day window utc", "90M tokens/86401s"]),
-            ("openai/anything-else", ["500 requests/min", "30k tokens/min"]),
-            ("anthropic/claude-haiku-5-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
-            ("google/gemini-3.8-flash", ["300 requests/min", "1M tokens/min", "10k requests/day window America/Los_Angeles"]),
-            ("azure/another-deployment", ["60 requests/min", "10k tokens/min"]),
-            ("groq/openai/gpt-oss-120b",
-             ["30 requests/min", "24k tokens/min", "14.4k requests/day window utc", "14.4k requests/86401s",
-              "1M tokens/day window utc", "1M tokens/86401s"]),
-            ("acme/a-model", ["10 requests/min", "10k tokens/min"]),
-        ],
-    )  # fmt: skip
-    def test_a_model_s_limits_else_its_provider_s_else_10_rpm_and_10k_tpm(self, name, rates):
-        most = PROVIDERS[name.partition("/")[0]]
-        assert quotas(limiter_of(), name) == [*rates, f"{most} concurrency"]
-
-    def test_its_three_sections_alone_are_enough(self, tmp_path):
-        text = LIMITS.read_text()
-        assert text.index("\ndefaults:") < text.index("\nconcurrency:") < text.index("\nsettings:")
-        plain = tmp_path / "limits.yaml"
-        plain.write_text(text.partition("\n# Two settings")[0])
-        limiter = paceline.Limiter(**load_arguments(plain, {}))
-        assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
-        assert limiter.pacer.settings.acquire_timeout_s == 300
-
-    def test_a_day_stays_a_day_where_the_limits_of_a_minute_are_multiplied(self):
-        limiter = program.limiter_of(program.parse(["--speed", "10"]))
-        assert quotas(limiter, "google/gemini-3.8-flash")[:3] == [
-            "3k requests/min", "10M tokens/min", "10k requests/day window America/Los_Angeles",
-        ]  # fmt: skip
+def test_a_day_stays_a_day_where_the_limits_of_a_minute_are_multiplied():
+    limiter = program.limiter_of(program.parse(["--speed", "10"]))
+    assert quotas(limiter, "google/gemini-3.8-flash")[:3] == [
+        "3k requests/min", "10M tokens/min", "10k requests/day window America/Los_Angeles",
+    ]  # fmt: skip
 
 
 AS_ASKED = """
@@ -134,184 +97,6 @@ class TestTheFileThatWasAskedFor:
         assert limiter.try_acquire("groq/x")
 
 
-SAMPLES = {
-    "openai/gpt-6.1-sol": (
-        {
-            "x-ratelimit-limit-requests": "500", "x-ratelimit-limit-tokens": "30000",
-            "x-ratelimit-remaining-requests": "499", "x-ratelimit-remaining-tokens": "29500",
-            "x-ratelimit-reset-requests": "120ms", "x-ratelimit-reset-tokens": "1s",
-        },
-        {"rpm": (500, 499), "tpm": (30_000, 29_500)},
-    ),
-    "anthropic/claude-haiku-5-5": (
-        {
-            "anthropic-ratelimit-requests-limit": "60", "anthropic-ratelimit-requests-remaining": "40",
-            "anthropic-ratelimit-requests-reset": "2027-03-20T12:00:20Z",
-            "anthropic-ratelimit-tokens-limit": "40000", "anthropic-ratelimit-tokens-remaining": "35000",
-            "anthropic-ratelimit-tokens-reset": "2027-03-20T12:00:08Z",
-        },
-        {"rpm": (60, 40), "tpm": (40_000, 35_000)},
-    ),
-    "google/gemini-3.8-flash": (
-        {"x-ratelimit-limit": "50", "x-ratelimit-remaining": "44", "x-ratelimit-reset": "7"},
-        {"rpm": (50, 44)},
-    ),
-    "azure/gpt-6-astra": (
-        {
-            "x-ratelimit-limit-requests": "60", "x-ratelimit-limit-tokens": "60000",
-            "x-ratelimit-remaining-requests": "59", "x-ratelimit-remaining-tokens": "51000",
-        },
-        {"rpm": (60, 59), "tpm": (60_000, 51_000)},
-    ),
-    "groq/openai/gpt-oss-120b": (
-        {
-            "x-ratelimit-limit-requests": "14400", "x-ratelimit-limit-tokens": "18000",
-            "x-ratelimit-remaining-requests": "14370", "x-ratelimit-remaining-tokens": "17997",
-            "x-ratelimit-reset-requests": "2m59.56s", "x-ratelimit-reset-tokens": "7.66ms",
-        },
-        {"rpd": (14_400, 14_370), "tpm": (18_000, 17_900)},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("observed", [False, True], ids=["settle", "observe"])
-@pytest.mark.parametrize("name", SAMPLES)
-def test_headers_of_an_answer_that_are_handed_over_by_hand(tmp_path, name, observed):
-    """``release(permit, response_headers)``: the limits and what remains follow the answer."""
-    file = tmp_path / "rate_limits.yaml"
-    file.write_text(AS_ASKED)
-    limiter = paceline.Limiter.load(file, clock=ManualClock(NOON), headroom_s=0)
-    headers, expected = SAMPLES[name]
-    permit = limiter.try_acquire(name, input_tokens=80, output_tokens=20)
-    if observed:
-        limiter.observe(name, headers)
-    permit.settle({"input_tokens": 75, "output_tokens": 20}, headers=None if observed else headers)
-    metrics = limiter.status()["pools"][limiter.pacer.pools.scheduler(name).pool.name]["metrics"]
-    held = {quota: (metrics[f"{quota}_limit"], metrics[f"{quota}_remaining"]) for quota in expected}
-    assert {quota: limit for quota, (limit, _) in held.items()} == {
-        quota: limit for quota, (limit, _) in expected.items()
-    }
-    for quota, (limit, remaining) in expected.items():
-        least = remaining if not observed else 0  # without its permit, an answer only lowers a level
-        assert least - 0.01 * limit <= held[quota][1] <= remaining + 0.01 * limit
-
-
-@pytest.mark.parametrize(("provider", "most"), PROVIDERS.items())
-def test_in_flight_at_a_provider_over_all_its_models(provider, most):
-    async def main(clock):
-        limiter = limiter_of(clock, limits={f"{provider}/*": "60k requests/min"})
-        now, peak = 0, 0
-
-        async def call(model):
-            nonlocal now, peak
-            async with limiter.acquire(f"{provider}/{model}"):
-                now += 1
-                peak = max(peak, now)
-                await asyncio.sleep(1)
-                now -= 1
-
-        await asyncio.gather(*(call(f"model-{number % 3}") for number in range(60)))
-        return peak
-
-    assert run_virtual(main) == most
-
-
-class TestTimeout:
-    def test_after_300_s_a_typed_error(self):
-        """Ten requests a minute for a hundred callers: those who cannot have their turn in 300 s are told."""
-
-        async def main(clock):
-            limiter, start_ns = limiter_of(clock), clock.now_ns()
-            refused = []
-
-            async def call():
-                try:
-                    async with limiter.acquire("acme/x", input_tokens=10) as permit:
-                        permit.settle(input_tokens=10)
-                except paceline.AcquireTimeoutError as error:
-                    refused.append(error)
-                return (clock.now_ns() - start_ns) / NS
-
-            times = await asyncio.gather(*(call() for _ in range(100)))
-            return times, refused
-
-        times, refused = run_virtual(main)
-        assert max(times) <= 300
-        assert 30 < len(refused) < 50
-        assert {(error.pool, error.quota) for error in refused} == {("acme/x", "10 requests/min")}
-        assert all(isinstance(error, TimeoutError) and error.retry_after_s >= 0 for error in refused)
-
-    def test_a_sdk_is_told_as_by_a_429(self):
-        """The drop-in client: what was ours is in the header, and nothing was sent."""
-
-        async def main(clock):
-            limiter = limiter_of(clock, limits={"groq/x": "1 requests/hour"})
-            sent = []
-
-            def answer(request):
-                sent.append(request)
-                return httpx2.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
-
-            async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://groq") as http:
-                limiter.attach(http, provider="groq")
-                body = {"model": "x", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
-                said = [await http.post("/openai/v1/chat/completions", json=body) for _ in range(2)]
-            return [(answer.status_code, answer.headers.get("x-paceline")) for answer in said], len(sent)
-
-        assert run_virtual(main) == ([(200, None), (429, "timeout")], 1)
-
-
-class Outage(httpx2.AsyncBaseTransport):
-    """The host ``down`` answers 503 in the first 30 s; notes when each request came."""
-
-    def __init__(self, clock):
-        self.clock, self.start_ns, self.times = clock, clock.now_ns(), []
-
-    async def handle_async_request(self, request):
-        at_s = round((self.clock.now_ns() - self.start_ns) / NS, 1)
-        self.times.append((request.url.host, at_s))
-        await asyncio.sleep(0.1)
-        return httpx2.Response(
-            503 if request.url.host == "down" and at_s < 30 else 200, json={"choices": [{"text": "x"}]}
-        )
-
-
-@pytest.mark.parametrize(
-    ("first_s", "expected", "end_s"),
-    [(60, [], 60.5), (1, [1.3, 3.4, 7.5, 15.6], 31.7)],
-    ids=["as asked for", "default"],
-)
-def test_a_breaker_for_each_host_five_failures_then_one_probe_at_a_time(first_s, expected, end_s):
-    """60 s, then one probe; by default after 1, 2, 4 and 8 s."""
-
-    async def main(clock):
-        breaker = {"first_pause_s": first_s}
-        limiter = limiter_of(clock, concurrency={"openai": 20}, retry={"jitter": 0}, breaker=breaker)
-        transport = Outage(clock)
-        body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
-
-        async def call(provider, model):
-            host = "down" if provider == "openai" else "up"
-            async with httpx2.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
-                limiter.attach(http, provider=provider)
-                return (await http.post("/v1/chat/completions", json=body | {"model": model})).status_code
-
-        calls = [call("openai", "gpt-6.1-sol") for _ in range(8)]
-        calls += [call("groq", "x") for _ in range(3)]
-        answers = await asyncio.gather(*calls)
-        return answers, transport.times
-
-    answers, times = run_virtual(main)
-    assert answers == [200] * 11
-    down = [at_s for host, at_s in times if host == "down"]
-    before, probes, after = ([at for at in down if low <= at < high] for low, high in ((0, 1), (1, 30), (30, 100)))
-    assert 5 <= len(before) <= 8  # the five, and those that were on the way
-    assert probes == pytest.approx(expected, abs=0.3)  # each one alone
-    assert after[0] == pytest.approx(end_s, abs=0.3)
-    assert after[1] >= after[0] + 0.1
-    assert max(at_s for host, at_s in times if host == "up") < 1  # no other host waits
-
-
 class TestStatus:
     def test_the_table_at_the_end(self):
         status = {
@@ -341,54 +126,6 @@ class TestStatus:
             "10",
             "concurrency",
         ]
-
-
-# --- a day's use over a restart --------------------------------------------------------------------------------------
-
-SPEND = f"""
-import paceline, sys, time
-from paceline.config import load_arguments
-limiter = paceline.Limiter(**load_arguments({str(LIMITS)!r}, {{}}, store="sqlite:" + sys.argv[1]))
-for _ in range(10):
-    permit = limiter.acquire("groq/openai/gpt-oss-120b", input_tokens=400, output_tokens=100).wait()
-    permit.settle(input_tokens=400, output_tokens=50)
-permits = [limiter.acquire("groq/openai/gpt-oss-120b", input_tokens=1000).wait() for _ in range(3)]
-print("spent", flush=True)
-if sys.argv[2:]:
-    time.sleep(60)
-limiter.close()
-"""
-
-
-def spend(state, *, kill):
-    command = [sys.executable, "-c", SPEND, str(state), *(["wait"] if kill else [])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        line = process.stdout.readline()
-        if kill:
-            process.kill()
-        said = line, process.stderr.read()
-    assert said == ("spent\n", "")
-    assert (process.returncode == 0) != kill
-
-
-@pytest.mark.long("starts several processes")
-@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
-def test_a_day_s_use_survives_a_restart(tmp_path, kill):
-    """A whole process with 13 requests, three of them in flight when it ends; killed, it cannot even say goodbye."""
-    state = tmp_path / "acm.db"
-    spend(state, kill=kill)
-    limiter = paceline.Limiter(**load_arguments(LIMITS, {}, store=f"sqlite:{state}"))
-    plan.Plan(2, 0.5, 0.004).forecast(limiter, {})  # it asks how the books stand
-    pools = limiter.status()["pools"]
-    used = {
-        quota["quota"]: quota["limit"] - quota["remaining"] for quota in pools["groq/openai/gpt-oss-120b"]["quotas"]
-    }
-    assert 10 < used["14.4k requests/day window utc"] <= 13  # one comes back each six seconds
-    assert (
-        7_000 < used["1M tokens/day window utc"] <= (8_000 if kill else 7_500)
-    )  # killed, it may not have told all refunds
-    assert any(line.startswith("groq/openai/gpt-oss-120b: 1") for line in table.used_today(limiter.status()))
-    limiter.close()
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -9,10 +9,8 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-import httpx2
 import pytest
 
-import paceline
 from paceline.testing import run_virtual
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fifty_agents"
@@ -54,13 +52,6 @@ class TestAllFiftyStartInAboutSevenMinutes:
         assert list(at_s.values()) == pytest.approx([max(0, k - 6) * 60 / 7 for k in range(50)], abs=1e-3)
         assert max(at_s.values()) == pytest.approx(368.571, abs=1e-3)
 
-    @pytest.mark.parametrize(("mode", "most"), [("window", 7), ("even", 13)])
-    def test_never_more_in_any_minute(self, mode, most):
-        """The number itself in mode window; a full burst and a minute's refill in mode even; both are reached."""
-        late = {name: number * 3.7 for number, name in enumerate(FIFTY[20:])}
-        at_s = sorted(start_all(*gemini(*FIFTY), mode=mode, after_s=late.items()).values())
-        assert max(sum(first <= other < first + 59.999 for other in at_s) for first in at_s) == most
-
 
 class TestPerBackend:
     def test_a_backend_without_a_limit_starts_at_once_while_another_waits(self):
@@ -86,26 +77,6 @@ def test_every_wait_is_logged_before_it_with_the_count_the_window_the_wait_and_t
         assert line == f"Rate limit: waiting {at_s[name]:.1f} s for starts/min of starts/gemini (7 of 7 used), {name}"
     record = caplog.records[0]
     assert (record.caller, record.used, record.limit, record.ahead, record.expected_wait_s) == ("agent_07", 7, 7, 0, 60)
-
-
-def test_the_status_page_shows_the_queue():
-    async def main(clock):
-        limiter = example.limiter_of(clock=clock)
-        agents = gemini(*FIFTY[:10], "coordinator")
-        waiting = [asyncio.ensure_future(example.start(limiter, *agent)) for agent in agents]
-        await asyncio.sleep(1)
-        page = httpx2.AsyncClient(transport=httpx2.ASGITransport(paceline.status_app(limiter)), base_url="http://page")
-        async with page:
-            pool = (await page.get("/status/starts/gemini")).json()
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-        return pool
-
-    pool = run_virtual(main)
-    assert [row["name"] for row in pool["queue"]] == ["coordinator", "agent_07", "agent_08", "agent_09"]
-    assert [(row["waited_s"], row["expected_wait_s"]) for row in pool["queue"]] == [(1.0, 59.0)] * 4
-    assert pool["lanes"] == {"priority 10": 1, "default": 3}
 
 
 @pytest.mark.parametrize(

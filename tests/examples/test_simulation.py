@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.testing import ManualClock
 
 HERE = Path(__file__).parents[2] / "examples" / "simulation"
 
@@ -58,35 +57,6 @@ async def simulate(*words, **world):
     return {row.model: row for row in rows}, people, setup
 
 
-# --- published limits per model per tier -----------------------------------------------------------------------------
-
-GPT_5 = [(500, 500e3), (5_000, 1e6), (5_000, 2e6), (10_000, 4e6)]
-GPT_5_MINI = [(500, 500e3), (5_000, 2e6), (5_000, 4e6), (10_000, 10e6)]
-SONNET = [(50, 30e3, 8e3), (1_000, 450e3, 90e3), (2_000, 800e3, 160e3), (4_000, 2e6, 400e3)]
-HAIKU = [(50, 50e3, 10e3), (1_000, 450e3, 90e3), (2_000, 1e6, 200e3), (4_000, 4e6, 800e3)]
-PUBLISHED = {
-    "openai": {
-        "gpt-5": GPT_5, "gpt-5.1": GPT_5, "gpt-5.2": GPT_5, "a-model-of-tomorrow": GPT_5, "gpt-6-luna": GPT_5_MINI,
-    },
-    "anthropic": {
-        "claude-sonnet-4": SONNET, "claude-sonnet-4-5": SONNET, "claude-sonnet-4.5": SONNET, "claude-sonnet-5": SONNET, "a-model-of-tomorrow": SONNET,
-        "claude-haiku-4": HAIKU, "claude-haiku-4-5": HAIKU, "claude-haiku-4.5": HAIKU,
-    },
-}  # fmt: skip
-UNITS = {"openai": ("requests", "tokens"), "anthropic": ("requests", "input_tokens", "output_tokens")}
-CASES = [
-    (provider, model, tier, dict(zip(UNITS[provider], amounts, strict=True)))
-    for provider, models in PUBLISHED.items()
-    for model, tiers in models.items()
-    for tier, amounts in enumerate(tiers, 1)
-]
-
-
-@pytest.mark.parametrize(("provider", "model", "tier", "published"), CASES)
-def test_published_limits_per_model_and_tier(provider, model, tier, published):
-    assert limits(model, "--provider", provider, "--rate-tier", tier) == published
-
-
 def test_claude_is_an_alias_of_anthropic():
     setup = set_up(said("--provider", "claude"))
     assert setup.provider == "anthropic"
@@ -94,8 +64,8 @@ def test_claude_is_an_alias_of_anthropic():
 
 
 def test_anthropic_has_three_quotas_and_openai_one_for_tokens():
-    assert tuple(limits("claude-sonnet-4-5", "--provider", "anthropic")) == UNITS["anthropic"]
-    assert tuple(limits("gpt-6.1-sol")) == UNITS["openai"]
+    assert list(limits("claude-sonnet-4-5", "--provider", "anthropic")) == ["requests", "input_tokens", "output_tokens"]
+    assert list(limits("gpt-6.1-sol")) == ["requests", "tokens"]
 
 
 # --- pools and who is in flight --------------------------------------------------------------------------------------
@@ -153,26 +123,6 @@ async def test_estimates_come_from_the_prompt_and_the_expected_output(paceline_e
     assert max(used) > 1_000
 
 
-# --- three quotas together -------------------------------------------------------------------------------------------
-
-
-def test_anthropics_three_quotas_are_taken_together_or_not_at_all():
-    limiter = paceline.Limiter.for_provider("claude", tier=1, clock=ManualClock())
-
-    def left():
-        return [quota["remaining"] for quota in limiter.status()["pools"][pool]["quotas"]]
-
-    pool = limiter.pacer.pools.scheduler("claude-sonnet-4-5").pool.name
-    before = left()
-    assert limiter.try_acquire("claude-sonnet-4-5", input_tokens=1_000, output_tokens=7_000)
-    after = left()
-    assert [one - other for one, other in zip(before, after, strict=True)] == [1, 1_000, 7_000]
-    refused = limiter.try_acquire("claude-sonnet-4-5", input_tokens=1_000, output_tokens=7_000)
-    assert isinstance(refused, paceline.Later)
-    assert "output_tokens" in refused.quota
-    assert left() == after
-
-
 # --- who beats whom --------------------------------------------------------------------------------------------------
 
 
@@ -226,12 +176,3 @@ async def test_limits_and_levels_follow_the_answers_headers():
     [pool] = setup.limiter.status()["pools"].values()
     assert {quota["unit"]: quota["limit"] for quota in pool["quotas"]} == {"requests": 800, "tokens": 600e3}
     assert rows["gpt-6.1-sol"].requests == 10
-
-
-@pytest.mark.long("runs for seconds of real time")
-async def test_anthropic_run_keeps_three_quotas_and_nearly_the_ideal_speed():
-    rows, people, _ = await simulate("--provider", "claude", "--rate-tier", 1, "--agents", 44, "--speed", 2)
-    assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-5-5")] == [132, 132]
-    assert rows["together"].refused <= 3  # in real time, on a machine that may be busy
-    assert rows["claude-sonnet-5"].share >= 0.83
-    assert people.peak == 25
