@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from tests.simulation.troubles import SimulatedStore, SimulatedWorker
 
 import paceline
-from paceline.planner.store import SimulatedStore, SimulatedWorker
 from paceline.planner.timeline import Timeline
 from paceline.testing import ManualClock, run_virtual
 from waits import until

@@ -1,6 +1,5 @@
 """Plans: the seeds' numbers, exact arithmetic in virtual time, the command, and what is wrong with a workload file."""
 
-import asyncio
 import json
 from datetime import datetime, timedelta
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from paceline.cli.app import app
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.planner.plan import plan
-from paceline.planner.simulation import Request, Simulation, Stall
+from paceline.planner.simulation import Request
 from paceline.planner.workload import Work, of_calls, read_workload, seconds_of
 
 PAPERS = """
@@ -229,20 +228,6 @@ def test_a_day_ends_at_midnight():
     made = plan(work, {"quotas": {"m": "10 requests/day"}}, start_s=1_800_000_000.0 + 8 * 3_600)  # 16:00 UTC
     assert made.seconds == pytest.approx(8 * 3_600 + 86_400, rel=0.01)
     assert made.binds.startswith("m: 10 requests/day")
-
-
-def test_a_stalled_network_delivers_at_its_end():
-    simulation = Simulation({"m": "600 requests/min"}, stalls=[Stall(1, 9)])
-    process = simulation.process(quotas={"m": "600 requests/min"})
-
-    async def main():
-        first = await process.send(Request("m"))
-        await asyncio.sleep(1.5)
-        return first.ended_s, (await process.send(Request("m"))).ended_s
-
-    first_s, second_s = simulation.run(main)
-    assert first_s < 0.1
-    assert 9 <= second_s < 9.1
 
 
 @pytest.mark.parametrize(("text", "problem"), [

@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests.simulation.troubles import Simulation
+
 from paceline.core.queue import LaneSpec
 from paceline.pacing.retry import RetryPolicy
 from paceline.planner.conversation import Conversation
-from paceline.planner.simulation import Simulation
 
 MODEL = "anthropic/m"
 LIMITS = "1000 requests/min,450k input_tokens/min,90k output_tokens/min"

@@ -5,13 +5,14 @@ import random
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from tests.simulation.troubles import Process, Simulation, Stall
+
 from paceline.core.pool import Pool
 from paceline.core.quota import parse_quotas
 from paceline.core.results import SourceKind
 from paceline.emulator.world import Refused
 from paceline.pacing.retry import RetryPolicy
-from paceline.planner.process import Process
-from paceline.planner.simulation import Request, Simulation, Stall
+from paceline.planner.simulation import Request
 
 MODEL = "openai/m"
 BAD = 7_777

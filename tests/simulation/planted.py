@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from math import ceil
 from unittest.mock import patch
 
+from tests.simulation import troubles
+
 from paceline.core.learning import tracker
 from paceline.core.learning.guesses import Guesses
 from paceline.core.meters import Bucket
@@ -14,7 +16,6 @@ from paceline.core.unstated.rate import MeasuredRate
 from paceline.http import exchange
 from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.pacing.section import Section
-from paceline.planner import store
 from paceline.shared.exchange import StoreExchange
 from paceline.shared.ledger import SharedLedger
 
@@ -60,7 +61,7 @@ def retry_jumps_the_queue() -> Iterator[None]:
 @contextmanager
 def client_clock_in_the_store() -> Iterator[None]:
     """The store takes the time of the process that sends the message."""
-    capacity, apply, clocks = store.SimulatedWorker.capacity, SharedLedger.apply, {}
+    capacity, apply, clocks = troubles.SimulatedWorker.capacity, SharedLedger.apply, {}
 
     def opened(self, ledger, queue, now_ns, *, learns):
         clocks[self._process] = self._clock
@@ -69,7 +70,7 @@ def client_clock_in_the_store() -> Iterator[None]:
     def applied(self, _, message):
         return apply(self, clocks[message.who].now_ns(), message)
 
-    with patch.object(store.SimulatedWorker, "capacity", opened), patch.object(SharedLedger, "apply", applied):
+    with patch.object(troubles.SimulatedWorker, "capacity", opened), patch.object(SharedLedger, "apply", applied):
         yield
 
 
@@ -107,33 +108,33 @@ def breaker_counts_callers() -> Iterator[None]:
 @contextmanager
 def share_of_the_dead() -> Iterator[None]:
     """The store does not see that a process has ended."""
-    with patch.object(store.SimulatedStore, "_has_ended", lambda *_: False):
+    with patch.object(troubles.SimulatedStore, "_has_ended", lambda *_: False):
         yield
 
 
 @contextmanager
 def dead_worker() -> Iterator[None]:
     """The thread that makes the exchanges of a process ends after forty of them, and nobody looks after it."""
-    original = store.SimulatedWorker._take
+    original = troubles.SimulatedWorker._take
 
     def take(self, *args):
         self.taken = getattr(self, "taken", 0) + 1
         if self.taken < 40:
             original(self, *args)
 
-    with patch.object(store.SimulatedWorker, "_take", take):
+    with patch.object(troubles.SimulatedWorker, "_take", take):
         yield
 
 
 @contextmanager
 def two_formats() -> Iterator[None]:
     """Every second process has a ledger of its own in the store, as with a format in the name of its key."""
-    original = store.SimulatedStore.exchange
+    original = troubles.SimulatedStore.exchange
 
     def exchange(self, process, pool, message, take):
         original(self, process, f"{int(process[1:]) % 2}:{pool}", message, take)
 
-    with patch.object(store.SimulatedStore, "exchange", exchange):
+    with patch.object(troubles.SimulatedStore, "exchange", exchange):
         yield
 
 

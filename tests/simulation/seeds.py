@@ -22,10 +22,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import count
 
+from tests.simulation.troubles import Freeze, Process, Simulation, Stall
+
 import paceline
 from paceline.core.results import Reservation, SourceKind
 from paceline.pacing.retry import RetryPolicy
-from paceline.planner.simulation import Freeze, Process, Request, Simulation, Stall
+from paceline.planner.simulation import Request
 from paceline.shared.peers import LOOK_US
 from paceline.testing import DeadlockError
 

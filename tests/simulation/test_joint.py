@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
+from tests.simulation.troubles import Simulation
 
 from grids import some
-from paceline.planner.simulation import Request, Simulation
+from paceline.planner.simulation import Request
 
 SCARCE, PLENTY = "openai/gpt-5", "openai/gpt-5-mini"
 OWN = {SCARCE: "60 requests/min", PLENTY: "3000 requests/min"}

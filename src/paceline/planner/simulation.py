@@ -1,12 +1,12 @@
-"""A simulation: limiters, callers, a provider and a store in virtual time; one seed gives the same run every time.
+"""A simulation: limiters, callers and a provider in virtual time; one seed gives the same run every time.
 
     simulation = Simulation({"gpt-6-luna": "500 requests/min,400k tokens/min"}, latency_s=4.0, seed=1)
     process = simulation.process(quotas={"gpt-6-luna": "500 requests/min,400k tokens/min"})
     simulation.run(lambda: process.send(Request("gpt-6-luna", input_tokens=1_200, output_tokens=300)))
 
-The limiters are what programs use: :class:`~paceline.Limiter` with its queues, learning, retries and store, and the exchange
-that an attached client makes. Only the clock, the network, the provider (the emulator's
-:class:`~paceline.emulator.world.World`) and the time that the store takes are simulated.
+The limiters are what programs use: :class:`~paceline.Limiter` with its queues, learning and retries, and the exchange
+that an attached client makes. Only the clock, the network and the provider (the emulator's
+:class:`~paceline.emulator.world.World`) are simulated.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import SourceKind
 from paceline.emulator.settings import Settings
 from paceline.emulator.world import World
-from paceline.planner.process import Freeze, Process, Sent
-from paceline.planner.store import SimulatedStore
+from paceline.planner.process import Process, Sent
 from paceline.planner.timeline import Timeline
-from paceline.planner.wire import Network, Request, Stall
+from paceline.planner.wire import Network, Request
 from paceline.testing.clock import START_S, run_virtual
 
-__all__ = ["Freeze", "Process", "Request", "Sent", "Simulation", "Stall", "counted"]
+__all__ = ["Process", "Request", "Sent", "Simulation", "counted"]
 
 T = TypeVar("T")
 
@@ -43,22 +42,19 @@ UNLIMITED = "1b requests/s"
 
 
 class Simulation:
-    """A provider, a store, and the processes that use both.
+    """A provider, and the processes that use it.
 
     Args:
         limits: The true limits by model, as the provider counts them; quotas that it cannot count are left out.
         seed: Makes every random choice repeatable.
         net_s: The bounds of the way to the provider, in seconds.
         start_s: The time at the start, in seconds since the Unix epoch: days and windows end at times of their own.
-        stalls: When the network holds messages.
-        store: Arguments of the :class:`~paceline.planner.store.SimulatedStore`.
         **settings: Further settings of the provider (:class:`~paceline.emulator.Settings`): ``latency_s``, ``rule``, ...
 
     Attributes:
         time: The virtual time.
         world: The provider; its ``tally()`` has what it admitted and refused.
         network: The way to it.
-        store: The store.
         processes: The processes.
         sent: The calls that have ended, in the order of their ends.
     """
@@ -70,16 +66,13 @@ class Simulation:
         seed: int = 0,
         start_s: float = START_S,
         net_s: tuple[float, float] = NET_S,
-        stalls: Sequence[Stall] = (),
-        store: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.time = Timeline(seed, start_s)
         texts = {name: text for name, own in limits.items() if (text := own if isinstance(own, str) else counted(own))}
         true = Settings.of({"seed": seed, **settings, "limits": {"*": UNLIMITED, **texts}})
         self.world = World(true, self.time.epoch_s)
-        self.network = Network(self.time, self.world, net_s, stalls)
-        self.store = SimulatedStore(self.time, **store or {})
+        self.network = Network(self.time, self.world, net_s)
         self.processes: list[Process] = []
         self.sent: list[Sent] = []
 
@@ -88,30 +81,15 @@ class Simulation:
         """Seconds since the start."""
         return self.time.now_s
 
-    def process(
-        self,
-        *,
-        skew_s: float = 0.0,
-        freezes: Sequence[Freeze] = (),
-        shared: bool = False,
-        source: SourceKind = SourceKind.GIVEN,
-        **options: Any,
-    ) -> Process:
+    def process(self, *, source: SourceKind = SourceKind.GIVEN, **options: Any) -> Process:
         """A further process, with a limiter of its own.
 
         Args:
-            skew_s: How far its clock is ahead of the others', in seconds.
-            freezes: When it does nothing.
-            shared: Whether it shares its quotas with the other such processes, by the simulated store.
             source: What the limiter takes its ``quotas`` for: the user's word, or a guess of a table.
             **options: The arguments of its :class:`~paceline.Limiter`.
         """
-        process = Process(
-            self.network, f"p{len(self.processes)}", self.sent, skew_s=skew_s, freezes=freezes,
-            shared_in=self.store if shared else None, source=source, **options,
-        )  # fmt: skip
-        self.processes.append(process)
-        return process
+        self.processes.append(Process(self.network, self.sent, source=source, **options))
+        return self.processes[-1]
 
     def run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``main()`` in virtual time, and return its result.

@@ -5,7 +5,7 @@ The answers are the emulator's: its status, headers and bodies, which the limite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -82,21 +82,6 @@ class Request:
             raise SettingsError(f"a call of {self.model} has a negative number of tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """A time in which something does not move: the network delivers at its end all that it holds.
-
-    Attributes:
-        from_s: The start, in seconds since the start of the simulation.
-        to_s: The end.
-        ways: What is held: ``requests``, ``answers``, or both.
-    """
-
-    from_s: float
-    to_s: float
-    ways: Collection[str] = ("requests", "answers")
-
-
 class Network:
     """The provider, and the way to it.
 
@@ -104,7 +89,6 @@ class Network:
         time: The time of the simulation.
         world: The provider.
         net_s: The bounds of the way of a message, in seconds.
-        stalls: When messages are held.
 
     Attributes:
         on_admit: Called with the pool of each admitted request, and the cost that the provider holds, without what it reads from
@@ -112,32 +96,23 @@ class Network:
         next_serial: The number of a further answer.
     """
 
-    def __init__(self, time: Timeline, world: World, net_s: tuple[float, float], stalls: Sequence[Stall]) -> None:
+    def __init__(self, time: Timeline, world: World, net_s: tuple[float, float]) -> None:
         self.time, self.world = time, world
         self.on_admit: Callable[[str, Cost], None] | None = None
         self.next_serial = count(1).__next__
-        self._net_s, self._stalls = net_s, stalls
+        self._net_s = net_s
 
-    def deliver(self, way: str, event: Callable[[], None], further_s: float, frozen: Sequence[Stall]) -> None:
-        """Do ``event`` when a message has passed that is sent in ``further_s`` seconds.
+    def to_provider(self, event: Callable[[], None]) -> None:
+        """Do ``event`` when a request arrives that is sent now."""
+        self.time.after(self.way_s(), event)
 
-        A stalled network delivers it later; a ``frozen`` process sends a request, and takes an answer, later.
-        """
-        now_s = self.time.now_s
-        sent_s = _thawed(now_s, way, frozen) if way == "requests" and frozen else now_s
-        at_s = sent_s + further_s + self.time.random.uniform(*self._net_s)
-        if self._stalls:
-            at_s = _thawed(at_s, way, self._stalls)
-        if frozen and way == "answers":
-            at_s = _thawed(at_s, way, frozen)
-        self.time.after(at_s - now_s, event)
+    def to_caller(self, event: Callable[[], None], further_s: float = 0.0) -> None:
+        """Do ``event`` when an answer arrives that is sent in ``further_s`` seconds."""
+        self.time.after(further_s + self.way_s(), event)
 
-
-def _thawed(at_s: float, way: str, stalls: Sequence[Stall]) -> float:
-    """The end of the stall that holds messages of this way at ``at_s``; ``at_s`` if there is none."""
-    return max(
-        (stall.to_s for stall in stalls if way in stall.ways and stall.from_s <= at_s < stall.to_s), default=at_s
-    )
+    def way_s(self) -> float:
+        """How long a message is on its way, in seconds."""
+        return self.time.random.uniform(*self._net_s)
 
 
 SIZES_MAX: Final = 1_024
@@ -264,7 +239,7 @@ class CallReply:
             if self._rest_s:
                 tap.feed(next(pieces)[1])
                 rest: Outcome[None] = Outcome()
-                http.deliver("answers", partial(rest.set, None), self._rest_s)
+                http.network.to_caller(partial(rest.set, None), self._rest_s)
                 await rest.future
             if self._broken:
                 raise ConnectionResetError("the answer breaks off")
@@ -279,12 +254,12 @@ class SimulatedHttp:
 
     Args:
         network: The way to the provider.
-        frozen: When the process does nothing.
         route: Where the request goes.
         request: The request.
         sized: The same as both sides see it.
 
     Attributes:
+        network: The way to the provider.
         request: The request.
         route: Where it goes.
         ask: The request as the provider reads it.
@@ -293,10 +268,10 @@ class SimulatedHttp:
 
     is_async = in_memory = True
     method = "POST"
-    __slots__ = ("_frozen", "_levels", "_network", "_sized", "ask", "request", "route", "serial")
+    __slots__ = ("_levels", "_sized", "ask", "network", "request", "route", "serial")
 
-    def __init__(self, network: Network, frozen: Sequence[Stall], route: Route, request: Request, sized: Sized) -> None:
-        self._network, self._frozen, self.route, self.request, self._sized = network, frozen, route, request, sized
+    def __init__(self, network: Network, route: Route, request: Request, sized: Sized) -> None:
+        self.network, self.route, self.request, self._sized = network, route, request, sized
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
         self.serial = 0
         self.ask = sized.ask
@@ -321,13 +296,13 @@ class SimulatedHttp:
     async def send(self, permit: Permit | None = None) -> CallReply:  # noqa: ARG002
         """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
         outcome: Outcome[CallReply] = Outcome()
-        self.deliver("requests", partial(self._arrive, outcome))
+        self.network.to_provider(partial(self._arrive, outcome))
         return await outcome.future
 
     def _arrive(self, outcome: Outcome[CallReply]) -> None:
         """The provider gets the request, and answers."""
         request, pool = self.request, self.route.scheduler.pool.name
-        network, time, world = self._network, self._network.time, self._network.world
+        network, time, world = self.network, self.network.time, self.network.world
         now_s = time.epoch_s
         self.serial = network.next_serial()
         if request.invalid:
@@ -360,10 +335,8 @@ class SimulatedHttp:
                 time.after(admitted.first_s, lambda: world.begin(time.epoch_s, admitted))
         time.after(admitted.duration_s, lambda: world.finish(time.epoch_s, admitted))
         self._levels = levels, now_s
-        self.deliver(
-            "answers", partial(self._answer, outcome, admitted),
-            admitted.first_s if request.stream else admitted.duration_s,
-        )  # fmt: skip
+        after_s = admitted.first_s if request.stream else admitted.duration_s
+        network.to_caller(partial(self._answer, outcome, admitted), after_s)
 
     def _answer(self, outcome: Outcome[CallReply], admitted: Admitted) -> None:
         """The process gets the answer, or the beginning of it."""
@@ -376,22 +349,18 @@ class SimulatedHttp:
 
     def _refuse(self, outcome: Outcome[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
-        settings, at_s = self._network.world.settings, self._network.time.epoch_s
+        settings, at_s = self.network.world.settings, self.network.time.epoch_s
         status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
         headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
         answer = HttpAnswer(status, headers, body)
-        self.deliver("answers", lambda: outcome.set(self._reply(answer)))
-
-    def deliver(self, way: str, event: Callable[[], None], further_s: float = 0.0) -> None:
-        """See :meth:`Network.deliver`."""
-        self._network.deliver(way, event, further_s, self._frozen)
+        self.network.to_caller(lambda: outcome.set(self._reply(answer)))
 
     def _reply(self, answer: HttpAnswer) -> CallReply:
         return CallReply(answer.status, self._decoded(answer.headers), answer.body)
 
     def _decoded(self, headers: Iterable[Header]) -> dict[str, str]:
         found = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        return {"date": _date(int(self._network.time.epoch_s))} | found
+        return {"date": _date(int(self.network.time.epoch_s))} | found
 
     def head(self, response: CallReply) -> tuple[int, Mapping[str, str]]:
         """See ``Binding``. The headers of an answer are written if the pool reads them."""

@@ -1,8 +1,12 @@
-"""The store of a simulation: the real shared ledger, behind a network that takes time, loses messages and is away at times."""
+"""Troubles of a simulation: stalled networks, frozen processes, clocks that are wrong, and a store that is away.
+
+The store is the real shared ledger, behind a network that takes time, loses messages and is away at times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,13 +15,147 @@ from paceline.core.ledger import Ledger
 from paceline.core.plan import Plan
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
-from paceline.pacing.clock import Clock
+from paceline.core.results import SourceKind
+from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.scheduler import Scheduler
+from paceline.planner import process, simulation
 from paceline.planner.timeline import Timeline
+from paceline.planner.wire import Network, Request
 from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.plan import SharedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A time in which something does not move: the network delivers at its end all that it holds.
+
+    Attributes:
+        from_s: The start, in seconds since the start of the simulation.
+        to_s: The end.
+        ways: What is held: ``requests``, ``answers``, or both.
+    """
+
+    from_s: float
+    to_s: float
+    ways: Collection[str] = ("requests", "answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """A time in which a process does nothing: its machine is suspended, or has no CPU for it.
+
+    Attributes:
+        from_s: The start, in seconds since the start of the simulation.
+        to_s: The end.
+        clock_stops: Whether its clock stands still meanwhile, and is behind from then on.
+    """
+
+    from_s: float
+    to_s: float
+    clock_stops: bool = False
+
+
+class HeldNetwork:
+    """The network as a process has it: stalls hold its messages, and it sends and takes none while it is frozen."""
+
+    def __init__(self, network: Network, stalls: Sequence[Stall], frozen: Sequence[Stall]) -> None:
+        self._network, self._stalls, self._frozen = network, stalls, frozen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def to_provider(self, event: Callable[[], None]) -> None:
+        now_s = self.time.now_s
+        sent_s = _thawed(now_s, "requests", self._frozen)
+        self.time.after(_thawed(sent_s + self.way_s(), "requests", self._stalls) - now_s, event)
+
+    def to_caller(self, event: Callable[[], None], further_s: float = 0.0) -> None:
+        now_s = self.time.now_s
+        at_s = _thawed(now_s + further_s + self.way_s(), "answers", self._stalls)
+        self.time.after(_thawed(at_s, "answers", self._frozen) - now_s, event)
+
+
+def _thawed(at_s: float, way: str, stalls: Sequence[Stall]) -> float:
+    """The end of the stall that holds messages of this way at ``at_s``; ``at_s`` if there is none."""
+    return max(
+        (stall.to_s for stall in stalls if way in stall.ways and stall.from_s <= at_s < stall.to_s), default=at_s
+    )
+
+
+class ProcessClock:
+    """The clock of a process: ahead of the simulation's by a constant, and standing still while the process is suspended.
+
+    Timers of a frozen process fire at the end of the freeze.
+    """
+
+    def __init__(self, time: Timeline, skew_ns: int, freezes: Sequence[Freeze]) -> None:
+        self._clock, self._skew_ns = time.clock, skew_ns
+        self._freezes = [
+            (time.start_ns + round(one.from_s * NS), time.start_ns + round(one.to_s * NS), one.clock_stops)
+            for one in sorted(freezes, key=lambda one: one.from_s)
+        ]
+
+    def now_ns(self) -> int:
+        """See :class:`~paceline.pacing.clock.Clock`."""
+        now_ns = self._clock.now_ns()
+        stood_ns = sum(
+            min(now_ns, to_ns) - from_ns for from_ns, to_ns, stops in self._freezes if stops and now_ns > from_ns
+        )
+        return now_ns + self._skew_ns - stood_ns
+
+    def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
+        """See :class:`~paceline.pacing.clock.Clock`."""
+        then_ns = at_ns - self._skew_ns
+        for from_ns, to_ns, stops in self._freezes:
+            if then_ns >= from_ns:
+                then_ns = then_ns + to_ns - from_ns if stops else max(then_ns, to_ns)
+        return self._clock.call_at(then_ns, callback)
+
+
+class Process(process.Process):
+    """A process that may be frozen, and may share its quotas by a store, in which it has a name."""
+
+    def __init__(self, name: str, frozen: Sequence[Stall], network: Network, *args: Any, **options: Any) -> None:
+        super().__init__(network, *args, **options)
+        self.name, self._frozen, self._time = name, frozen, network.time
+
+    def crash(self) -> None:
+        """End the process: it sends nothing more to the store. Its tasks have to be cancelled."""
+        self.limiter.close()
+
+    async def send(self, request: Request) -> process.Sent:
+        """Make one call, if need be at the end of a freeze."""
+        for stall in self._frozen:
+            if stall.from_s <= self._time.now_s < stall.to_s:
+                await self._time.sleep(stall.to_s - self._time.now_s)
+        return await super().send(request)
+
+
+class Simulation(simulation.Simulation):
+    """One with troubles: ``stalls`` of the network, and a ``store`` (arguments of ``SimulatedStore``)."""
+
+    def __init__(self, limits, *, stalls: Sequence[Stall] = (), store=None, **options: Any) -> None:
+        super().__init__(limits, **options)
+        self.stalls, self.store = stalls, SimulatedStore(self.time, **store or {})
+
+    def process(
+        self, *, skew_s=0.0, freezes: Sequence[Freeze] = (), shared=False, on_store_failure="fail_safe", lease_s=None,
+        source=SourceKind.GIVEN, **options: Any,
+    ) -> Process:  # fmt: skip
+        """A further process, whose clock is ahead by ``skew_s``; ``shared``: with the other such processes."""
+        clock = ProcessClock(self.time, round(skew_s * NS), freezes) if skew_s or freezes else self.time.clock
+        frozen = [Stall(one.from_s, one.to_s) for one in freezes]
+        network = HeldNetwork(self.network, self.stalls, frozen) if self.stalls or frozen else self.network
+        one = Process(f"p{len(self.processes)}", frozen, network, self.sent, source=source, clock=clock, **options)
+        if shared:
+            one.limiter.pacer.pools.worker = SimulatedWorker(
+                self.store, one.name, clock, on_store_failure=on_store_failure, lease_s=lease_s
+            )
+        self.processes.append(one)
+        return one
+
 
 TRIP_S = (0.0002, 0.002)
 """The shortest and the longest way of a message to the store or back, in seconds."""
@@ -151,7 +289,7 @@ class SimulatedWorker:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         return SharedPlan(plan, queue, now_ns, who=self._process, **self._options)
 
-    def agreed(self, pool: str, text: str) -> str:  # noqa: ARG002
+    def agreed(self, pool: str, text: str) -> str:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         return text
 
