@@ -12,7 +12,7 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import Said, call, chat, finish, message, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import Said, call, chat, finish, read_answers, run_job, wait_for_lines, write_lines
 
 from grids import some
 from odd_server import JSON, OddServer
@@ -82,27 +82,6 @@ def test_restart_keeps_the_old_answers(source, emulator):
     _, report = run(source, emulator, restart=True)
     assert report["ok"] == 60
     assert source.with_name("in.results.jsonl.bak").read_bytes() == before
-
-
-def test_two_formats_and_two_keys(tmp_path, emulator):
-    source = write_lines(tmp_path / "in.jsonl", [chat("a"), message("b")])
-    code, report = run(source, emulator)
-    by_id = {a["custom_id"]: a["response"]["body"] for a in read_answers(output_of(source))}
-    assert code == 0
-    assert by_id["a"]["object"] == "chat.completion"
-    assert by_id["b"]["type"] == "message"
-    assert sorted(report["pools"]) == ["anthropic/claude-sonnet-4x", "openai/gpt-5"]
-
-
-def test_keeps_the_pace_without_a_refusal(tmp_path, emulator):
-    # 10 requests at once, and 5 more at 10 a second.
-    emulator.reset(limits={"*": "10 requests/s"})
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(15)])
-    code, report = run(source, emulator, limits={"*": "10 requests/s"})
-    assert code == 0
-    assert report["refused"] == emulator.tally()["refused_total"] == 0
-    assert 0 < report["ideal_share"] <= 1
-    assert report["wait_p99_s"] > 0.1
 
 
 def test_faults_are_tried_again(source, emulator):
@@ -444,19 +423,6 @@ def test_one_process_at_a_time(slow, emulator, command):
     assert "another process is writing it" in err
     first.send_signal(signal.SIGINT)
     finish(first, 130)
-
-
-MEMORY = """
-import resource, sys
-from paceline.batch.check import Checker, check
-from paceline.batch.index import Index
-from paceline.batch.requests import Source
-from paceline.config import Config
-from paceline import Limiter
-limiter = Limiter(**Config().arguments("openai"))
-with open(sys.argv[1], "rb") as file:
-    print(check(Source(file), Checker(limiter, Index())).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
 
 
 def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):

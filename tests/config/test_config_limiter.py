@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import paceline
-from grids import some
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.quota import NS
@@ -183,37 +182,3 @@ class TestUsable:
         limiter = limiter_of(ManualClock(), limits={"openai/m": "30k tokens/min"}, usable=0.85)
         (quota,) = limiter.status()["pools"]["openai/m"]["quotas"]
         assert (quota["quota"], quota["limit"], quota["usable"]) == ("25.5k tokens/min", 25_500, 0.85)
-
-    @pytest.mark.parametrize("place", ["file", "environment", "argument"])
-    def test_each_source_has_it(self, place, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        file = tmp_path / "paceline.toml"
-        file.write_text(("usable = 0.5\n" if place == "file" else "") + 'limits = {"openai/m" = "100 requests/min"}\n')
-        if place == "environment":
-            monkeypatch.setenv("PACELINE_USABLE", "0.5")
-        limiter = Limiter.load(**({"usable": 0.5} if place == "argument" else {}))
-        assert limiter.status()["pools"]["openai/m"]["quotas"][0]["limit"] == 50
-
-    @pytest.mark.parametrize(
-        ("usable", "resets"), some([(1.0, True), (1.0, False), (0.5, True), (0.5, False)], (1.0, False), (0.5, True))
-    )
-    def test_its_part_of_the_tokens_goes_in_a_minute_whatever_the_headers_say(self, usable, resets):
-        used = 0
-
-        async def main(clock):
-            nonlocal used
-            limiter = Limiter({"openai/m": "30k tokens/min"}, usable=usable, clock=clock)
-            start_ns = last_ns = clock.now_ns()
-            left = 30_000.0  # at the provider
-            while seconds(clock, start_ns) < 600:
-                async with limiter.acquire("openai/m", tokens=500) as permit:
-                    left, last_ns = min(left + 500 * seconds(clock, last_ns), 30_000) - 500, clock.now_ns()
-                    headers = {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": str(round(left))}
-                    if resets:
-                        headers["x-ratelimit-reset-tokens"] = f"{(30_000 - left) / 500:.3f}s"
-                    await asyncio.sleep(0.01)
-                    permit.settle({"tokens_used": 500}, headers=headers)
-                    used += 500
-
-        run_virtual(main)
-        assert 0.95 < used / (300_000 * usable) < 1.12

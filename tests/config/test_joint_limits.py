@@ -38,11 +38,6 @@ def test_a_variable_takes_precedence_in_any_spelling(write, monkeypatch):
     assert [row["quota"] for row in quotas] == ["9 requests/min"]
 
 
-def test_an_argument_takes_precedence(write):
-    limiter = Limiter.load(write(FILE), joint_limits={"openai/*": "9 requests/min"}, clock=ManualClock())
-    assert [row["limit"] for row in limiter.status()["pools"]["joint/openai/*"]["quotas"]] == [9]
-
-
 def test_it_is_shown_with_its_source(write):
     shown = {row.name: (row.value, row.source) for row in rows(Config.load(Path(write(FILE))))}
     assert shown["joint_limits: openai/*"] == (["2.5k requests/min", "1M tokens/min"], write(FILE))

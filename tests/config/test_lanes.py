@@ -1,18 +1,13 @@
 """Lanes from the configuration; and why three phases over two models need weights and nothing else."""
 
-import asyncio
-import random
-from collections import Counter
-
 import pytest
 
 import paceline
-from grids import WORLD, some
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.queue import LANES_MAX, Lanes, LaneSpec
 from paceline.core.results import SettingsError
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
 
 
 @pytest.fixture
@@ -67,71 +62,3 @@ class TestSettings:
             LaneSpec("wrap", "2")
         with pytest.raises(SettingsError, match="weight of lane 'wrap'"), paceline.lane("wrap", weight=0):
             pass
-
-
-MINUTES, WORKERS = 15, 500
-
-
-def phases(start, **lanes):
-    """Papers need 1 call of arcee (prep), 3 of pony at once, 4 of arcee (wrap). Pony's calls in each minute, and more.
-
-    Arcee allows 200 calls a minute and pony 100, so pony's 100 are 33 papers a minute, which take 167 of arcee's.
-    """
-
-    async def main(clock):
-        said = {"limits": {"arcee": {"rpm": 200}, "pony": {"rpm": 100}}, "lanes": lanes}
-        limiter = Limiter(**Config().having(said, "test").arguments(patient=False), clock=clock)
-        chance, start_ns, pony, waits = random.Random(7), clock.now_ns(), Counter(), {"prep": [], "wrap": []}
-
-        async def call(model, lane, least_s, most_s):
-            async with limiter.acquire(model, lane=lane) as permit:
-                minute = (clock.now_ns() - start_ns) // 60_000_000_000
-                pony[minute] += model == "pony"
-                waits.setdefault(lane, []).append(permit.waited_s)
-                await asyncio.sleep(chance.uniform(least_s, most_s))
-
-        async def work(phase):
-            while True:
-                if phase == "prep":
-                    await call("arcee", "prep", 2, 6)
-                if phase != "wrap":
-                    await asyncio.gather(*(call("pony", "expensive", 5, 25) for _ in range(3)))
-                for _ in range(4):
-                    await call("arcee", "wrap", 2, 6)
-                phase = "prep"
-
-        tasks = [asyncio.create_task(work(start(number))) for number in range(WORKERS)]
-        await asyncio.sleep(60 * MINUTES)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return [pony[minute] for minute in range(1, MINUTES)], waits
-
-    return run_virtual(main)
-
-
-WEIGHTS = {"prep": {"weight": 1}, "wrap": {"weight": 4}}
-STARTS = {
-    "all begin": lambda _: "prep",
-    "resumed anywhere": lambda number: ("prep", "expensive", "wrap")[number % 3],
-    "resumed at both ends": lambda number: ("prep", "wrap")[number % 2],
-}
-
-
-@pytest.mark.parametrize("start", some([*STARTS], "resumed at both ends"))
-def test_weights_by_calls_keep_the_scarce_model_busy(start):
-    """Each phase is sure of a fifth of arcee for each of its calls: 40 papers a minute, more than pony can take.
-
-    So neither starves the other, however much waits; what one leaves the other takes; and no more papers are ever on
-    their way than there are workers. (With all workers in the wrap there is no prep that could go first.)
-    """
-    pony, waits = phases(STARTS[start], **WEIGHTS)
-    assert min(pony) >= 98
-    assert max(waits["wrap"]) < 180
-    assert max(waits["prep"]) < 400
-
-
-@WORLD
-def test_strict_priority_can_starve():
-    pony, _ = phases(STARTS["resumed at both ends"], wrap={"priority": 1})
-    assert min(pony) < 50
