@@ -5,8 +5,7 @@ import pytest
 import paceline
 from paceline import Limiter
 from paceline.config import Config
-from paceline.core.queue import LANES_MAX, Lanes, LaneSpec
-from paceline.core.results import SettingsError
+from paceline.core.queue import LaneSpec
 from paceline.testing import ManualClock
 
 
@@ -44,21 +43,3 @@ class TestSettings:
         limiter = paceline.Limiter({"jobs": "1 requests/s"}, lanes=[LaneSpec("wrap", 4)])
         with paceline.lane("wrap"):
             assert lane_of(limiter) == LaneSpec("wrap", 4)
-
-    def test_the_same_words_give_the_same_object(self):
-        lanes = Lanes([LaneSpec("wrap", 4)])
-        assert lanes["wrap", None, None] is lanes["wrap", None, None]
-        for number in range(3 * LANES_MAX):
-            assert lanes[f"lane-{number}", None, None].weight == 1
-        assert len(lanes) <= LANES_MAX
-
-    @pytest.mark.parametrize("priority", ["1", float("nan"), 0.5, None])
-    def test_a_priority_that_is_none_is_refused_where_it_is_said(self, priority):
-        with pytest.raises(SettingsError, match=f"priority of lane 'wrap' is {priority!r}: it must be a whole number"):
-            LaneSpec("wrap", priority=priority)
-
-    def test_a_weight_that_gives_no_share_is_refused_where_it_is_said(self):
-        with pytest.raises(SettingsError, match="weight of lane 'wrap' is '2'"):
-            LaneSpec("wrap", "2")
-        with pytest.raises(SettingsError, match="weight of lane 'wrap'"), paceline.lane("wrap", weight=0):
-            pass

@@ -52,12 +52,6 @@ def lane_here(limiter):
     return limiter.acquire("jobs")._waiter.lane.name
 
 
-def test_the_examples_print_what_the_page_says(page):
-    told = re.findall(r"^ *print\(.*\)  # (.*)$", "".join(BLOCKS["python"]), re.MULTILINE)
-    assert len(told) == 4
-    assert page["printed"] == told
-
-
 async def test_a_call_of_an_sdk_goes_through_the_lane_around_it(page, monkeypatch):
     waiters = []
     waiter_of = Pacer.waiter
@@ -122,61 +116,3 @@ def test_a_file_and_the_code_say_the_same(page, write):
 
 def lane_of(limiter, name):
     return limiter.acquire("jobs", lane=name)._waiter.lane
-
-
-def gone_in_order(limiter, *asked):
-    """The lanes of those who ask one after the other while nothing is left, in the order in which they go."""
-
-    async def work(lane, gone):
-        async with limiter.acquire("jobs", lane=lane):
-            gone.append(lane.name)
-
-    async def main():
-        await limiter.acquire("jobs")
-        gone = []
-        await asyncio.gather(*[work(lane, gone) for lane in asked])
-        return gone
-
-    return main()
-
-
-def test_the_latest_word():
-    """It holds for the whole lane, also for the requests that wait in it."""
-
-    async def main(clock):
-        def limiter():
-            return paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
-
-        a, b, raised = paceline.LaneSpec("a"), paceline.LaneSpec("b"), paceline.LaneSpec("a", priority=1)
-        assert await gone_in_order(limiter(), b, a, a, b, raised) == ["a", "a", "a", "b", "b"]
-        heavy = paceline.LaneSpec("a", weight=9)
-        gone = await gone_in_order(limiter(), *[a, b] * 20, *[heavy] * 20)
-        assert abs(gone[:40].count("a") - 36) <= 1
-
-    run_virtual(main)
-
-
-def test_who_asks_why_hears_of_its_own_lane_and_of_higher_ones():
-    async def main(clock):
-        limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
-        await limiter.acquire("jobs")
-        specs = [paceline.LaneSpec("beside"), paceline.LaneSpec("mine"), paceline.LaneSpec("high", priority=1)]
-        asked = [limiter.acquire("jobs", lane=spec) for spec in [*specs * 5, specs[1]]]
-        tasks = [asyncio.ensure_future(one) for one in asked]
-        await asyncio.sleep(0)
-        told, asked_ns = asked[-1].why(), clock.now_ns()
-        assert told.ahead == 10
-        with pytest.raises(paceline.AcquireTimeoutError) as late:
-            await limiter.acquire("jobs", lane="mine", timeout=8)
-        assert late.value.retry_after_s > 8
-        assert clock.now_ns() == asked_ns, "at once"
-        waiting = asyncio.ensure_future(
-            limiter.acquire("jobs", lane="new", timeout=8)
-        )  # all but the high are beside it
-        await asyncio.sleep(0)
-        assert lanes_of(limiter)["new"] == 1
-        waiting.cancel()
-        permits = await asyncio.gather(*tasks)
-        assert permits[-1].waited_s > told.expected_wait_s + 4  # five stood beside
-
-    run_virtual(main)
