@@ -9,11 +9,13 @@ from click.testing import CliRunner
 
 from paceline.batch.job import Job
 from paceline.batch.progress import ProgressView
+from paceline.batch.results import encode_answer
 from paceline.cli.app import app
 from paceline.config import Config
 
 FAST = "60k requests/min,60M tokens/min"
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
 OF_JOB = {one.name for one in dataclasses.fields(Job)}
 
 
@@ -36,6 +38,10 @@ def chat(custom_id, model="gpt-5", text="one plus one?", max_tokens=20, **extra)
     return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
+def chats(count):
+    return [chat(f"r{number}") for number in range(count)]
+
+
 def message(custom_id, model="claude-sonnet-4-5", text="hello"):
     params = {"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": text}]}
     return {"custom_id": custom_id, "params": params}
@@ -44,6 +50,15 @@ def message(custom_id, model="claude-sonnet-4-5", text="hello"):
 def contents(custom_id, model="gemini-2.5-flash", text="one plus one?"):
     body = {"contents": [{"role": "user", "parts": [{"text": text}]}], "generationConfig": {"maxOutputTokens": 20}}
     return {"custom_id": custom_id, "method": "POST", "url": f"/v1beta/models/{model}:generateContent", "body": body}
+
+
+def ok(name):
+    """The line of a request that was answered."""
+    return encode_answer(name, OK, None)
+
+
+def failed(name):
+    return encode_answer(name, {**OK, "status_code": 400}, {"code": "bad", "message": "no"})
 
 
 def write_lines(path, values):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, GOOD, chat, message, read_answers, run_job, write_lines
+from batch_helpers import FAST, GOOD, chat, chats, message, read_answers, run_job, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
@@ -287,7 +287,7 @@ WRONG = {
 @pytest.mark.parametrize(("answer", "reason"), WRONG.values(), ids=WRONG)
 def test_a_wrong_address_gets_a_handful_of_requests(tmp_path, server, capsys, answer, reason):
     server.answer = lambda *_: answer
-    lines = [chat(f"r{i}") for i in range(30)]
+    lines = chats(30)
     code, report, output = run(tmp_path, server, lines, base_url=f"{server.base_url}/tenant-0123456789abcdef")
     err = capsys.readouterr().err
     assert (code, report["attempts"], len(server.asked)) == (2, 10, 10)
@@ -304,7 +304,7 @@ def test_a_wrong_address_gets_a_handful_of_requests(tmp_path, server, capsys, an
 
 def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
     server.answer = lambda _, body: LOST if body["model"] == "gone" else (200, {}, GOOD)
-    lines = [chat(f"g{i}", model="gone") for i in range(40)] + [chat(f"r{i}") for i in range(40)]
+    lines = [chat(f"g{i}", model="gone") for i in range(40)] + chats(40)
     code, report, _ = run(tmp_path, server, lines)
     assert (code, report["ok"], report["failed"]) == (1, 40, 10)
     err = capsys.readouterr().err
@@ -316,7 +316,7 @@ def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
 def test_an_address_that_has_answered_is_not_given_up(tmp_path, server, first):
     answers = [first]
     server.answer = lambda *_: answers.pop() if answers else LOST
-    _, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(30)], workers=1)
+    _, report, _ = run(tmp_path, server, chats(30), workers=1)
     assert report["attempts"] == 30
 
 
@@ -330,7 +330,7 @@ def test_slow_answers_hold_the_others_no_longer_than_a_second(tmp_path, server):
         return 200, {}, GOOD
 
     server.answer = answer
-    code, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(40)])
+    code, report, _ = run(tmp_path, server, chats(40))
     assert (code, report["ok"]) == (0, 40)
 
 

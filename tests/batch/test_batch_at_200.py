@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from batch_helpers import GOOD, Said, chat, read_answers, run_job, write_lines
+from batch_helpers import GOOD, Said, chat, chats, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch.api import Result, _honest
@@ -30,7 +30,7 @@ def texts_of(source):
 
 
 def test_each_refusal_is_sent_again(tmp_path):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(4)])
+    source = write_lines(tmp_path / "in.jsonl", chats(4))
     with OddServer(lambda number, _: (200, SOON, GOOD if number % 3 == 2 else REFUSED)) as server:
         code, report = run(source, server)
         assert (code, report["ok"], report["failed"]) == (0, 4, 0)
@@ -39,7 +39,7 @@ def test_each_refusal_is_sent_again(tmp_path):
 
 
 def test_a_page_in_the_middle_costs_no_request(tmp_path):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(60)])
+    source = write_lines(tmp_path / "in.jsonl", chats(60))
     with OddServer(lambda number, _: PAGE if 20 <= number < 30 else (200, JSON, GOOD)) as server:
         code, report = run(source, server)
     assert (code, report["ok"], report["failed"]) == (0, 60, 0)
@@ -51,7 +51,7 @@ CUT = json.dumps(GOOD | {"more": "x" * 100_000}).encode()[:90_000]
 @pytest.mark.parametrize("first", [{"choices": []}, CUT], ids=["empty", "cut"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_unreadable_answer_before_the_first_result_costs_no_request(tmp_path, first, workers):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(3)])
+    source = write_lines(tmp_path / "in.jsonl", chats(3))
     with OddServer(lambda number, _: (200, JSON, first if number == 0 else GOOD)) as server:
         code, report = run(source, server, workers=workers)
         assert (code, report["ok"], len(server.asked)) == (0, 3, 4)

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from batch_helpers import Said, chat, run_job, write_lines
+from batch_helpers import Said, chat, chats, run_job, write_lines
 
 from paceline.batch import cost, offline
 from paceline.batch.cost import Bill
@@ -60,7 +60,7 @@ def test_without_the_prices_there_is_no_cost(monkeypatch):
 def test_the_summary_of_a_run_has_it(emulator, tmp_path, monkeypatch, mode, part):
     monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.02, poll_most_s=0.05))
     emulator.reset(batches={"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0})
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(8)])
+    source = write_lines(tmp_path / "in.jsonl", chats(8))
     given = {"prices": {"gpt-5": {"input": 1e3, "output": 1e3}}, "environ": {"OPENAI_API_KEY": "k" * 20}}
     code, report = run_job(source, emulator.base_url, said := Said(), mode=mode, **given)
     assert code == 0

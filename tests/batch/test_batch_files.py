@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import Said, call, chat, finish, read_answers, write_lines
+from batch_helpers import Said, call, chat, chats, failed, finish, ok, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
@@ -32,16 +32,6 @@ from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.testing import run_virtual
 from waits import until
-
-OK = {"status_code": 200, "request_id": "r", "body": {"text": "yes"}}
-
-
-def ok(name):
-    return encode_answer(name, OK, None)
-
-
-def failed(name):
-    return encode_answer(name, {**OK, "status_code": 400}, {"code": "bad", "message": "no"})
 
 
 @pytest.fixture(autouse=True)
@@ -411,7 +401,7 @@ def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(120)]), tmp_path / "out"
+    source, path = write_lines(tmp_path / "in.jsonl", chats(120)), tmp_path / "out"
     environ = {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     process = command(
         source, "-o", path, "--workers", "20", base_url=emulator.base_url, environ=environ,
@@ -445,7 +435,7 @@ def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
 
 @pytest.mark.skipif(os.name == "nt" or not os.path.exists("/dev/full"), reason="no such device")  # noqa: PTH110
 def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(60)])
+    source = write_lines(tmp_path / "in.jsonl", chats(60))
     _, err = call(source, "-o", "/dev/full", code=1, base_url=emulator.base_url)
     assert "stopped: /dev/full cannot be written: No space left on device" in err
 
@@ -453,7 +443,7 @@ def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
 @pytest.mark.skipif(os.name == "nt", reason="pipes")
 @pytest.mark.long("starts a process")
 def test_a_closed_pipe_ends_the_run(tmp_path, emulator, command):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
+    source = write_lines(tmp_path / "in.jsonl", chats(300))
     process = command(
         source, "-o", "-", "--workers", "20", base_url=emulator.base_url, environ={"TMPDIR": str(tmp_path)}
     )
@@ -568,7 +558,7 @@ def test_repair_moves_corrupt_lines_aside(tmp_path, damaged, moved, kept):
 
 
 def test_a_repaired_run_sends_only_what_was_lost(tmp_path, emulator, command):
-    source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(20)]), tmp_path / "out"
+    source, path = write_lines(tmp_path / "in.jsonl", chats(20)), tmp_path / "out"
     call(source, "-o", path, base_url=emulator.base_url)
     path.write_bytes(path.read_bytes().replace(b"\n", b" ", 1))  # two lines are one
     _, err = call(source, "-o", path, code=2, base_url=emulator.base_url)

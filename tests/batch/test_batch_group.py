@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from batch_helpers import chat, read_answers, run_job, write_lines
+from batch_helpers import chats, read_answers, run_job, write_lines
 
 from paceline.batch.progress import LineView
 from paceline.core.results import SettingsError
@@ -21,7 +21,7 @@ def regions(paceline_emulator):
 
 def run(tmp_path, servers, *, count=60, view=None, **given):
     """Run ``count`` requests at servers, given by name as their URLs or their tables of settings."""
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(count)])
+    source = write_lines(tmp_path / "in.jsonl", chats(count))
     upstreams = {
         name: {"provider": "openai", "key_env": f"KEY_{name.upper()}"}
         | (one if isinstance(one, dict) else {"base_url": one})

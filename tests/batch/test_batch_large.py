@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from batch_helpers import FAST, Said, chat, message, read_answers, run_job, write_lines
+from batch_helpers import FAST, Said, chat, chats, message, read_answers, run_job, write_lines
 
 from paceline.batch import job as job_module
 from paceline.batch.check import InputError
@@ -30,7 +30,7 @@ def bad(lines):
 
 def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, emulator):
     path, said = tmp_path / "in.jsonl", Said()
-    path.write_text("\n".join(bad([chat(f"r{i}") for i in range(100)])))
+    path.write_text("\n".join(bad(chats(100))))
     code, report = run(path, emulator, said)
     assert (code, report["requests"], report["ok"], report["failed"], report["errors"]) == (
         1,
@@ -52,7 +52,7 @@ def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, em
 
 
 def test_the_same_command_again_sends_the_mended_lines(tmp_path, emulator):
-    path, lines = tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(100)]
+    path, lines = tmp_path / "in.jsonl", chats(100)
     path.write_text("\n".join(bad(lines)))
     run(path, emulator)
     code, report = run(write_lines(path, lines), emulator)
@@ -62,7 +62,7 @@ def test_the_same_command_again_sends_the_mended_lines(tmp_path, emulator):
 
 def test_on_demand_the_whole_input_is_checked_first(tmp_path, emulator):
     path = tmp_path / "in.jsonl"
-    path.write_text("\n".join(bad([chat(f"r{i}") for i in range(100)])))
+    path.write_text("\n".join(bad(chats(100))))
     with pytest.raises(InputError, match=r"line 51: (.|\n)*line 71: .*\nnothing has been sent"):
         run(path, emulator, check_first=True)
     assert emulator.tally()["admitted"] == 0

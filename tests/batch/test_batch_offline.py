@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import openai
 import pytest
-from batch_helpers import FAST, Said, call, chat, contents, finish, message, read_answers, run_job, write_lines
+from batch_helpers import FAST, Said, call, chat, chats, contents, finish, message, read_answers, run_job, write_lines
 from crashing import CrashError, Crashing
 from hypothesis import given
 from hypothesis import strategies as st
@@ -194,9 +194,7 @@ def test_a_file_that_is_gone_is_the_error_of_its_row(run, tmp_path, monkeypatch)
 
 
 def test_both_formats_have_the_output_of_every_run(run):
-    lines = (
-        [chat(f"r{n}") for n in range(10)] + [message(f"c{n}") for n in range(5)] + [message("an id / with a space")]
-    )
+    lines = chats(10) + [message(f"c{n}") for n in range(5)] + [message("an id / with a space")]
     one = run(lines)
     code, report = one.start()
     assert (code, report["ok"], report["failed"], report["batches"], report["batches_in_progress"]) == (0, 16, 0, 5, 0)
@@ -472,7 +470,7 @@ def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, see
         return answer
 
     monkeypatch.setattr(Web, "_send", breaks)
-    lines = [chat(f"r{n}") for n in range(20)] + [message(f"c{n}") for n in range(10)]
+    lines = chats(20) + [message(f"c{n}") for n in range(10)]
     one = run(lines) if style == "both" else run(count=30, style=style)
     one.completes()
     assert one.batches()["same"]["most"] == 1

@@ -5,23 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from batch_helpers import OK, failed, ok
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch.index import Index
 from paceline.batch.journal import BatchJournal
-from paceline.batch.results import OutputError, ResultsFile, encode_answer
+from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.summary import Quantiles, RunTally, in_time, in_words, since
-
-OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
-
-
-def ok(name):
-    return encode_answer(name, OK, None)
-
-
-def failed(name):
-    return encode_answer(name, {**OK, "status_code": 400}, {"code": "bad", "message": "no"})
 
 
 def index_of(*names):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, GOOD, call, chat, finish, read_answers, run_job, write_lines
+from batch_helpers import FAST, GOOD, call, chat, chats, finish, read_answers, run_job, write_lines
 
 from paceline.batch import client as client_module
 from paceline.batch import room as room_module
@@ -56,7 +56,7 @@ def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkey
     narrow = Narrow(20, error)
     monkeypatch.setattr(client_module, "session", lambda *_: narrow)
     monkeypatch.setattr(room_module, "PAUSE_S", 0.01)
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
+    source = write_lines(tmp_path / "in.jsonl", chats(300))
     code, report = run_job(source, "http://127.0.0.1:9", LineView(), workers=100, max_attempts=1)
     assert (code, report["ok"], report["attempts"]) == (0, 300, 300)
     assert len(read_answers(tmp_path / "in.results.jsonl")) == 300
@@ -171,7 +171,7 @@ class TestLimit:
     @pytest.mark.long("a process of its own")
     def test_a_run_ends_with_few_files(self, tmp_path, emulator, command):
         emulator.reset(latency_s=0.1, limits={"*": FAST})
-        source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(600)])
+        source = write_lines(tmp_path / "in.jsonl", chats(600))
         setup = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))"
         _, err = finish(command(source, "--workers", "300", base_url=emulator.base_url, setup=setup), 0)
         assert err.count("too many open files") == 1

@@ -12,7 +12,7 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import Said, call, chat, finish, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import Said, call, chat, chats, finish, read_answers, run_job, wait_for_lines, write_lines
 
 from grids import some
 from odd_server import JSON, OddServer
@@ -28,7 +28,7 @@ def run(source, emulator, **given):
 
 @pytest.fixture
 def source(tmp_path):
-    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(60)])
+    return write_lines(tmp_path / "in.jsonl", chats(60))
 
 
 def output_of(source):
@@ -286,27 +286,7 @@ def all_once(source, names):
 def slow(tmp_path, emulator):
     """400 requests, each answered after a tenth of a second."""
     emulator.reset(latency_s=0.1)
-    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(400)])
-
-
-@pytest.mark.long("starts several processes")
-@pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_killed_in_the_middle(slow, emulator, command):
-    names = [f"r{i}" for i in range(400)]
-    for lines in (50, 150):
-        process = command(slow, "--workers", "40", base_url=emulator.base_url)
-        wait_for_lines(output_of(slow), lines, process)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    whole = output_of(slow).read_bytes().rpartition(b"\n")[0].splitlines()
-    recorded = {json.loads(line)["custom_id"] for line in whole}
-    assert len(recorded) >= 150
-    finish(command(slow, "--workers", "40", base_url=emulator.base_url), 0)
-    all_once(slow, names)
-    answers = emulator.tally()["answers"]
-    # Only what was in flight at a kill was answered again, and the server may have answered that twice.
-    assert answers["distinct"] == 400
-    assert len(answers["repeated"]) <= 80
+    return write_lines(tmp_path / "in.jsonl", chats(400))
 
 
 @pytest.mark.long("starts several processes")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 import trustme
-from batch_helpers import GOOD, chat, contents, message, read_answers, run_job, write_lines
+from batch_helpers import GOOD, chat, chats, contents, message, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch import client, reach
@@ -80,7 +80,7 @@ def test_another_400_is_a_fault_of_its_request(tmp_path):
 def test_a_port_that_does_not_speak_tls_ends_the_run(tmp_path, capsys, mode):
     with OddServer(lambda *_: (200, JSON, GOOD)) as server:
         url = server.base_url.replace("http:", "https:")
-        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], url, workers=5, mode=mode)
+        code, report, _ = run(tmp_path, chats(20), url, workers=5, mode=mode)
     assert (code, report["ok"], server.asked) == (2, 0, [])
     assert "this port does not speak TLS: try http://" in capsys.readouterr().err
 
@@ -105,7 +105,7 @@ def test_a_key_that_is_revoked_in_the_middle_ends_the_run(tmp_path, capsys, stat
     def answer(number, _):
         return (200, JSON, GOOD) if number < 20 else (status, JSON, {"error": {"code": "revoked", "message": "no"}})
 
-    lines = [chat(f"r{i}") for i in range(80)]
+    lines = chats(80)
     with OddServer(answer) as server:
         code, report, output = run(tmp_path, lines, server.base_url, workers=5)
         assert (code, report["ok"], report["failed"]) == (1, 20, 0)
@@ -140,7 +140,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_wrong_answers_in_a_row_end_a_run_that_was_served(tmp_path, capsys, monkeypatch, wrong):
     monkeypatch.setattr(client, "PAGE_S", 0.0)
-    lines = [chat(f"r{i}") for i in range(150)]
+    lines = chats(150)
     with OddServer(lambda number, _: (200, JSON, GOOD) if number < 30 else wrong) as server:
         code, report, output = run(tmp_path, lines, server.base_url, workers=20, **SOON)
         assert (code, report["ok"]) == (1, 30)
@@ -160,7 +160,7 @@ def test_pages_do_not_end_a_run_before_they_have_lasted(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "PAGE_S", 3_600.0)
     first = WRONG["a page with 200"]
     with OddServer(lambda number, _: first if 30 <= number < 50 else (200, JSON, GOOD)) as server:
-        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], server.base_url, workers=20, **SOON)
+        code, report, _ = run(tmp_path, chats(100), server.base_url, workers=20, **SOON)
     assert (code, report["ok"]) == (0, 100)
 
 
@@ -168,16 +168,14 @@ def test_pages_do_not_end_a_run_before_they_have_lasted(tmp_path, monkeypatch):
 def test_a_right_answer_between_them_begins_anew(tmp_path, between):
     wrong = WRONG["a page with 404"]
     with OddServer(lambda number, _: between if number % 10 == 0 else wrong) as server:
-        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(60)], server.base_url, workers=1)
+        code, report, _ = run(tmp_path, chats(60), server.base_url, workers=1)
     assert (code, report["attempts"], report["failed"] + report["ok"]) == (1, 60, 60)
 
 
 def test_answers_without_content_are_no_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "PAGE_S", 0.0)
     with OddServer(lambda number, _: (200, JSON, GOOD if number < 5 else {"choices": []})) as server:
-        code, report, _ = run(
-            tmp_path, [chat(f"r{i}") for i in range(40)], server.base_url, max_attempts=1, breaker=False
-        )
+        code, report, _ = run(tmp_path, chats(40), server.base_url, max_attempts=1, breaker=False)
     assert (code, report["ok"], report["failed"]) == (1, 5, 35)
 
 
@@ -202,7 +200,7 @@ def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch)
         OddServer(lambda *_: (200, JSON, GOOD)) as good,
     ):
         given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")
-        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], None, workers=40, **given)
+        code, report, _ = run(tmp_path, chats(100), None, workers=40, **given)
         assert len(bad.asked) > HANDFUL
     assert (code, report["ok"]) == (0, 100)
 
@@ -249,7 +247,7 @@ class TestCertificates:
         self, tmp_path, capsys, authority, name, options, words, mode, most, rest
     ):
         with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:
-            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], server.base_url, workers=10, mode=mode)
+            code, report, _ = run(tmp_path, chats(20), server.base_url, workers=10, mode=mode)
             assert (code, report["ok"], report["failed"], server.asked) == (2, 0, 0, [])
             assert 1 <= report["attempts"] <= most
         err = capsys.readouterr().err
@@ -260,7 +258,7 @@ class TestCertificates:
         assert f"20 requests left: the same command again {rest}" in err
         if mode == "sync":  # the server has no batches
             with Tls(lambda *_: (200, JSON, GOOD), AUTHORITY, "localhost") as server:
-                code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], server.base_url)
+                code, report, _ = run(tmp_path, chats(20), server.base_url)
             assert (code, report["ok"]) == (0, 20)
 
     def test_one_that_expires_in_the_middle_ends_the_run(self, tmp_path, capsys, monkeypatch):
@@ -272,16 +270,14 @@ class TestCertificates:
             return 200, JSON | {"connection": "close"}, GOOD
 
         with Tls(answer, AUTHORITY, "localhost") as server:
-            code, report, _ = run(
-                tmp_path, [chat(f"r{i}") for i in range(300)], server.base_url, workers=30, max_attempts=50, **SOON
-            )
+            code, report, _ = run(tmp_path, chats(300), server.base_url, workers=30, max_attempts=50, **SOON)
         assert (code, report["failed"]) == (1, 0)
         assert 20 <= report["ok"] < 100
         assert "stopped: cannot reach" in capsys.readouterr().err
 
     def test_the_requests_of_another_address_go_on(self, tmp_path, capsys):
         text = {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
-        lines = [chat(f"r{i}") for i in range(20)] + [message(f"m{i}") for i in range(20)]
+        lines = chats(20) + [message(f"m{i}") for i in range(20)]
         with (
             Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
             OddServer(lambda *_: (200, JSON, text)) as good,
@@ -299,6 +295,6 @@ class TestCertificates:
             Tls(lambda *_: (200, JSON, GOOD), trustme.CA() if away else AUTHORITY, "localhost") as good,
         ):
             given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")
-            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(40)], None, workers=4, **given)
+            code, report, _ = run(tmp_path, chats(40), None, workers=4, **given)
         assert (code, report["ok"], report["failed"]) == ((2, 0, 0) if away else (0, 40, 0))
         assert ("stopped: cannot reach" in capsys.readouterr().err) == away

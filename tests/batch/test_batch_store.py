@@ -7,7 +7,7 @@ import sqlite3
 from datetime import UTC, datetime
 
 import pytest
-from batch_helpers import FAST, call, chat, finish, message, run_job, wait_for_lines, write_lines
+from batch_helpers import FAST, call, chat, chats, finish, message, run_job, wait_for_lines, write_lines
 
 from paceline.batch.address import account
 from paceline.batch.job import choose_store, state_file
@@ -48,7 +48,7 @@ def elsewhere(emulator, monkeypatch):
 
 @pytest.fixture
 def source(tmp_path):
-    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(20)])
+    return write_lines(tmp_path / "in.jsonl", chats(20))
 
 
 def run(source, base_url, *, key="sk-secret", view=None, limits=FAST, environ=None, **given):

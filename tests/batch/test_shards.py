@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
+from batch_helpers import chat, chats, finish, read_answers, wait_for_lines, write_lines
 from click.testing import CliRunner
 
 from paceline.batch.index import Index
@@ -39,7 +39,7 @@ def ids_in(path):
 
 @pytest.fixture
 def source(tmp_path):
-    return write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(10)])
+    return write_lines(tmp_path / "in.jsonl", chats(10))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_is_no_shard(text):
 @pytest.mark.long("starts several processes")
 def test_three_processes_share_a_quota_and_one_is_killed(tmp_path, emulator, command):
     emulator.reset(limits={"*": LIMIT}, latency_s=0.05)
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(120)])
+    source = write_lines(tmp_path / "in.jsonl", chats(120))
     store = f"sqlite:{tmp_path / 'quotas.db'}"
     outputs = [tmp_path / f"in.shard-{number}-of-3.results.jsonl" for number in (1, 2, 3)]
 

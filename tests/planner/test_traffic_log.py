@@ -150,12 +150,6 @@ class TestHeld:
         assert len(log.read_text().splitlines()) == 3
         assert [one.request.input_tokens for one in read(log).requests] == [7]
 
-    def test_it_can_be_replayed(self, log):
-        limiter = paceline.Limiter({"jobs": "100 requests/s, 1M tokens/min"}, traffic_log=log)
-        for _ in range(5):
-            limiter.acquire("jobs", tokens=100).wait().settle(tokens=80)
-        assert [(one.request.model, one.request.input_tokens) for one in read(log).requests] == [("jobs", 80)] * 5
-
     def test_with_shadow_it_is_an_error(self, log):
         with pytest.raises(SettingsError, match="both set"):
             paceline.Limiter({"*": "1 requests/s"}, shadow=log, traffic_log=log)
