@@ -7,11 +7,10 @@ from cases import load
 
 from paceline import Limiter
 from paceline.core.progress import Row
-from paceline.core.quota import TOKENS, Rule
+from paceline.core.quota import TOKENS
 from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
 from paceline.providers.registry import provider_for_host, provider_named
-from paceline.providers.tables import lookup
 
 PROVIDER = provider_named("azure")
 CASES = load("azure")
@@ -58,13 +57,6 @@ def test_two_deployments_are_two_pools():
     assert (prod.pool.name, other.pool.name) == (f"azure/{HOST}/prod", f"azure/{HOST}/gpt-4o-2024-08-06")
     assert prod.pool.ledger.entries[0].meter.quota.amount == 1_000_000
     assert usage_cost(prod.pool.name, {"prompt_tokens": 10, "completion_tokens": 3})[TOKENS] == 13
-
-
-def test_windows():
-    requests, tokens = lookup("azure", f"{HOST}/prod").quotas
-    assert (requests.rule, requests.period_s, requests.anchor) == (Rule.WINDOW, 10, None)
-    assert (tokens.rule, tokens.period_s, tokens.anchor) == (Rule.WINDOW, 60, None)
-    assert lookup("azure", "gpt-4o", "data_zone").quotas[0].amount == 300
 
 
 def test_a_day_is_handed_up():

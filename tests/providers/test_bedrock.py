@@ -83,32 +83,6 @@ def test_without_a_maximum_the_models_own_is_held(model, most):
 
 
 @pytest.mark.parametrize(
-    ("path", "endpoint", "model", "stream"),
-    [
-        ("/model/anthropic.claude-opus-5-5-v1:0/converse", "converse", "anthropic.claude-opus-5-5-v1:0", False),
-        ("/model/us.meta.llama4%3A0/converse-stream", "converse", "us.meta.llama4:0", True),
-        ("/model/m/invoke", "invoke", "m", False),
-        ("/model/m/invoke-with-response-stream?x=1", "invoke", "m", True),
-        (
-            "/model/arn%3Aaws%3Abedrock%3Aeu-west-1%3A123456789012%3Ainference-profile%2Feu.anthropic.claude-opus-5-5/converse",
-            "converse",
-            "eu-west-1/eu.anthropic.claude-opus-5-5",
-            False,
-        ),
-    ],
-)
-def test_paths(path, endpoint, model, stream):
-    call = PROVIDER.describe(path, {})
-    assert call is not None
-    assert (call.endpoint, call.model, call.stream) == (endpoint, model, stream)
-
-
-@pytest.mark.parametrize("path", ["/model/m/count-tokens", "/model/invoke", "/guardrail/x/version/1/apply", "/", "/model/m/converse/x"])  # fmt: skip
-def test_other_paths_are_not_metered(path):
-    assert PROVIDER.describe(path, {}) is None
-
-
-@pytest.mark.parametrize(
     ("body", "most"),
     [
         ({"inferenceConfig": {"maxTokens": 300}}, 300),

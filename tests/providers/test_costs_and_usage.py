@@ -26,39 +26,6 @@ RATE = json.dumps({"error": {"code": "rate_limit_exceeded", "message": "Please t
 
 
 @pytest.mark.parametrize(
-    ("path", "endpoint"),
-    [
-        ("/v1/chat/completions", "chat"),
-        ("/chat/completions", "chat"),
-        ("/some/gateway/openai/v1/chat/completions/", "chat"),
-        ("/v1/responses", "responses"),
-        ("/v1/embeddings", "embeddings"),
-        ("/v1/models", None),
-        ("/v1/responses/resp_1/cancel", None),
-        ("/v1/files", None),
-        ("/v1/batches", None),
-        ("/", None),
-    ],
-)
-def test_openai_paths(path, endpoint):
-    call = OPENAI.describe(path, {"model": "gpt-5"})
-    assert (call.endpoint if call else None) == endpoint
-
-
-@pytest.mark.parametrize(
-    ("path", "metered"),
-    [
-        ("/v1/messages", True),
-        ("/v1/messages/count_tokens", True),
-        ("/v1/messages/batches", False),
-        ("/v1/models", False),
-    ],
-)
-def test_anthropic_paths(path, metered):
-    assert (ANTHROPIC.describe(path, {"model": "claude-opus-5"}) is not None) == metered
-
-
-@pytest.mark.parametrize(
     ("body", "most"),
     [
         ({"max_completion_tokens": 100}, 100),

@@ -20,15 +20,22 @@ PROVIDERS = {"openai": provider_named("openai"), "anthropic": provider_named("an
 UNITS = {"requests": "requests", "tokens": "tokens"}
 
 
-@pytest.mark.parametrize("case", REFUSALS["refusal"], ids=lambda case: f"{case['form']} {case['text']}")
-def test_refusal_with_numbers(case):
+GROQ = tomllib.loads((FIXTURES / "groq.toml").read_text(encoding="utf-8"))["refusal"]
+NUMBERS = [("openai", case) for case in REFUSALS["refusal"]]
+NUMBERS += [("groq", case | {"form": "groq", "within_s": 0.01}) for case in GROQ]
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), NUMBERS, ids=[f"{name} {case['form']} {case['text']}" for name, case in NUMBERS]
+)
+def test_refusal_with_numbers(name, case):
     limit, used, requested = case["numbers"]
     dimension = case["dimension"]
     message = REFUSALS["texts"][case["form"]].format(
         model="m", dimension=dimension, limit=limit, used=used, requested=requested, text=case["text"]
     )
     body = json.dumps({"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}).encode()
-    refusal = PROVIDERS["openai"].refusal(429, {}, body)
+    refusal = provider_named(name).refusal(429, {}, body)
     assert refusal is not None
     assert refusal.kind is RefusalKind.RATE
     assert (refusal.limit, refusal.used, refusal.requested) == (limit, used, requested)

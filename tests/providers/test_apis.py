@@ -1,0 +1,354 @@
+"""What the APIs have in common, as grids with rows of each: paths, usage at the end of a stream, the cost of a call, published limits."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from cases import feed, load, sse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline import Limiter
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.results import RefusalKind
+from paceline.providers.answers import usage_cost
+from paceline.providers.base import Call, Usage
+from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.tables import DEFAULT, lookup
+
+VERTEX = "/v1/projects/p/locations/us-central1"
+GEMINI = "/v1beta/models/gemini-3.6-flash"
+EMBEDDING = "/v1beta/models/gemini-embedding-001"
+ARN = "arn%3Aaws%3Abedrock%3Aeu-west-1%3A123456789012%3Ainference-profile%2Feu.anthropic.claude-opus-5-5"
+
+# the endpoint, the model of a body about "m", whether it streams; None: it is not metered
+PATHS = {
+    "openai": {
+        "/v1/chat/completions": ("chat", "m", False), "/chat/completions": ("chat", "m", False),
+        "/some/gateway/openai/v1/chat/completions/": ("chat", "m", False), "/v1/responses": ("responses", "m", False),
+        "/v1/embeddings": ("embeddings", "m", False), "/v1/models": None, "/v1/responses/resp_1/cancel": None, "/v1/files": None,
+        "/v1/batches": None, "/": None,
+    },
+    "anthropic": {
+        "/v1/messages": ("messages", "m", False), "/v1/messages/count_tokens": ("count_tokens", "count_tokens", False),
+        "/v1/messages/batches": None, "/v1/models": None,
+    },
+    "mistral": {
+        "/v1/chat/completions": ("chat", "m", False), "/v1/fim/completions": ("completions", "m", False),
+        "/v1/agents/completions": ("completions", "m", False), "/v1/embeddings": ("embeddings", "m", False), "/v1/ocr": ("ocr", "m", False),
+        "/v1/models": None, "/v1/conversations": ("conversations", "m", False), "/v1/conversations/c1": ("conversations", "m", False),
+        "/v1/conversations/c1/history": None,
+    },
+    "cohere": {
+        "/v2/chat": ("chat", "m", False), "/v1/chat": ("chat_v1", "m", False), "/v2/embed": ("embed", "m", False),
+        "/v1/embed": ("embed", "m", False), "/v2/rerank": ("rerank", "m", False), "/compatibility/v1/chat/completions": ("chat", "m", False),
+        "/v1/tokenize": None, "/v1/models": None, "/v1/embed-jobs": None,
+    },
+    "gemini": {
+        f"{GEMINI}:generateContent": ("generate", "gemini-3.6-flash", False),
+        "/v1/models/gemini-3.6-flash:streamGenerateContent": ("generate", "gemini-3.6-flash", True),
+        f"{GEMINI}:streamGenerateContent?alt=sse": ("generate", "gemini-3.6-flash", True),
+        f"{EMBEDDING}:embedContent": ("embed", "gemini-embedding-001", False),
+        f"{EMBEDDING}:batchEmbedContents": ("embed", "gemini-embedding-001", False),
+        "/v1beta/openai/chat/completions": ("chat", "m", False), f"{GEMINI}:countTokens": None, f"{GEMINI}:batchGenerateContent": None,
+        GEMINI: None, "/v1beta/files": None,
+    },
+    "vertex": {
+        f"{VERTEX}/publishers/google/models/gemini-3.6-flash:generateContent": ("generate", "gemini-3.6-flash", False),
+        f"{VERTEX}/publishers/google/models/gemini-3.6-flash:streamGenerateContent": ("generate", "gemini-3.6-flash", True),
+        f"{VERTEX}/publishers/anthropic/models/claude-opus-5:rawPredict": ("messages", "us-central1/claude-opus-5", False),
+        f"{VERTEX}/publishers/meta/models/llama:generateContent": None,
+        f"{VERTEX}/publishers/google/models/gemini-3.6-flash:countTokens": None, f"{VERTEX}/batchPredictionJobs": None,
+    },
+    "bedrock": {
+        "/model/anthropic.claude-opus-5-5-v1:0/converse": ("converse", "anthropic.claude-opus-5-5-v1:0", False),
+        "/model/us.meta.llama4%3A0/converse-stream": ("converse", "us.meta.llama4:0", True), "/model/m/invoke": ("invoke", "m", False),
+        "/model/m/invoke-with-response-stream?x=1": ("invoke", "m", True),
+        f"/model/{ARN}/converse": ("converse", "eu-west-1/eu.anthropic.claude-opus-5-5", False), "/model/m/count-tokens": None,
+        "/model/invoke": None, "/guardrail/x/version/1/apply": None, "/": None, "/model/m/converse/x": None,
+    },
+    "perplexity": {  # APIs with limits of their own
+        "/chat/completions": ("chat", "m", False), "/v1/responses": ("responses", "agent-api", False),
+        "/v1/agent": ("responses", "agent-api", False), "/search": ("search", "search-api", False), "/async/jobs": None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in PATHS.items() for path in paths])
+def test_paths(name, path):
+    call = provider_named(name).describe(path, {"model": "m", "query": ["one", "two"], "input": "three"})
+    assert (call and (call.endpoint, call.model, call.stream)) == PATHS[name][path]
+    assert call is None or provider_named(name).held(call, call.input_tokens, 10)[REQUESTS] == 1
+
+
+CHUNK, DONE = {"choices": [{"delta": {}}]}, b"[DONE]"
+USED = {"prompt_tokens": 9, "completion_tokens": 4}
+LAST = {"choices": [], "usage": USED}
+CACHED = {"choices": [], "usage": {**USED, "prompt_cache_hit_tokens": 8}}
+SO_FAR = [
+    {"choices": [{}], "usage": {"prompt_tokens": 9, "completion_tokens": n, "citation_tokens": n * 10}}
+    for n in (1, 2, 4)
+]
+ALIVE, PROCESSING = b": keep-alive\n\n" * 1_000, b": OPENROUTER PROCESSING\n\n"
+END = {
+    "type": "message-end",
+    "delta": {"finish_reason": "COMPLETE", "usage": {"billed_units": {"input_tokens": 9, "output_tokens": 4}}},
+}
+STREAMS = {
+    "mistral": ("mistral", sse({"choices": []}, {"choices": [{"finish_reason": "stop"}], "usage": USED}, DONE), Usage(9, 4)),
+    "cerebras": ("cerebras", sse({"choices": [{}], "usage": None}, LAST | {"time_info": {}}, DONE), Usage(9, 4)),
+    "together": ("together", sse(CHUNK, {"choices": [{}], "usage": USED}, DONE), Usage(9, 4)),
+    "groq": ("groq", sse(CHUNK | {"x_groq": {"id": "x"}}, LAST, DONE), Usage(9, 4)),
+    "groq, its own field": ("groq", sse(CHUNK | {"x_groq": {"id": "x"}}, {"choices": [], "x_groq": {"id": "x", "usage": USED}}, DONE), Usage(9, 4)),
+    "deepseek, kept alive": ("deepseek", ALIVE + sse({"choices": [], "usage": None}) + ALIVE + sse(CACHED, DONE), Usage(9, 4, 8)),
+    "perplexity, each chunk": ("perplexity", sse(*SO_FAR, DONE), Usage(49, 4)),
+    "perplexity, broken off": ("perplexity", sse(*SO_FAR), Usage(49, 4, partial=True)),
+    "cohere": ("cohere", sse({"type": "message-start"}, {"type": "content-delta"}, END), Usage(9, 4)),
+    "openrouter, an error after the answer began": (
+        "openrouter", PROCESSING + sse(CHUNK) + PROCESSING + sse({"error": {"code": 503, "message": "overloaded"}, **LAST}), Usage(9, 4),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "stream", "usage"), STREAMS.values(), ids=STREAMS)
+def test_the_usage_of_a_stream(provider, stream, usage):
+    reader = feed(provider_named(provider), stream, stream=True)
+    assert (reader.usage, reader.done) == (usage, True)
+    assert (reader.refusal and reader.refusal.kind) == (RefusalKind.CAPACITY if provider == "openrouter" else None)
+
+
+META = {"meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9, "output_tokens": 4}}}
+OLD_EVENTS = ({"event_type": "text-generation", "text": "x"}, {"event_type": "stream-end", "response": META})
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "body", "answer", "usage"),
+    [
+        ("cohere", "/v1/chat", {"message": "hi", "stream": True}, [json.dumps(one).encode() + b"\n" for one in OLD_EVENTS], Usage(9, 4)),
+        ("cohere", "/v2/embed", {"texts": ["x"]}, [json.dumps({"embeddings": {"float": [[0.125] * 50_000]}, **META}).encode()], Usage(9, 4)),
+        ("deepseek", "/chat/completions", {}, [b"\n" * 300 + json.dumps(CACHED).encode()], Usage(9, 4, 8)),
+        ("deepseek", "/chat/completions", {}, [b"\n" * 200_000 + json.dumps({**CACHED, "choices": ["x" * 200_000]}).encode()], Usage(9, 4, 8)),
+    ],
+    ids=["lines", "long embeddings", "empty lines", "many empty lines before a long body"],
+)  # fmt: skip
+def test_the_usage_of_an_answer(provider, path, body, answer, usage):
+    reader = provider_named(provider).usage_reader(provider_named(provider).describe(path, body))
+    for part in answer:
+        reader.feed(part)
+    reader.close()
+    assert reader.usage == usage
+
+
+@pytest.mark.parametrize(
+    ("provider", "most", "expected", "held"),
+    [
+        ("together", 50, 20, {TOKENS: 120}),  # the expected output; what was asked bounds it
+        ("together", 50, 400, {TOKENS: 150}),
+        ("groq", 400, 50, {TOKENS: 500}),
+        ("deepseek", 100, 400, {TOKENS: 200, CONCURRENCY: 1, REQUESTS: 1}),
+        ("cerebras", 400, 20, {TOKENS: 500, "uncached_tokens": 500}),
+        ("cerebras", -1, 20, {TOKENS: 16_484, "uncached_tokens": 16_484}),
+        ("vertex", 50, 400, {TOKENS: 150}),
+    ],
+)
+def test_what_is_held(provider, most, expected, held):
+    one = provider_named(provider)
+    if provider == "vertex":
+        path, body = (
+            f"{VERTEX}/publishers/google/models/m:generateContent",
+            {"generationConfig": {"maxOutputTokens": most}},
+        )
+    else:
+        path, body = "/v1/chat/completions", {"model": "m", "max_completion_tokens": most, "max_tokens": most}
+    found = one.held(one.describe(path, body), 100, expected)
+    assert {unit: found[unit] for unit in held} == held
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_cached_reads_count_by_the_provider(fresh, cached, output):
+    usage, charged = Usage(fresh + cached, output, cached), {}
+    for name in ("fireworks", "cerebras", "xai", "groq", "deepseek"):
+        charged[name] = provider_named(name).charged(Call(name, "chat", "m", 1), usage)
+    held = provider_named("fireworks").held(Call("fireworks", "chat", "m", 1), fresh + cached, output)
+    assert charged["fireworks"]["uncached_input_tokens"] == fresh
+    assert held[INPUT_TOKENS] == held["uncached_input_tokens"] == charged["fireworks"][INPUT_TOKENS] == fresh + cached
+    assert held[OUTPUT_TOKENS] == charged["fireworks"][OUTPUT_TOKENS] == output
+    assert charged["cerebras"]["uncached_tokens"] == charged["groq"][TOKENS] == fresh + output
+    assert charged["cerebras"][TOKENS] == charged["xai"][TOKENS] == fresh + cached + output
+    assert CONCURRENCY not in charged["deepseek"]  # a slot is released when the answer is complete, never refunded
+
+
+CEREBRAS = "5 requests/min, 30k uncached_tokens/min, 90k tokens/min, 1M tokens/hour, 1M tokens/day"
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "tier", "quotas"),
+    [
+        ("openrouter", "deepseek/deepseek-v4:free", None, "20 requests/min sliding, 50 requests/day window utc"),
+        ("openrouter", "free", None, "20 requests/min sliding, 50 requests/day window utc"),
+        ("openrouter", "a/b:free", "from_10_usd", "20 requests/min sliding, 1k requests/day window utc"),
+        ("openrouter", "openai/gpt-5", None, "6k requests/min"),
+        ("perplexity", "async-api", 3, "40 requests/min"),
+        ("perplexity", "agent-api", 2, "8 requests/s, 500 requests/min"),
+        ("perplexity", "search-api", None, "50 requests/s"),
+        ("fireworks", "m", None, "6k requests/min, 3.6M input_tokens/min, 900k uncached_input_tokens/min, 36k output_tokens/min"),
+        ("fireworks", "m", "large", "6k requests/min, 21.6M input_tokens/min, 5.4M uncached_input_tokens/min, 216k output_tokens/min"),
+        ("fireworks", "m", "small", "6k requests/min, 64.8M input_tokens/min, 16.2M uncached_input_tokens/min, 648k output_tokens/min"),
+        ("fireworks", "m", "no_payment_method", "10 requests/min, 3.6M input_tokens/min, 900k uncached_input_tokens/min, 36k output_tokens/min"),
+        ("cerebras", "gpt-oss-120b", None, CEREBRAS),
+        ("cerebras", "qwen-3.8-27b", "free_trial", CEREBRAS),
+        ("cerebras", "m", None, CEREBRAS),
+        ("cerebras", "gpt-oss-120b", "developer", "1k requests/min, 1M uncached_tokens/min, 3M tokens/min"),
+        ("cerebras", "qwen-3.8-27b", "developer", "300 requests/min, 150k uncached_tokens/min, 750k tokens/min"),
+        ("deepseek", "deepseek-v4-pro", None, "500 concurrency"),
+        ("deepseek", "deepseek-v4-flash", None, "2.5k concurrency"),
+        ("deepseek", "deepseek-v9", None, "500 concurrency"),
+        ("xai", "grok-4.6", 4, "500 requests/s burst 50, 100M tokens/min"),
+        ("xai", "grok-9", None, "9 requests/s burst 1, 2.5M tokens/min"),
+        ("together", "meta-llama/Llama-4-70B", None, "1 requests/s"),
+        ("vertex", "gemini-3.1-pro", 2, "30k requests/min, 1M tokens/min"),
+        ("vertex_ai", "gemini-3.6-flash", 3, "30k requests/min, 10M tokens/min"),
+        ("cohere", "embed-v4.0", None, "2k requests/min, 2k inputs/min, 5 images/min"),
+        ("cohere", "rerank-v4.0-pro", "production", "1k requests/min"),
+        ("groq", "openai/gpt-oss-120b", None, "30 requests/min, 1k requests/day, 8k tokens/min, 200k tokens/day"),
+        ("azure", "acme-eu.openai.azure.com/prod", None, "10 requests/10s window, 10k tokens/min window"),
+        ("azure", "gpt-4o", "data_zone", "300 requests/10s window, 300k tokens/min window"),
+        ("gemini", "gemini-3.8-flash", None, "5 requests/min, 250k input_tokens/min, 20 requests/day window America/Los_Angeles"),
+    ],
+)  # fmt: skip
+def test_published(provider, model, tier, quotas):
+    found = lookup(provider, model, tier)
+    assert ", ".join(map(str, found.quotas)) == quotas
+    assert provider_named(provider).pool(model) == found.pool == ("free" if model.endswith("free") else model)
+
+
+@pytest.mark.parametrize(
+    ("provider", "tier"),
+    [("groq", "base"), ("cohere", "trial"), ("cerebras", "free_trial"), ("openrouter", "under_10_usd")],
+)
+def test_free_is_its_other_name(provider, tier):
+    model = ":free" if provider == "openrouter" else DEFAULT
+    named = lookup(provider, model, tier)
+    assert lookup(provider, model, "Free").sources == named.sources
+    assert named.tier == tier
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "pool"),
+    [
+        ("openrouter", "google/gemma-4-31b-it:free", "free"),
+        ("openrouter", "free-lunch/m", "free-lunch/m"),
+        ("vertex", "google/gemini-3.6-flash", "gemini-3.6-flash"),
+        ("groq", "moonshotai/kimi-k2-instruct-0905", "moonshotai/kimi-k2-instruct-0905"),
+    ],
+)
+def test_the_pool_of_a_model(provider, model, pool):
+    assert provider_named(provider).pool(model) == pool
+
+
+class Message:
+    """A protobuf message, as xAI's SDK returns it."""
+
+    __slots__ = ()
+
+    def ListFields(self):  # noqa: N802  (protobuf's name)
+        values = {"prompt_tokens": 100, "completion_tokens": 20, "reasoning_tokens": 300}
+        return [(SimpleNamespace(name=name), value) for name, value in values.items()]
+
+
+UNITS = SimpleNamespace(input_tokens=10.0, output_tokens=3.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "answer", "tokens"),
+    [
+        ("xai/grok-4.6", SimpleNamespace(usage=Message()), 420),
+        ("xai/grok-4.6", Message(), 420),
+        ("cohere/command-a-03-2025", SimpleNamespace(usage=SimpleNamespace(billed_units=UNITS, tokens=None)), 13),
+        ("cohere/embed-v4.0", SimpleNamespace(meta=SimpleNamespace(billed_units=UNITS)), 13),
+        ("mistral/mistral-large-latest", USED, 13),
+        ("groq/openai/gpt-oss-120b", USED, 13),
+    ],
+)
+def test_what_an_sdk_returns(model, answer, tokens):
+    assert usage_cost(model, answer)[TOKENS] == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "images"),
+    [
+        ("/v2/embed", {"texts": ["a", "b", "c"]}, 0),
+        ("/v2/embed", {"images": ["data:image/png;base64,QUJD"] * 3}, 3),
+        ("/v2/embed", {"inputs": [{"content": [{"type": "text", "text": "a"}]}] * 3}, 0),
+        ("/v2/embed", {"inputs": [{"content": [{"type": "text"}, {"type": "image_url"}]}, {"content": "a"}, None]}, 1),
+        ("/v2/embed", {"texts": ["a", "b"], "images": ["c"]}, 1),
+        ("/compatibility/v1/embeddings", {"input": ["a", "b", "c"]}, 0),
+    ],
+)
+def test_cohere_counts_inputs_and_images(path, body, images):
+    cohere = provider_named("cohere")
+    call = cohere.describe(path, {"model": "embed-v4.0", **body})
+    held = {REQUESTS: 1, TOKENS: 10, "input_tokens": 10, "output_tokens": 0, "inputs": 3}
+    assert cohere.held(call, 10, 512) == held | ({"images": images} if images else {})
+    charged = cohere.charged(call, Usage(8))
+    assert (charged["inputs"], charged.get("images", 0)) == (3, images)
+
+
+def test_a_chat_of_cohere_has_no_inputs():
+    cohere = provider_named("cohere")
+    call = cohere.describe(
+        "/v2/chat", {"model": "command-a-03-2025", "messages": [], "max_tokens": 50, "inputs": ["x"]}
+    )
+    assert call.max_output_tokens == 50
+    assert "inputs" not in cohere.held(call, 10, 512)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "unit"),
+    [
+        ({"code": "insufficient_quota", "message": "You exceeded your current quota"}, RefusalKind.MONEY, None),
+        ({"message": "Insufficient Balance"}, RefusalKind.MONEY, None),
+        ({"message": "The server is overloaded"}, RefusalKind.CAPACITY, None),
+        ({"code": "rate_limit_exceeded", "message": "Rate limit reached"}, RefusalKind.RATE, CONCURRENCY),
+        ({"message": "Please wait"}, RefusalKind.RATE, CONCURRENCY),
+    ],
+)
+def test_a_status_alone_says_less_than_a_name(error, kind, unit):
+    refusal = provider_named("deepseek").refusal(429, {}, json.dumps({"error": error}).encode())
+    assert (refusal.kind, refusal.unit) == (kind, unit)
+
+
+@pytest.mark.parametrize("host", ["api.kimi.com", "api.moonshot.ai"])
+def test_the_window_of_a_coding_plan_states_no_end(host):
+    def said(message):
+        body = {"error": {"type": "access_terminated_error", "message": message}}
+        return provider_for_host(host).refusal(403, {}, json.dumps(body).encode())
+
+    weekly = said("You've reached your weekly (7-day) usage limit. It resets when the current 7-day window ends.")
+    assert (weekly.kind, weekly.window, weekly.of_account, weekly.retry_after_s) == ("rate", "7d", True, None)
+    assert said("Your access was terminated.") is None
+
+
+def test_two_quotas_of_fireworks_without_a_remainder_name_no_unit():
+    none = {f"x-ratelimit-{what}-tokens-{family}": value for family in ("prompt", "generated") for what, value in (("limit", "40000000"), ("remaining", "0"))}  # fmt: skip
+    assert provider_named("fireworks").refusal(429, none, b"").unit is None
+
+
+def test_the_first_answer_raises_the_limits_of_mistral_s_free_plan():
+    mistral, limiter = provider_named("mistral"), Limiter.for_provider("mistral")
+    scheduler = limiter.pacer.pools.scheduler("mistral-large-latest")
+    headers = next(case["headers"] for case in load("mistral")["header"] if case["what"].startswith("live"))
+    permit = limiter.try_acquire("mistral-large-latest", requests=0.25)  # a whole one would wait
+    scheduler.observe(mistral.readings(headers, 0.0), permit.reservation)
+    assert [m.quota.amount for m in scheduler.pool.ledger.meters] == [720, 5_000_000]
+    permit.cancel()
+
+
+@pytest.mark.parametrize("case", load("groq")["header"], ids=lambda case: case["what"])
+def test_the_resets_of_groq_are_of_a_bucket(case):
+    for reading in provider_named("groq").readings(case["headers"], 0.0):
+        if reading.reset_s is not None:
+            lacking = reading.limit - reading.remaining
+            assert reading.reset_s == pytest.approx(lacking * reading.period_s / reading.limit, abs=0.001)
