@@ -29,8 +29,6 @@ def reloaded(ledger: SharedLedger) -> SharedLedger:
 class Shared:
     """The shared ledger of a pool, and its processes."""
 
-    reloads = False  # dump and load the ledger after each message
-
     def __init__(self, text: str, *, headroom_s: float = 0.0, gentle: bool = False) -> None:
         self.quotas = parse_quotas(text)
         self.headroom_s, self.gentle = headroom_s, gentle
@@ -49,9 +47,7 @@ class Shared:
         options = {"number": self.numbers[who], "headroom_s": self.headroom_s, "gentle": self.gentle} | options
         times = {"place_ns": round(place_s * NS), "slack_ns": round(slack_s * NS)}
         message = Message(who, quotas=quotas, versions=versions, news=list(news), **times, **options)
-        reply = self.ledger.apply(self.now_ns, message)
-        self.ledger = reloaded(self.ledger) if self.reloads else self.ledger
-        return reply
+        return self.ledger.apply(self.now_ns, message)
 
     def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> StoreReply:
         """One request now: granted if ``wait_s`` is 0."""

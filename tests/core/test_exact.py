@@ -61,16 +61,6 @@ def test_a_period_is_longer_by_the_headroom_and_by_a_twentieth_at_most(headroom_
     assert m.earliest(T0, 1) == T0 + period_s * NS
 
 
-def test_the_eighth_goes_one_period_after_the_first():
-    ledger = Ledger(parse_quotas("7 starts/min exact"), T0, headroom_s=0.0)
-    for second in range(7):
-        assert isinstance(ledger.reserve(T0 + second * NS, {"starts": 1}), Reservation)
-    for second in range(7):
-        assert ledger.reserve(T0 + 60 * NS - 1, {"starts": 1}).at_ns == T0 + 60 * NS
-        assert ledger.earliest(T0 + 7 * NS, [1.0], [float(second)])[0] == T0 + (60 + second) * NS
-    assert ledger.earliest(T0 + 7 * NS, [1.0], [7.0])[0] == T0 + 120 * NS  # in the period after
-
-
 def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
     first = ledger.reserve(T0, {"units": 60})
@@ -82,15 +72,6 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     ledger.cancel(T0 + 2 * NS, third := ledger.reserve(T0 + 2 * NS, {"units": 10}))
     assert not third.open
     assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
-
-
-def test_a_correction_after_the_period_changes_nothing():
-    ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
-    early, late = (ledger.reserve(T0 + second * NS, {"units": 40}) for second in (0, 30))
-    ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.entries[0].meter.level(T0 + 60 * NS) == 60
-    ledger.settle(T0 + 90 * NS - 1, late, {"units": 30})
-    assert ledger.entries[0].meter.level(T0 + 90 * NS - 1) == 70
 
 
 def test_another_amount():

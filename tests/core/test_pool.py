@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
-from core_pools import MONEY, RATE, again, ask, pool_of, pump_at_wake, use_up
+from core_pools import MONEY, RATE, ask, pool_of, pump_at_wake, use_up
 from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,6 @@ from paceline.core.queue import Estimate, LaneSpec, Waiter
 from paceline.core.quota import FAR_NS, NS, parse_quotas
 from paceline.core.results import (
     COOL_DOWN,
-    LEARNED,
     STORE,
     Expired,
     NeverFits,
@@ -39,8 +37,6 @@ from paceline.shared import capacity as shared
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message
 from shared_pools import shared_pool
-
-UNITS = st.sampled_from(["requests", "tokens", "input_tokens", "output_tokens", "pages", "usd"])
 
 
 class TestTheLine:
@@ -65,12 +61,6 @@ class TestTheLine:
         assert pump_at_wake(pool)[1] == [small]
         assert now_ns == T0 + 42 * NS
 
-    def test_several_go_at_one_pump(self):
-        pool = pool_of("60 requests/min burst 5")
-        use_up(pool)
-        waiters = [ask(pool)[0] for _ in range(8)]
-        assert pool.pump(T0 + 5 * NS) == waiters[:5]
-
     def test_its_bound(self):
         pool = pool_of("1 requests/min", waiting_max=2)
         use_up(pool)
@@ -87,15 +77,6 @@ class TestTheLine:
         urgent, _ = ask(pool, lane=LaneSpec("urgent", priority=1), tokens=10)
         assert pump_at_wake(pool) == (T0 + 6 * NS, [urgent])
 
-    def test_a_returned_attempt_goes_first(self):
-        pool = pool_of("60 requests/min burst 1")
-        first, outcome = ask(pool)
-        second, _ = ask(pool)
-        pool.refuse(T0, outcome, RATE, 0.0)
-        back, _ = again(pool, T0, first)
-        assert pump_at_wake(pool)[1] == [back]
-        assert pump_at_wake(pool)[1] == [second]
-
     def test_withdrawn_before_and_after_the_grant(self):
         pool = pool_of("60 requests/min burst 1")
         use_up(pool)
@@ -107,16 +88,6 @@ class TestTheLine:
         assert pool.pump(T0 + NS) == [third]  # what it had is free again
         pool.withdraw(T0 + NS, second)
         assert pool.counts["cancelled"] == 1
-
-
-def test_attempts_that_were_granted_at_once_have_places_of_their_own():
-    """Refused and asked again, each waits at its own place."""
-    pool = pool_of("2 requests/min")
-    first, second = Waiter({}), Waiter({})
-    assert all(isinstance(pool.try_grant(T0, waiter), Reservation) for waiter in (first, second))
-    waiters = [again(pool, T0, old)[0] for old in (first, second)]
-    assert pool.queue.length == 2
-    assert list(pool.queue) == waiters
 
 
 def test_an_attempt_at_once_after_a_refusal_keeps_its_place():
@@ -323,14 +294,6 @@ class TestStore:
         store.pool.settle(T0, early.outcome, {"tokens": 5})  # the store refunds it; its slot is free
         assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 9]
 
-    def test_it_corrects_what_it_granted_by_the_true_cost(self):
-        store = Store("60 requests/min")
-        waiter, _ = ask(store.pool)
-        store.exchange()
-        store.pool.settle(T0, waiter.outcome, {"requests": 3, "tokens": 9})
-        store.exchange(T0 + NS)
-        assert store.ledger.apply(T0 + NS, Message("b", 1, store.quotas, versions=[-1])).standings[0].spent == 3
-
     def test_a_quota_that_another_process_has_counts_for_those_that_wait(self):
         store = Store("60 requests/min burst 1")
         quotas = parse_quotas("60 requests/min burst 1, 100 tokens/min")
@@ -365,21 +328,6 @@ class TestDeadlines:
         assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
         assert pool.queue.length == 0
         assert pool.counts["expired"] == 1
-
-    def test_those_ahead_count(self):
-        pool = pool_of("60 requests/min burst 1")
-        use_up(pool)
-        for _ in range(3):
-            ask(pool)
-        assert isinstance(ask(pool, deadline_ns=T0 + 4 * NS - 1)[1], Expired)
-        assert isinstance(ask(pool, deadline_ns=T0 + 4 * NS)[1], WaitUntil)
-
-    def test_one_that_can_is_kept_to_the_nanosecond(self):
-        pool = pool_of("60 requests/min burst 1")
-        use_up(pool)
-        waiter, _ = ask(pool, deadline_ns=T0 + NS)
-        assert pump_at_wake(pool) == (T0 + NS, [waiter])
-        assert isinstance(waiter.outcome, Reservation)
 
     def test_it_expires_on_time(self):
         pool = pool_of("60 requests/min burst 1")
@@ -514,15 +462,6 @@ class TestEstimates:
         assert not pool.estimates
 
 
-def test_a_waiter_that_is_withdrawn_twice_leaves_once():
-    pool = pool_of("60 requests/min burst 1")
-    use_up(pool)
-    waiter, _ = ask(pool)
-    for _ in range(2):
-        pool.withdraw(T0, waiter)
-        assert (pool.queue.length, pool.wake_ns) == (0, None)
-
-
 def test_the_row_of_a_refusal_knows_the_other_attempts_in_flight():
     pool = pool_of("60 requests/min")
     earlier, late = use_up(pool), use_up(pool, T0 + 5 * NS)
@@ -643,15 +582,6 @@ class TestStop:
         pool.withdraw(T0, waiter)
         assert pool.stopped.probe_ns == T0 + 600 * NS
 
-    def test_the_one_request_may_wait_where_nobody_waited_at_the_stop(self):
-        pool = pool_of("60 requests/min")
-        pool.refuse(T0, ask(pool)[1], MONEY, 0.0)  # without a waiter no pump follows
-        now_ns = T0 + 600 * NS
-        pool.capacity.pause(now_ns + 5 * NS)
-        probe, _ = ask(pool, now_ns)
-        assert pump_at_wake(pool) == (now_ns + 5 * NS, [probe])
-        assert isinstance(probe.outcome, Reservation)
-
     @pytest.mark.parametrize("end", ["tried", "never fits", "expires", "is late", "is withdrawn", "is cancelled"])
     def test_a_request_that_is_not_sent_is_no_probe(self, end):
         pool = pool_of("60 requests/min")
@@ -734,13 +664,6 @@ class TestCoolDown:
         now_ns, _ = pump_at_wake(pool)
         pool.withdraw(now_ns, waiters[0])
         assert pool.pump(now_ns) == [waiters[1]]
-
-    def test_a_refused_probe_starts_another_pause(self):
-        pool, waiters = self.paused()
-        now_ns, _ = pump_at_wake(pool)
-        pool.refuse(now_ns, waiters[0].outcome, RATE, 7.0)
-        pool.pump(now_ns)
-        assert pump_at_wake(pool) == (now_ns + 7 * NS, [waiters[1]])
 
     def test_a_refused_probe_keeps_the_others_no_longer_than_its_refusal_says(self):
         pool, waiters = self.paused()
@@ -836,15 +759,6 @@ class TestCoolDown:
 
 
 class TestLearning:
-    def test_a_limit_is_adopted_up_and_down(self):
-        pool = pool_of("100 tokens/min", learns=True, sources=[Source(SourceKind.PUBLISHED)])
-        _, outcome = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
-        assert pool.ledger.names == ["200 tokens/min"]
-        assert [one.source for one in pool.ledger.entries] == [LEARNED]
-        pool.observe(T0, [Reading("tokens", limit=50)], outcome)
-        assert pool.ledger.names == ["50 tokens/min"]
-
     def test_no_answer_raises_a_given_limit(self):
         pool = pool_of("600 tokens/min", learns=True)
         for second in range(3):
@@ -868,19 +782,6 @@ class TestLearning:
         assert ("name the tier" in notice) == (kind is SourceKind.ASSUMED)
         assert "set the limits" in notice
 
-    def test_a_given_limit_is_raised_where_the_user_wants_it(self):
-        pool = pool_of("100 tokens/min", learns="up")
-        pool.observe(T0, [Reading("tokens", limit=1_000)], ask(pool, tokens=10)[1])
-        assert pool.ledger.names == ["1k tokens/min"]
-        assert not isinstance(pool.try_grant(T0, Waiter({"tokens": 900})), NeverFits)
-
-    @pytest.mark.parametrize("limit", [None, 0, -5, math.inf, math.nan])
-    def test_what_is_no_limit_is_not(self, limit):
-        pool = pool_of("100 tokens/min", learns=True)
-        _, outcome = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=limit), Reading("requests", limit=limit)], outcome)
-        assert pool.ledger.names == ["100 tokens/min"]
-
     def test_a_quota_that_answers_name_is_charged_from_then_on(self):
         pool = pool_of("100 tokens/min", learns=True)
         use_up_ticket, first = ask(pool, tokens=100)
@@ -902,24 +803,6 @@ class TestLearning:
         pool.observe(T0, [Reading("tokens", limit=200)], outcome)
         pool.refuse(T0, outcome, Refusal(RefusalKind.RATE, unit="tokens", limit=7), 0.0)
         assert pool.ledger.names == ["100 tokens/min"]
-
-
-@given(
-    cost=st.dictionaries(UNITS, st.integers(0, 50)),
-    actual=st.none() | st.dictionaries(UNITS, st.integers(0, 90)),
-    reported=st.booleans(),
-)
-def test_what_was_charged_is_what_was_spent(cost, actual, reported):
-    pool = pool_of("900 requests/min", "900 tokens/min", "900 input_tokens/min", "900 pages/min")
-    outcome = pool.try_grant(T0, Waiter(cost))
-    pool.settle(T0, outcome, actual if reported else None)
-    charged = pool.ledger.true_cost(cost, actual if reported else None)
-    spent = {
-        m.quota.unit: spent
-        for m, spent in zip(pool.ledger.meters, [one.spent for one in pool.ledger.entries], strict=True)
-    }
-    assert spent == {unit: charged[unit] for unit in spent}
-    assert charged.keys() == spent.keys() | cost.keys()
 
 
 def test_what_the_first_waiter_waits_for_is_named_where_slots_bind_later():

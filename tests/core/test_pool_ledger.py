@@ -79,12 +79,6 @@ class TestBooks:
         assert pump_at_wake(pool) == (T0 + 10 * NS, [waiter])
         assert pool.counts["lost"] == 1
 
-    def test_who_is_ahead(self):
-        pool = pool_of("60 requests/min burst 1")
-        use_up(pool)
-        waiters = [ask(pool)[0] for _ in range(3)]
-        assert pool.place(T0, waiters[2]) == (2, T0 + 3 * NS, "60 requests/min burst 1")
-
 
 class TestStatus:
     def test_it_is_json_and_complete(self):

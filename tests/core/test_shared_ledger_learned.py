@@ -16,11 +16,6 @@ from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 
 
-@pytest.fixture(autouse=True, params=["kept", "reloaded"])
-def _how_the_ledger_is_kept(request, monkeypatch):
-    monkeypatch.setattr(Shared, "reloads", request.param == "reloaded")
-
-
 class TestConfiguration:
     @pytest.mark.parametrize(
         ("before", "after", "used"),
@@ -96,10 +91,6 @@ class TestConfiguration:
         tokens, requests = reply.standings
         assert (tokens.lack_ns, tokens.learned) == (10 * NS, None)
         assert (requests.lack_ns, requests.learned.quota) == (NS, Quota("requests", 60))
-
-    def test_two_periods_of_a_unit_are_two_quotas(self):
-        pool = Shared("60 requests/min, 100 requests/day")
-        assert [s.charged for s in pool.ask("a", 1, 1).standings] == [1, 1]
 
 
 class TestLessons:
@@ -203,11 +194,6 @@ class TestLostLedger:
         member.take(1)
         assert 28 < member.ledger._accounts[0].meter.lack(member.now_ns) <= 32
 
-    def test_what_others_remember_changes_nothing(self):
-        pool = self.pool()
-        tokens, images, pages, _ = pool.tell("b", recalled=[1.0 * NS, 60.0, 60.0, 3.0], fresh=True).standings
-        assert (tokens.lack_ns, images.used, pages.used) == (20 * NS, 30, 40)
-
     def test_what_is_recalled_is_used(self):
         pool = self.pool()
         assert pool.ask("b", 41, 0, 0).binds == 0
@@ -217,42 +203,6 @@ class TestLostLedger:
 
 
 class TestClockSetBack:
-    def test_a_wait_takes_as_long_as_before(self):
-        pool = Shared("60 tokens/min, 60 images/min sliding")
-        pool.take("a", 60, 1)
-        pool.wait(10)
-        assert wait_s(pool.ask("b", 30, 1)) == 20
-        pool.wait(-3_600)
-        assert wait_s(pool.ask("b", 30, 1)) == 20
-        pool.wait(20)
-        assert pool.take("b", 30, 1)
-
-    def test_a_refund_from_before_stays_guarded(self):
-        pool = Shared("60 tokens/min")
-        marks = pool.take("a", 10)
-        pool.wait(-3_600)
-        pool.tell("a")
-        pool.wait(600)
-        pool.take("a", 50)
-        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].lack_ns == 50 * NS
-
-    def test_a_refund_from_before_is_worth_what_it_was(self):
-        pool = Shared("60 tokens/min")
-        marks = pool.take("a", 10)
-        pool.wait(-3_600)
-        assert pool.tell("a", Settled([10.0], marks, [4.0])).standings[0].lack_ns == 4 * NS
-
-    def test_places_slots_and_pauses_keep_their_time(self):
-        pool = Shared("60 tokens/min, 2 concurrency")
-        pool.take("z", 60, 2)
-        pool.ask("a", 30, 0, place_s=60)
-        pool.wait(-3_600)
-        reply = pool.ask("b", 1, 0, place_s=60)
-        assert (wait_s(reply), reply.peers) == (31, 3)
-        assert pool.ask("b", 0, 1).wait_ns
-        pool.wait(15.1)
-        assert pool.ask("b", 0, 1).wait_ns == 0
-
     def test_a_window_does_not_start_again(self):
         pool = Shared("60 tokens/day window utc")
         pool.wait(20 * 3_600)
