@@ -38,11 +38,12 @@ class OddServer(Loopback):
 
     Attributes:
         asked: The bodies of the requests; bytes of one that is no JSON.
+        paths, headers: Those of the requests.
     """
 
     def __init__(self, answer):
         super().__init__(_Handler)
-        self.answer, self.asked = answer, []
+        self.answer, self.asked, self.paths, self.headers = answer, [], [], []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -54,6 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             number = len(self.server.asked)
             self.server.asked.append(json.loads(body) if body[:1] in (b"{", b"[") else body)
+            self.server.paths.append(self.path)
+            self.server.headers.append(self.headers)
         status, headers, parts = self.server.answer(number, self.server.asked[number])
         if not isinstance(parts, bytes | list) or (isinstance(parts, list) and not _are_parts(parts)):
             parts = json.dumps(parts).encode()

@@ -6,17 +6,14 @@ import json
 import logging
 import traceback
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler
 
-import aiohttp
 import httpx
 import httpx2
 import pytest
-import requests
-import urllib3
+from http_ways import WAYS, chat_at
 
 import paceline
-from odd_server import Loopback
+from odd_server import JSON, OddServer
 from paceline.pacing import accounts
 from paceline.pacing.accounts import Accounts
 from paceline.providers.registry import provider_named
@@ -29,62 +26,27 @@ NO_MONEY = {
 ANSWER = {"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 
 
-class Provider(BaseHTTPRequestHandler):
-    """Has two funded accounts and one without money."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        poor = POOR in self.headers["authorization"]
-        data = json.dumps(NO_MONEY if poor else ANSWER).encode()
-        self.send_response(429 if poor else 200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
 def server():
-    with Loopback(Provider) as server:
+    """A provider with two funded accounts and one without money."""
+
+    def answer(number, _):
+        return (429, JSON, NO_MONEY) if POOR in server.headers[number]["authorization"] else (200, JSON, ANSWER)
+
+    with OddServer(answer) as server:
         yield server
 
 
-def by_aiohttp(url, key):
-    async def main():
-        async with (
-            aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session,
-            session.post(url, json=CHAT) as response,
-        ):
-            return response.status
-
-    return asyncio.run(main())
-
-
-SENDERS = {
-    "httpx": lambda url, key: httpx.post(url, json=CHAT, headers={"authorization": f"Bearer {key}"}).status_code,
-    "httpx2": lambda url, key: httpx2.post(url, json=CHAT, headers={"Authorization": f"Bearer {key}"}).status_code,
-    "requests": lambda url, key: (
-        requests.post(url, json=CHAT, headers={b"Authorization": f"Bearer {key}".encode()}, timeout=30).status_code
-    ),
-    "urllib3": lambda url, key: (
-        urllib3.request("POST", url, json=CHAT, headers={"Authorization": f"Bearer {key}"}).status
-    ),
-    "aiohttp": by_aiohttp,
-}
+SENDERS = {name: WAYS[name] for name in ("httpx", "httpx2", "requests", "urllib3", "aiohttp")}
 
 
 @pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
 def test_a_credential_without_money_stops_itself_alone(server, caplog, send):
     caplog.set_level(logging.DEBUG)
     limiter = paceline.Limiter({"openai/*": "100k requests/min"})
-    url = f"{server.base_url}/v1/chat/completions"
     with paceline.instrument(limiter, provider="openai"):
-        assert [send(url, key) for key in (POOR, RICH, POOR, RICH, OTHER)] == [429, 200, 429, 200, 200]
+        found = [send(chat_at(server), CHAT, key=key)[0] for key in (POOR, RICH, POOR, RICH, OTHER)]
+    assert found == [429, 200, 429, 200, 200]
     status = limiter.status()
     first, *others = status["pools"]
     assert first == "openai/gpt-5"  # a program with one key finds it where it always was
@@ -101,7 +63,7 @@ def test_no_credential_is_in_an_event_or_an_exception(server):
             headers = {"authorization": f"Bearer {key}"}
             told.append(httpx.post(f"{server.base_url}/v1/chat/completions", json=CHAT, headers=headers).text)
         with pytest.raises(httpx.TransportError) as unreachable:
-            SENDERS["httpx"]("http://127.0.0.1:9/v1/chat/completions", RICH)
+            SENDERS["httpx"]("http://127.0.0.1:9/v1/chat/completions", CHAT, key=RICH)
     told.append("".join(traceback.format_exception(unreachable.value)))
     [pool] = (name for name in limiter.status()["pools"] if "@" in name)
     with pytest.raises(paceline.PoolStoppedError) as stopped:
@@ -314,10 +276,3 @@ def test_two_digests_that_begin_alike_are_two_accounts(monkeypatch):
     assert names[0] == "openai"
     assert names[1] == names[3] == "openai@7f3a91"
     assert names[2].startswith("openai@7f3a912")
-
-
-def test_a_joint_limit_bounds_all_accounts_together():
-    limiter = paceline.Limiter({"openai/*": "100 requests/min"}, joint_limits={"openai/*": "5 requests/hour"})
-    for key in ("a", "b"):
-        limiter.try_acquire(f"{sent(limiter, 'openai', authorization=key)}/gpt-5").settle()
-    assert limiter.status()["pools"]["joint/openai/*"]["counts"]["granted"] == 2

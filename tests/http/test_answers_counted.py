@@ -7,7 +7,7 @@ import pytest
 
 import paceline
 from paceline.pacing import answers
-from paceline.pacing.answers import Answers, cause_of_error, cause_of_status
+from paceline.pacing.answers import Answers
 from paceline.telemetry.merged import merged
 
 URL = "https://api.openai.com/v1/chat/completions"
@@ -102,12 +102,3 @@ def test_a_trouble_is_over_when_another_process_is_answered(at_s, cause, told):
     other.count("a", "q", 200, "answered", 5.0)
     rows = merged([{"answers": one.rows(6.0)}, {"answers": other.rows(6.0)}])["answers"]
     assert [row["status"] for row in rows if row["remedy"]] == [401] * told
-
-
-def test_what_is_known_without_a_body():
-    assert [cause_of_status(status) for status in (200, 304, 401, 403, 404, 429, 500, 529)] == [
-        "answered", "answered", "key", "key", "request", "rate", "server", "capacity",
-    ]  # fmt: skip
-    assert [cause_of_error(one) for one in (ConnectionRefusedError(), ValueError(), TimeoutError())] == [
-        "unreachable", None, "timeout",
-    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 import warnings
 
 import httpx
@@ -127,17 +126,6 @@ async def test_another_host_of_the_same_pool_goes_on(clock, caplog):
     assert script.times[-1] - script.times[-2] >= 1  # both are down: the pool waits
 
 
-@virtual
-async def test_refused_connections_are_waited_out_where_the_limiter_repeats_attempts(clock):
-    """A provider that starts a second later, under `paceline run`."""
-    script = Script(clock, host=[httpx2.ConnectError("no")] * 6)
-    limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True, jitter=0))
-    async with client(limiter, script, "host") as http:
-        found = await asyncio.gather(*[post(http) for _ in range(5)])
-    assert found == [200] * 5
-    assert max(script.times) < 10
-
-
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("answer", [httpx2.ConnectError("no"), httpx2.ReadTimeout("no"), 500, 503])
 @pytest.mark.parametrize(("outage_s", "back_s"), [(1, 1), (300, 60)])
@@ -211,17 +199,3 @@ def test_one_client_in_three_event_loops(paceline_emulator, library):
     assert errors[0] == errors[2] == []
     assert set(errors[1]) <= {RuntimeError, openai.APIConnectionError}
     assert cool_down_s(limiter) == 0
-
-
-def test_a_wrong_base_url_fails_at_once_with_the_sdks_own_error(caplog):
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))  # and does not listen
-        limiter = paceline.Limiter({"openai/*": "6000 requests/min"}, acquire_timeout_s=0.5)
-        url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
-        with openai.OpenAI(api_key="k", base_url=url, max_retries=0) as sdk:
-            limiter.attach(sdk, provider="openai")
-            for _ in range(12):
-                with pytest.raises(openai.APIConnectionError):
-                    sdk.chat.completions.create(**BODY)
-    assert cool_down_s(limiter) == 0
-    assert caplog.records == []

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-import threading
 from contextlib import closing
 
 import httpx2
@@ -14,11 +13,9 @@ from paceline.core.queue import DEFAULT_LANE
 from paceline.core.quota import NS, Quota
 from paceline.core.results import QuotaError, Reservation, SettingsError
 from paceline.emulator import Emulator
-from paceline.pacing.allowances import PATIENCE_S
 from paceline.providers.base import Usage
 from paceline.providers.prices import STARTS, Prices
 from paceline.testing import ManualClock
-from waits import join, until
 
 BIG = {"*": "100k requests/min"}
 PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 10_000.0}}  # 0.001 and 0.01 a token
@@ -46,25 +43,6 @@ def body(*, stream=False, tokens=10, model="gpt-5"):
 
 def ask(client, *, path=CHAT, **fields):
     return client.post(path, json=body(**fields))
-
-
-class Waiting(threading.Thread):
-    """A request in a thread of its own."""
-
-    def __init__(self, client):
-        super().__init__()
-        self._client, self._answer = client, None
-        self.start()
-
-    def run(self):
-        self._answer = ask(self._client)
-
-    def result(self):
-        join(self)
-        return self._answer
-
-    def close(self):
-        join(self)
 
 
 def limiter_with(**options):
@@ -106,39 +84,6 @@ class TestBudget:
         )
         assert server.tally()["admitted"] == sent
         assert 0.25 < spent(limiter) <= 0.25 + 0.11
-
-    def test_a_month(self, server):
-        limiter = limiter_with(budget="0.12 usd/month")
-        with client_of(limiter, server) as client:
-            assert [ask(client).status_code for _ in range(3)] == [200, 200, 429]
-            limiter.pacer.clock.advance(7 * 86_400)
-            answer = ask(client)
-            assert int(answer.headers["retry-after"]) == 16 * 3_600  # it is 30 November
-            limiter.pacer.clock.advance(86_400)
-            assert ask(client).status_code == 200
-
-    def test_a_request_above_the_whole_budget_goes_alone(self, server):
-        limiter = limiter_with(budget="1 usd/day")
-        with client_of(limiter, server) as client:
-            assert [ask(client, tokens=200).status_code for _ in range(2)] == [200, 429]
-
-    def test_it_waits_for_the_requests_before_it_as_long_as_its_client(self, server):
-        limiter = limiter_with(budget="0.2 usd/day")
-        with client_of(limiter, server) as client:
-            held = [
-                client.send(client.build_request("POST", CHAT, json=body(stream=True)), stream=True) for _ in range(2)
-            ]
-            limiter.pacer.clock.advance(1)
-            with closing(Waiting(client)) as third:
-                until(lambda: limiter.status()["pools"]["budget"]["waiting"])
-                limiter.pacer.clock.advance(PATIENCE_S)
-                answer = third.result()
-            assert (
-                "USD are left of the budget, 0.2 usd/day, and this request can cost 0.1"
-                in answer.json()["error"]["message"]
-            )
-            for one in held:
-                one.read()
 
     def test_what_failed_costs_nothing(self, server):
         limiter = limiter_with(budget="10 usd/day")

@@ -4,12 +4,9 @@ import asyncio
 import gc
 import threading
 
-import aiohttp
-import httpx
 import httpx2
 import pytest
-import requests
-import urllib3
+from http_ways import IN_PARTS, chat_at
 
 import paceline
 from odd_server import SSE, OddServer, sse
@@ -41,120 +38,7 @@ class Gate(threading.Event):
         self.passed = super().wait(5)
 
 
-class Client:
-    """Reads a stream by one library: the first bytes, then what follows, or nothing more."""
-
-    def __init__(self, url):
-        self.url = url
-
-    def __enter__(self):
-        self.parts = self.open()
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
-class Httpx(Client):
-    library = httpx
-
-    def open(self):
-        self.client = self.library.Client()
-        request = self.client.build_request("POST", self.url, json=ASK)
-        self.response = self.client.send(request, stream=True)
-        return self.response.iter_raw()
-
-    def close(self):
-        self.response.close()
-        self.client.close()
-
-
-class Httpx2(Httpx):
-    library = httpx2
-
-
-class Requests(Client):
-    def open(self):
-        self.response = requests.post(self.url, json=ASK, stream=True, timeout=20)
-        return self.response.iter_content(None)
-
-    def close(self):
-        self.response.close()
-
-
-class RequestsLines(Requests):
-    def open(self):
-        super().open()
-        return (line + b"\n" for line in self.response.iter_lines(chunk_size=1_000))
-
-    def close(self):
-        self.parts.close()  # ends the generators of urllib3, which close the response themselves
-        self.response.close()
-
-
-class Urllib3(Client):
-    def open(self):
-        self.pools = urllib3.PoolManager()
-        self.response = self.pools.request("POST", self.url, json=ASK, preload_content=False)
-        return self.response.stream()
-
-    def close(self):
-        self.response.close()
-        self.pools.clear()
-
-
-class Looped(Client):
-    """An async library, in an event loop of its own."""
-
-    def __enter__(self):
-        self.runner = asyncio.Runner()
-        self.parts = self._each(self.runner.run(self.start()))
-        return self
-
-    def _each(self, parts):
-        while (part := self.runner.run(_next(parts))) is not None:
-            yield part
-
-    def __exit__(self, *_):
-        self.runner.run(self.end())
-        self.runner.close()
-
-
-async def _next(parts):
-    return await anext(parts, None)
-
-
-class AsyncHttpx(Looped):
-    library = httpx2
-
-    async def start(self):
-        self.client = self.library.AsyncClient()
-        request = self.client.build_request("POST", self.url, json=ASK)
-        self.response = await self.client.send(request, stream=True)
-        return self.response.aiter_raw()
-
-    async def end(self):
-        await self.response.aclose()
-        await self.client.aclose()
-
-
-class AsyncHttpx1(AsyncHttpx):
-    library = httpx
-
-
-class Aiohttp(Looped):
-    async def start(self):
-        self.session = aiohttp.ClientSession()
-        self.response = await self.session.post(self.url, json=ASK)
-        return aiter(self.response.content.iter_any())
-
-    async def end(self):
-        self.response.close()
-        await self.session.close()
-
-
-WAYS = [Httpx, Httpx2, AsyncHttpx, AsyncHttpx1, Aiohttp, Requests, RequestsLines, Urllib3]
-each = pytest.mark.parametrize("way", WAYS)
+each = pytest.mark.parametrize("send", IN_PARTS.values(), ids=IN_PARTS)
 
 
 @pytest.fixture
@@ -184,15 +68,10 @@ def lines(data):
 
 @each
 @pytest.mark.parametrize("come", [1, 2])
-def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(way, come, limiter, short):
+def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(send, come, limiter, short):
     gate = Gate()
-    with (
-        serving(*EVENTS[:come], gate, *EVENTS[come:]) as server,
-        way(f"{server.base_url}/v1/chat/completions") as client,
-    ):
-        first = next(client.parts)
-        gate.set()
-        assert lines(first + b"".join(client.parts)) == lines(WHOLE)
+    with serving(*EVENTS[:come], gate, *EVENTS[come:]) as server:
+        assert lines(send(chat_at(server), ASK, begun=gate.set)[1]) == lines(WHOLE)
     assert gate.passed
     assert pool_of(limiter)["counts"] == {"granted": 1, "settled": 1}
     assert not pool_of(limiter)["in_flight"]
@@ -201,24 +80,19 @@ def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(way, come
 @pytest.mark.sample(8)
 @each
 @pytest.mark.parametrize("size", [9, 1_000])
-def test_a_refusal_after_the_first_event_is_a_refused_attempt(way, size, limiter):
+def test_a_refusal_after_the_first_event_is_a_refused_attempt(send, size, limiter):
     wrong = [part[at : at + size] for part in sse(ROLE, REFUSED) for at in range(0, len(part), size)]
     answers = [wrong, wrong, EVENTS]
-    with (
-        OddServer(lambda number, _: (200, SSE | {"retry-after-ms": "5"}, answers[number])) as server,
-        way(f"{server.base_url}/v1/chat/completions") as client,
-    ):
-        assert lines(b"".join(client.parts)) == lines(WHOLE)
+    with OddServer(lambda number, _: (200, SSE | {"retry-after-ms": "5"}, answers[number])) as server:
+        assert lines(send(chat_at(server), ASK)[1]) == lines(WHOLE)
     assert pool_of(limiter)["counts"] == {"granted": 3, "refused_rate": 2, "settled": 1}
 
 
 @each
-def test_an_error_after_the_hold_is_the_stream_s_and_the_pool_learns_from_it(way, limiter, short):
+def test_an_error_after_the_hold_is_the_stream_s_and_the_pool_learns_from_it(send, limiter, short):
     gate, events = Gate(), sse(ROLE, REFUSED)
-    with serving(events[0], gate, events[1]) as server, way(f"{server.base_url}/v1/chat/completions") as client:
-        first = next(client.parts)
-        gate.set()
-        assert lines(first + b"".join(client.parts)) == lines(b"".join(events))
+    with serving(events[0], gate, events[1]) as server:
+        assert lines(send(chat_at(server), ASK, begun=gate.set)[1]) == lines(b"".join(events))
         assert len(server.asked) == 1
     assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
 
@@ -226,11 +100,8 @@ def test_an_error_after_the_hold_is_the_stream_s_and_the_pool_learns_from_it(way
 def test_streams_are_held_for_less_the_more_were_held_in_vain_and_no_refusal_came(limiter, short):
     def seconds_after(*parts):
         gate = Gate()
-        events = [gate if part is ... else part for part in parts]
-        with serving(*events) as server, Httpx(f"{server.base_url}/v1/chat/completions") as client:
-            next(client.parts)
-            gate.set()
-            list(client.parts)
+        with serving(*(gate if part is ... else part for part in parts)) as server:
+            IN_PARTS["httpx"](chat_at(server), ASK, begun=gate.set)
         return limiter.pacer.pools.scheduler("openai/m").patience.seconds
 
     silent, refused = (EVENTS[0], ..., *EVENTS[1:]), (*sse(ROLE), ..., *sse(REFUSED))
@@ -241,24 +112,30 @@ def test_streams_are_held_for_less_the_more_were_held_in_vain_and_no_refusal_cam
 
 
 @each
-def test_a_connection_that_breaks_after_the_hold_is_an_error_of_the_library(way, limiter, short):
+def test_a_connection_that_breaks_after_the_hold_is_an_error_of_the_library(send, limiter, short):
     gate, head = Gate(), SSE | {"content-length": "9999", "connection": "close"}
     with (
         OddServer(lambda *_: (200, head, [EVENTS[0], gate])) as server,
-        way(f"{server.base_url}/v1/chat/completions") as client,
+        pytest.raises(Exception, match=r"(?i)incomplete|without sending|payload"),
     ):
-        gate.set()  # a body of a stated length comes in large parts from urllib3
-        with pytest.raises(Exception, match=r"(?i)incomplete|without sending|payload"):
-            list(client.parts)
+        send(chat_at(server), ASK, opened=gate.set)  # a body of a stated length comes in large parts from urllib3
     assert not pool_of(limiter)["in_flight"]
 
 
+class LeaveError(Exception):
+    pass
+
+
+def leave():
+    raise LeaveError
+
+
 @each
-def test_a_caller_that_leaves_does_not_wait_for_the_server(way, limiter, short):
+def test_a_caller_that_leaves_does_not_wait_for_the_server(send, limiter, short):
     gate = Gate()
     with serving(EVENTS[0], gate, *EVENTS[1:]) as server:
-        with way(f"{server.base_url}/v1/chat/completions") as client:
-            next(client.parts)
+        with pytest.raises(LeaveError):
+            send(chat_at(server), ASK, begun=leave)
         gate.set()
         until(lambda: gate.passed is not None)
     assert gate.passed
@@ -274,7 +151,7 @@ async def test_a_task_that_is_cancelled_within_the_stream_leaves_no_connection(l
             beginning = asyncio.Event()
 
             async def read():
-                async with client.stream("POST", f"{server.base_url}/v1/chat/completions", json=ASK) as response:
+                async with client.stream("POST", chat_at(server), json=ASK) as response:
                     async for _ in response.aiter_raw():
                         beginning.set()
 
@@ -319,7 +196,7 @@ def test_without_a_thread_the_caller_reads(limiter, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", started)
     with serving(*EVENTS) as server, httpx2.Client() as client:
-        assert client.post(f"{server.base_url}/v1/chat/completions", json=ASK).content == WHOLE
+        assert client.post(chat_at(server), json=ASK).content == WHOLE
 
 
 def test_the_hold_begins_with_the_first_bytes_and_is_one_second():

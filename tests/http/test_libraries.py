@@ -63,20 +63,6 @@ def test_a_request_is_settled_with_what_the_server_charged(world, limiter, send,
 
 
 @every_way
-def test_a_refused_request_is_sent_again_by_the_limiter(paceline_emulator, send):
-    world = paceline_emulator(
-        limits={"*": "1200 requests/min,4M tokens/min"}, rule="quantised", quantum_s=0.1, start_level=0.0, headers=False
-    )
-    limiter = paceline.Limiter({"openai/*": LIMITS}, headroom_s=0)
-    with paceline.instrument(limiter, provider="openai"):
-        answers = [send(f"{world.base_url}/v1/chat/completions", CHAT)[0] for _ in range(2)]
-    assert answers == [200] * 2
-    made = counts(limiter)
-    assert made["granted"] == 2 + world.tally()["refused_total"]
-    assert made["settled"] == 2
-
-
-@every_way
 def test_a_refusal_of_our_own_is_the_library_s_own_answer(world, send):
     limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
     with paceline.instrument(limiter, provider="openai"):

@@ -6,7 +6,6 @@ import logging
 import httpx
 import httpx2
 import pytest
-import requests
 
 import paceline
 from odd_server import JSON, SSE, OddServer
@@ -201,23 +200,6 @@ def test_at_a_known_provider_a_chat_is_paced_at_once():
         client.post(f"{server.base_url}/v9/count_tokens", json=CHAT)
         client.post(f"{server.base_url}/v1/videos", json={"model": "m", "prompt": "a film"})
     assert pools(limiter) == {"openai/m": 1}
-
-
-def test_the_paced_ones_are_tried_again():
-    limiter = paceline.Limiter(LIMIT)
-    answers = [(200, JSON, OK), (429, JSON | {"retry-after-ms": "5"}, {"error": {"message": "slow"}}), (200, JSON, OK)]
-    with OddServer(lambda number, _: answers[number]) as server:
-        assert [status for status, _ in send(limiter, server, 2)] == [200, 200]
-        assert len(server.asked) == 3
-
-
-def test_under_requests_too():
-    limiter = paceline.Limiter(LIMIT)
-    with OddServer(lambda *_: (200, JSON, OK)) as server, requests.Session() as session:
-        limiter.attach(session)
-        for _ in range(3):
-            session.post(server.base_url + PATH, json=CHAT)
-    assert pools(limiter) == {"127.0.0.1/m": 2}
 
 
 @pytest.mark.parametrize(

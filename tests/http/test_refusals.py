@@ -11,7 +11,6 @@ import pytest
 
 import paceline
 from paceline.http import pace_transport
-from waits import soon
 
 PROMPT = [{"role": "user", "content": "Say something."}]
 BODY = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 5}
@@ -74,20 +73,6 @@ async def test_a_refusal_is_held_and_retried_inside():
     assert pool(limiter)["quotas"][0]["spent"] == 2  # the refused attempt stays charged
 
 
-async def test_one_refusal_pauses_the_whole_pool():
-    limiter, script = make_limiter(), Script(rate_limited("0.3"), OK, OK)
-    async with client(script, limiter) as http:
-        first = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        await soon(lambda: pool_exists(limiter) and pool(limiter)["cool_down_s"])
-        second = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
-        await asyncio.gather(first, second)
-    assert min(script.times[1:]) - script.times[0] >= 0.3
-
-
-def pool_exists(limiter):
-    return "openai/gpt-5" in limiter.status()["pools"]
-
-
 async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit_error():
     limiter = make_limiter(retry=paceline.RetryPolicy(max_elapsed_s=1.5))
     script = Script(*[rate_limited("0.8", "Rate limit reached for gpt-5")] * 2)
@@ -115,16 +100,6 @@ async def test_a_long_wait_is_handed_up():
     assert "asks to wait 3,000 s" in response.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("status", [503, 529])
-async def test_their_capacity_is_waited_out_alone(status):
-    limiter = make_limiter(retry=paceline.RetryPolicy(backoff_s=0.05))
-    script = Script((status, {}, {"error": {"message": "overloaded", "code": "server_is_overloaded"}}), OK)
-    async with client(script, limiter) as http:
-        assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 200
-    assert pool(limiter)["counts"]["refused_capacity"] == 1
-    assert pool(limiter)["cool_down_s"] == 0
-
-
 async def test_full_servers_stay_a_503_after_the_last_attempt():
     limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01))
     script = Script(*[(503, {}, {"error": {"message": "overloaded", "code": "server_is_overloaded"}})] * 2)
@@ -137,37 +112,6 @@ async def test_full_servers_stay_a_503_after_the_last_attempt():
     assert (error.value.status_code, error.value.response.headers["x-paceline"]) == (503, "gave_up")
 
 
-async def test_money_stops_the_pool_and_everybody_in_its_line():
-    limiter = paceline.Limiter({"openai/*": ["1 requests/min"]})
-    script = Script(rate_limited("1", "You exceeded your current quota", "insufficient_quota"))
-    async with client(script, limiter) as http:
-        calls = [asyncio.create_task(http.post("/v1/chat/completions", json=BODY)) for _ in range(5)]
-        answers = await asyncio.gather(*calls)
-    assert [answer.headers["x-paceline"] for answer in answers] == ["stopped"] * 5
-    message = answers[-1].json()["error"]["message"]
-    assert "one request is tried in" in message
-    assert "limiter" not in message, "a client over HTTP has none"
-    assert len(script.times) == 1
-    assert pool(limiter)["stopped"] == "no money left (insufficient_quota)"
-    limiter.resume("openai/gpt-5")
-    assert pool(limiter)["stopped"] is None
-
-
-async def test_a_server_fault_goes_up_and_stays_charged():
-    limiter, script = make_limiter(), Script((500, {}, {"error": {"message": "oops"}}))
-    async with client(script, limiter) as http:
-        assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 500
-    assert pool(limiter)["quotas"][0]["spent"] == 1
-
-
-async def test_faults_are_retried_when_asked():
-    limiter = make_limiter(retry=paceline.RetryPolicy(faults=True, backoff_s=0.01))
-    script = Script((502, {}, {}), httpx2.ReadError("gone"), OK)
-    async with client(script, limiter) as http:
-        response = await http.post("/v1/chat/completions", json=BODY)
-    assert (response.status_code, response.extensions["paceline"].attempts) == (200, 3)
-
-
 @pytest.mark.parametrize(("error", "spent"), [(httpx2.ConnectError("no"), 0), (httpx2.ReadError("gone"), 1)])
 async def test_what_was_never_sent_is_given_back(error, spent):
     limiter = make_limiter()
@@ -176,19 +120,6 @@ async def test_what_was_never_sent_is_given_back(error, spent):
             await http.post("/v1/chat/completions", json=BODY)
     assert pool(limiter)["quotas"][0]["spent"] == spent
     assert pool(limiter)["in_flight"] == 0
-
-
-@pytest.mark.long("runs for seconds of real time")
-async def test_against_a_provider_with_half_of_what_we_believe(paceline_emulator):
-    """No call fails and every answer is right, although the provider refuses."""
-    world = paceline_emulator(limits={"gpt-5": "600 requests/min"}, headers=False, start_level=0.02)
-    limiter = paceline.Limiter({"openai/*": ["1200 requests/min"]})
-    async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0) as sdk:
-        limiter.attach(sdk, provider="openai")
-        answers = await asyncio.gather(*[sdk.chat.completions.create(**BODY) for _ in range(60)])
-    assert len(answers) == 60
-    assert world.tally()["answered"] == 60
-    assert world.tally()["refused"]["rate"] >= 1
 
 
 async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():

@@ -131,13 +131,6 @@ def test_a_call_inside_a_permit_is_not_announced(log):
     assert said(log) == []
 
 
-def test_instrument_announces_too(log):
-    canned = httpx.MockTransport(lambda _: httpx.Response(200))
-    with paceline.instrument(paceline.Limiter()), httpx.Client(transport=canned) as client:
-        client.post("https://api.openai.com/v1/videos", json={})
-    assert len(said(log)) == 1
-
-
 # --- what is sent in another way than over the HTTP libraries
 
 
