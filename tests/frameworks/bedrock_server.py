@@ -3,7 +3,8 @@
 import json
 import threading
 import zlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from odd_server import JSON, OddServer
 
 ANSWER = {
     "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
@@ -31,47 +32,32 @@ def event(kind, payload):
 
 
 START = event("messageStart", {"role": "assistant"})
-STREAM = START + event("metadata", {name: ANSWER[name] for name in ("usage", "metrics")})
+END = event("metadata", {name: ANSWER[name] for name in ("usage", "metrics")})
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Refuses the first request; keeps the time of each signature. After the first event, a stream waits for ``go``."""
+class Go(threading.Event):
+    """What a stream waits for after its first event; ``waited``: whether it came, each time."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self):
+        super().__init__()
+        self.waited = []
+        self.set()
 
-    def do_POST(self):
-        self.server.signed.append(self.headers["x-amz-date"])
-        self.rfile.read(int(self.headers["content-length"]))
-        refused, kind = len(self.server.signed) == 1, "application/json"
-        answer = json.dumps({"message": "Too many requests"} if refused else ANSWER).encode()
-        if not refused and self.path.endswith("-stream"):
-            answer, kind = STREAM, "application/vnd.amazon.eventstream"
-        self.send_response(429 if refused else 200)
-        if refused:
-            self.send_header("x-amzn-errortype", "ThrottlingException")
-        self.send_header("content-type", kind)
-        if answer is STREAM:
-            self.send_header("transfer-encoding", "chunked")
-            self.end_headers()
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(START), START))
-            self.server.waited.append(self.server.go.wait(20))
-            rest = STREAM.removeprefix(START)
-            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
-            return
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
+    def wait(self, timeout=None):
+        self.waited.append(super().wait(timeout))
 
 
-def serve():
-    """A generator for a fixture: the running server, with the times of the signatures in ``signed``; clear ``go`` to stop streams at their first event."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.signed, server.waited, server.go = [], [], threading.Event()
-    server.go.set()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+class Bedrock(OddServer):
+    """Refuses the first request; keeps the time of each signature. Clear ``go`` to stop streams at their first event."""
+
+    def __init__(self):
+        super().__init__(self.respond)
+        self.signed, self.go = [], Go()
+
+    def respond(self, number, _):
+        self.signed.append(self.headers[number]["x-amz-date"])
+        if len(self.signed) == 1:
+            return 429, JSON | {"x-amzn-errortype": "ThrottlingException"}, {"message": "Too many requests"}
+        if self.paths[number].endswith("-stream"):
+            return 200, {"content-type": "application/vnd.amazon.eventstream"}, [START, self.go, END]
+        return 200, JSON, ANSWER

@@ -1,16 +1,14 @@
 """What the suites of SDKs share: the limits, and what to read from the books of either side."""
 
 import asyncio
-import json
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
 import paceline
+from odd_server import JSON, OddServer
 
 LIMITS = {
     "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
@@ -33,11 +31,6 @@ PROMPT = "Say something about the weather in twenty words. " * 5
 KEY = {"authorization": "Bearer k"}
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
-CROWD = 150
-"""How many call at once."""
-
-SLOTS = ["100k requests/min", "8 concurrency"]
-"""Limits under which an unpaced crowd is refused nearly to a man, on a machine of any speed."""
 
 BUSY = ["100k requests/min", "10M tokens/min", "8 concurrency"]
 """The same, with tokens that are counted."""
@@ -51,11 +44,6 @@ BUSY_OF = {
 
 AT_ONCE = 30
 """How many of the calls for a row are made at once from threads, and how many from one event loop."""
-
-NARROW = {"rule": "quantised", "quantum_s": 5}
-"""A world that holds no more than five seconds of its rate; of :data:`RATE` 50 of an unpaced crowd are refused."""
-
-RATE = "1200 requests/min"
 
 
 def counts(limiter, pool):
@@ -71,6 +59,12 @@ def spent(limiter, pool):
 def charged(world, model):
     """What the server's books say."""
     return world.tally()["pools"][model]["charges"]
+
+
+def books_agree(limiter, world, pool, calls):
+    """So many calls were granted and settled in a pool, and both sides' books of it are the same."""
+    assert counts(limiter, pool) == {"granted": calls, "settled": calls}
+    assert spent(limiter, pool) == charged(world, pool.partition("/")[2])
 
 
 def row(package, over, limiter, world, model, pool):
@@ -136,74 +130,39 @@ async def cancel_in_a_stream(limiter, pool, consume):
     assert limiter.status()["pools"][pool]["in_flight"] == 0
 
 
-class Service:
+class Service(OddServer):
     """A provider whose dialect the emulator does not have: counts, and refuses what exceeds 8 requests in flight.
 
     Args:
         model: The model, as the limiter's pool calls it.
-        answer: From the path and the body of a request to the answer, and the input and output tokens in it; ``None``
-            for a path that is not metered, which answers 404.
+        made: From the path and the body of a request to the answer, and the input and output tokens in it.
         refusal: The body of a refusal.
         units: What is counted.
     """
 
-    def __init__(self, model, answer, refusal, units=("requests", "tokens", "concurrency")):
-        self.model, self.units, self.lock = model, units, threading.Lock()
+    def __init__(self, model, made, refusal, units=("requests", "tokens", "concurrency")):
+        super().__init__(self.respond)
+        self.model, self.made, self.refusal, self.units = model, made, refusal, units
         self.in_flight = self.refused = 0
         self.charges = {"requests": 0, "tokens": 0, "concurrency": 0}
-        service = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["content-length"]))
-                with service.lock:
-                    fits = service.in_flight < 8
-                    service.in_flight += fits
-                    service.refused += not fits
-                if not fits:
-                    return self.send(429, refusal)
-                time.sleep(0.05)
-                content, input_tokens, output_tokens = answer(self.path, json.loads(body))
-                with service.lock:
-                    service.in_flight -= 1
-                    service.charges["requests"] += 1
-                    service.charges["concurrency"] += 1
-                    service.charges["tokens"] += input_tokens + output_tokens
-                return self.send(200, content)
-
-            def send(self, status, content):
-                content = json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_):
-                pass
-
-        class Server(ThreadingHTTPServer):
-            request_queue_size = 256
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.base_url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
+    def respond(self, number, body):
+        with self.lock:
+            fits = self.in_flight < 8
+            self.in_flight += fits
+            self.refused += not fits
+        if not fits:
+            return 429, JSON, self.refusal
+        time.sleep(0.05)
+        content, input_tokens, output_tokens = self.made(self.paths[number], body)
+        with self.lock:
+            self.in_flight -= 1
+            for unit, amount in (("requests", 1), ("concurrency", 1), ("tokens", input_tokens + output_tokens)):
+                self.charges[unit] += amount
+        return 200, JSON, content
 
     def tally(self):
         """Its books, as those of the emulator."""
         charges = {unit: self.charges[unit] for unit in self.units}
-        return {
-            "admitted": self.charges["requests"],
-            "refused_total": self.refused,
-            "pools": {self.model: {"charges": charges}},
-        }
+        books = {self.model: {"charges": charges}}
+        return {"admitted": self.charges["requests"], "refused_total": self.refused, "pools": books}

@@ -9,7 +9,7 @@ import grpc
 import pytest
 import websocket
 import xai_sdk
-from bedrock_server import ANSWER, CALL, KEYS, serve
+from bedrock_server import ANSWER, CALL, KEYS, Bedrock
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError
 from harness import BUSY, MESSAGES, Service, crowd, row
@@ -27,7 +27,8 @@ def kinds():
 
 @pytest.fixture
 def server():
-    yield from serve()
+    with Bedrock() as server:
+        yield server
 
 
 def bedrock(port):
@@ -59,7 +60,7 @@ def test_a_stream_begins_before_its_content(server, monkeypatch):
     assert "messageStart" in next(events)
     server.go.set()
     assert ["metadata" in event for event in events] == [True]
-    assert server.waited == [True]
+    assert server.go.waited == [True]
     (pool,) = limiter.status()["pools"].values()
     assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
@@ -156,16 +157,6 @@ async def test_curl_cffi_and_websocket_client_are_announced(limiter, kinds):
     }
 
 
-def test_the_advice_for_boto3_works():
-    """A permit around the call, settled with the answer as boto3 returns it."""
-    limiter = paceline.Limiter({"bedrock/amazon.nova-lite-v1:0": ["600 requests/min", "600k tokens/min"]})
-    answer = {"usage": {"inputTokens": 12, "outputTokens": 30, "totalTokens": 42}, "stopReason": "end_turn"}
-    with limiter.acquire("bedrock/amazon.nova-lite-v1:0", input_tokens=20, output_tokens=400, tokens=420) as permit:
-        permit.settle(answer)
-    (pool,) = limiter.status()["pools"].values()
-    assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 1, "tokens": 42}
-
-
 def test_a_crowd_of_boto3_is_never_refused():
     def answer(path, body):
         assert path.endswith("/converse")
@@ -173,7 +164,7 @@ def test_a_crowd_of_boto3_is_never_refused():
 
     limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
     with Service(model, answer, {"message": "Too many requests"}) as service:
-        client = bedrock(service.server.server_port)
+        client = bedrock(service.server_port)
         with paceline.instrument(limiter, provider="bedrock"):
             crowd(lambda: client.converse(**CALL))
         row("boto3", "Bedrock over botocore", limiter, service, model, f"bedrock/{model}")

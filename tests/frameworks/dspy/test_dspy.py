@@ -115,16 +115,6 @@ def test_our_refusal_never_reaches_the_provider(world, limiter):
     assert world.tally()["admitted"] == 0
 
 
-async def test_a_refusal_of_the_provider_is_waited_out(paceline_emulator):
-    world = paceline_emulator(limits={"gpt-5": "300 requests/min"}, start_level=0.01)
-    limiter = paceline.Limiter({"openai/*": "300 requests/min"})  # nobody has told it that little is left
-    with instrument(limiter):
-        await asyncio.gather(*[lm(world).acall(PROMPT) for _ in range(8)])
-    tally = world.tally()
-    assert tally["admitted"] == 8
-    assert counts(limiter, GPT)["granted"] == 8 + tally["refused_total"] > 8
-
-
 def test_instrumented_again_the_newest_holds(world, limiter):
     other = paceline.Limiter({"openai/*": LIMITS["openai/*"]})
     with instrument(limiter), instrument(other):

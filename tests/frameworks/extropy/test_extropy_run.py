@@ -8,10 +8,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import openai
@@ -26,6 +24,7 @@ from harness import PROMPT
 from typer.testing import CliRunner
 
 import paceline
+from odd_server import JSON, OddServer
 from paceline.integrations.extropy import ExtropyLimiter, pace_engine
 
 AGENTS = 60
@@ -159,14 +158,12 @@ def sample(schema):
     return schema["enum"][0] if "enum" in schema else kinds.get(schema.get("type"), lambda: 1)()
 
 
-class Server(ThreadingHTTPServer):
+class Server(OddServer):
     """OpenAI's Responses, with a value by the schema of each request; a bucket for each model, and no headers."""
 
-    daemon_threads, request_queue_size = True, 256
-
     def __init__(self, most, per_s):
-        super().__init__(("127.0.0.1", 0), Answer)
-        self.most, self.per_s, self.lock, self.levels = most, per_s, threading.Lock(), {}
+        super().__init__(self.respond)
+        self.most, self.per_s, self.levels = most, per_s, {}
         self.admitted, self.refused = Counter(), 0
 
     def admit(self, model):
@@ -180,30 +177,14 @@ class Server(ThreadingHTTPServer):
             self.refused += not admitted
         return admitted
 
-
-class Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.server.admit(body["model"]):
-            text = json.dumps(sample(body["text"]["format"]["schema"]))
-            part = {"type": "output_text", "text": text, "annotations": []}
-            message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
-            said = {"id": "r", "object": "response", "created_at": 0, "model": body["model"], "status": "completed"}
-            said |= {"output": [message], "parallel_tool_calls": False, "tool_choice": "auto", "tools": []}
-            said["usage"] = {"input_tokens": 400, "output_tokens": 50, "total_tokens": 450}
-        else:
-            said = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
-        raw = json.dumps(said).encode()
-        self.send_response(200 if "usage" in said else 429)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
-
-    def log_message(self, *_):
-        pass
+    def respond(self, _, body):
+        if not self.admit(body["model"]):
+            return 429, JSON, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+        part = {"type": "output_text", "text": json.dumps(sample(body["text"]["format"]["schema"])), "annotations": []}
+        message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
+        said = {"id": "r", "object": "response", "created_at": 0, "model": body["model"], "status": "completed"}
+        said |= {"output": [message], "parallel_tool_calls": False, "tool_choice": "auto", "tools": []}
+        return 200, JSON, said | {"usage": {"input_tokens": 400, "output_tokens": 50, "total_tokens": 450}}
 
 
 def test_the_command_in_one_environment_with_paceline_exec(tmp_path):
@@ -212,12 +193,10 @@ def test_the_command_in_one_environment_with_paceline_exec(tmp_path):
     limits.write_text(json.dumps({"provider": "openai", "limits": {"openai/*": "40 requests/4s"}}))
     own, beside = Path(sys.executable).parent, {"OPENAI_API_KEY": "any", "HOME": str(tmp_path)}
     with Server(40, 10) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         beside["OPENAI_BASE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
         words = [own / "paceline", "exec", "--strict", "--config", limits, "--", own / "extropy", "simulate", scenario]
         words += ["-o", tmp_path / "out", "--model", "gpt-5", "--routine-model", "gpt-5-mini", "--quiet"]
         done = subprocess.run(words, env=os.environ | beside, capture_output=True, text=True, timeout=200, check=False)
-        server.shutdown()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Reasoning calls: 80" in done.stdout
     assert server.admitted == {"gpt-5": 80, "gpt-5-mini": 80}

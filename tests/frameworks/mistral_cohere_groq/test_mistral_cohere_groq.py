@@ -1,12 +1,11 @@
 """mistralai (httpx2), cohere and groq (httpx): attached, and instrumented."""
 
-import asyncio
 import contextlib
 
 import cohere
 import groq
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, SLOTS, cancel_in_a_stream, charged, counts, crowd_row, spent
+from harness import LIMITS, MESSAGES, cancel_in_a_stream, charged, counts, crowd_row, spent
 from mistralai.client import Mistral
 from mistralai.client.errors import SDKError
 
@@ -128,25 +127,6 @@ async def test_our_own_refusal_is_their_error_of_a_rate_limit_in_one_attempt(wor
     with pytest.raises(sdk.refused, match="the quota holds 10"):
         await one.acall()
     assert world.tally()["admitted"] == 0
-
-
-def test_what_the_provider_refuses_for_good_is_asked_once(paceline_emulator, sdk):
-    world = paceline_emulator(limits={sdk.model: "1 requests/min"}, headers=False)
-    limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=1))
-    one = attached(limiter, sdk, world)
-    one.call()
-    with pytest.raises(sdk.refused, match="1 attempt made"):
-        one.call()
-    assert world.tally()["refused_total"] == 1
-
-
-async def test_a_crowd_is_never_refused(paceline_emulator, sdk):
-    world = paceline_emulator(limits={sdk.model: SLOTS}, latency_s=0.02, process=True)
-    limiter = paceline.Limiter({f"{sdk.provider}/*": SLOTS})
-    one = attached(limiter, sdk, world)
-    await asyncio.gather(*[one.acall() for _ in range(CROWD)])
-    tally = world.tally()
-    assert (tally["admitted"], tally["refused_total"]) == (CROWD, 0)
 
 
 async def test_instrument_paces_clients_made_before_and_after(world, limiter, sdk):

@@ -4,7 +4,7 @@ import asyncio
 
 import anthropic
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, SLOTS, cancel_in_a_stream, charged, counts, crowd_row, spent
+from harness import LIMITS, MESSAGES, cancel_in_a_stream, charged, counts, crowd_row, spent
 
 import paceline
 from paceline.integrations.anthropic import middleware
@@ -124,18 +124,6 @@ async def test_our_own_refusal_is_their_rate_limit_error_in_one_attempt(world, d
 
 
 @DOORS
-def test_what_the_provider_refuses_for_good_is_asked_once(paceline_emulator, door):
-    world = paceline_emulator(limits={"claude-haiku-4-5": "1 requests/min"}, headers=False)
-    limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=1))
-    with door(limiter, anthropic.Anthropic, world) as client:
-        client.messages.create(**ASK)
-        with pytest.raises(anthropic.RateLimitError, match="1 attempt made"):
-            client.messages.create(**ASK)
-    assert world.tally()["refused_total"] == 1
-    assert limiter.status()["pools"][POOL]["in_flight"] == 0
-
-
-@DOORS
 async def test_a_refusal_is_waited_out_here_and_not_by_the_sdk(paceline_emulator, door):
     """Told twice what is allowed, in a world without headers: refusals are seen by us alone."""
     world = paceline_emulator(
@@ -148,22 +136,6 @@ async def test_a_refusal_is_waited_out_here_and_not_by_the_sdk(paceline_emulator
     assert tally["admitted"] == 12
     assert tally["refused_total"] == sum(n for name, n in counts(limiter, POOL).items() if name.startswith("refused"))
     assert tally["refused_total"] > 0
-
-
-@DOORS
-async def test_a_crowd_is_never_refused(paceline_emulator, door):
-    world = paceline_emulator(limits={"claude-haiku-4-5": SLOTS}, latency_s=0.02, process=True)
-    limiter = paceline.Limiter({"anthropic/*": SLOTS})
-    async with door(limiter, anthropic.AsyncAnthropic, world) as client:
-
-        async def stream():
-            async with client.messages.stream(**ASK) as stream:
-                await stream.get_final_message()
-
-        whole = [client.messages.create(**ASK) for _ in range(CROWD // 2)]
-        await asyncio.gather(*whole, *[stream() for _ in range(CROWD // 2)])
-    tally = world.tally()
-    assert (tally["admitted"], tally["refused_total"]) == (CROWD, 0)
 
 
 @DOORS
