@@ -200,7 +200,7 @@ class TestKeys:
         max_leaves=20,
     )
 
-    @given(messages=st.lists(json, max_size=30), system=json, tools=json)
+    @given(messages=st.lists(json, max_size=8), system=json, tools=json)
     def test_any_json_has_keys(self, messages, system, tools):
         asked = {"messages": messages, "system": system, "tools": tools}
         assert isinstance(keys_of(cache_of(), "m", asked), Keys | None)

@@ -629,14 +629,6 @@ def test_anthropic_cancels_slowly(claude):
         batches.cancel(batch.id)
 
 
-def test_anthropic_expires(claude):
-    emulator, batches = claude(turnaround_s=2 * 86_400)
-    batch = batches.create(requests=REQUESTS)
-    emulator.advance(86_400)
-    assert batches.retrieve(batch.id).request_counts.expired == 5
-    assert sorted(result.result.type for result in batches.results(batch.id)) == ["expired"] * 5 + ["succeeded"] * 5
-
-
 def test_anthropic_counts_queued_requests_of_all_models(claude):
     emulator, batches = claude(queued_requests=15)
     batches.create(requests=REQUESTS)

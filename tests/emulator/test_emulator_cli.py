@@ -1,14 +1,15 @@
 import http.client
-import json
 import signal
 import subprocess
 import sys
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 
 from grids import some
 from lost_signals import losing
+from paceline.cli import emulate
 from paceline.cli.app import app
 from paceline.cli.emulate import command
 
@@ -19,24 +20,18 @@ RUN = "from paceline.cli import main; main()"
 
 @pytest.fixture
 def emulating():
-    """Start the command in a process, which ends with the test; its first lines."""
+    """Start the command in a process, which ends with the test; its first line."""
     running = []
 
-    def start(*arguments, lines=1, before=""):
+    def start(*arguments, before=""):
         command = [sys.executable, "-c", before + RUN, "emulate", "--port", "0", *arguments]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return running[-1], [running[-1].stdout.readline() for _ in range(lines)]
+        return running[-1], running[-1].stdout.readline()
 
     yield start
     for process in running:
         process.kill()
         process.communicate(timeout=60)
-
-
-def interrupted(process):
-    """What the process says after an interrupt, until its end."""
-    process.send_signal(signal.SIGINT)
-    return process.communicate(timeout=60)[0]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,7 @@ def test_wrong_scenario_names_the_file_and_the_nearest_setting(tmp_path):
 def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('seed = 5\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
-    process, [first] = emulating("--no-headers", "--scenario", str(scenario))
+    process, first = emulating("--no-headers", "--scenario", str(scenario))
     connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
     statuses = []
     for _ in range(3):
@@ -83,7 +78,8 @@ def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
         statuses.append(response.status)
         assert "x-ratelimit-limit-requests" not in response.headers
     connection.close()
-    rest = interrupted(process)
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=60)[0]
     assert process.returncode == 0
     assert statuses == [200, 429, 429]
     rows = [line.split() for line in rest.splitlines()]
@@ -126,23 +122,18 @@ def test_shipped_scenarios_are_listed_and_wrong_names_explained():
     assert "did you mean 'blind'?" in wrong.output
 
 
-@interrupts
-def test_a_shipped_scenario_says_what_to_tell_the_limiter(emulating):
-    process, lines = emulating("--scenario", "blind", lines=3)
-    interrupted(process)
+def test_a_shipped_scenario_says_what_to_tell_the_limiter():
+    lines = list(emulate._greeting("http://127.0.0.1:1", "blind"))
     assert "Groq at http://127.0.0.1" in lines[0]
     assert lines[1].startswith("blind: half of the client's limits")
-    assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min\n"
+    assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min"
 
 
-@interrupts
-def test_the_batch_apis_have_settings_and_a_line_in_the_tally(emulating):
+def test_the_batch_apis_have_settings_and_a_line_in_the_tally(paceline_emulator):
     options = "validating_s=0,finalizing_s=0,turnaround_s=0,enqueued_tokens=2M,in_order=true,queue_full=429"
-    process, [first] = emulating("--batches", options)
-    connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
+    emulator = paceline_emulator(**emulate._settings(None, (), None, options, {}).values())
     params = {"model": "claude", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
-    body = json.dumps({"requests": [{"custom_id": "a", "params": params}]})
-    connection.request("POST", "/v1/messages/batches", body, {"x-api-key": "any"})
-    assert json.loads(connection.getresponse().read())["type"] == "message_batch"
-    connection.close()
-    assert "batches: 1 completed; 1 of 1 requests answered" in interrupted(process)
+    body = {"requests": [{"custom_id": "a", "params": params}]}
+    made = httpx2.post(f"{emulator.base_url}/v1/messages/batches", json=body, headers={"x-api-key": "any"})
+    assert made.json()["type"] == "message_batch"
+    assert "batches: 1 completed; 1 of 1 requests answered" in emulate._table(emulator.tally())

@@ -127,7 +127,7 @@ def test_slots():
 def test_faults_come_as_often_as_told_and_again_with_the_same_seed():
     def run(seed):
         w = world("1m requests/s", faults={"500": 0.1, "503": 0.1, "529": 0.05, "growth": 0.05, "slow": 0.1}, seed=seed)
-        for i in range(5_000):
+        for i in range(2_000):
             if isinstance(a := w.admit(i / 100, "m", 1, 100), Admitted):
                 w.finish(i / 100, a)
         return w.tally()
@@ -135,9 +135,9 @@ def test_faults_come_as_often_as_told_and_again_with_the_same_seed():
     tally = run(1)
     assert tally == run(1)
     assert tally != run(2)
-    assert tally["faults"]["500"] == pytest.approx(500, rel=0.2)
+    assert tally["faults"]["500"] == pytest.approx(200, rel=0.2)
     assert tally["refused"]["capacity"] == tally["faults"]["503"] + tally["faults"]["529"]
-    assert tally["refused"]["growth"] == pytest.approx(250, rel=0.3)
+    assert tally["refused"]["growth"] == pytest.approx(100, rel=0.3)
     assert tally["answered"] == tally["admitted"] - tally["faults"]["500"]
 
 

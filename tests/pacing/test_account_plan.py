@@ -121,17 +121,6 @@ async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits
     task.cancel()
 
 
-@virtual
-async def test_a_window_of_one_model_shuts_its_pool_alone(clock):
-    limiter = limiter_of(clock)
-    await refused(limiter, OF_A_MODEL)
-    tasks = waits(limiter, ONE, OTHER)
-    await asyncio.sleep(1)
-    assert [task.done() for task in tasks] == [False, True]
-    assert rows(limiter) == [("anthropic", "7d_oi", "shut", 1, "claude-opus-4x")]
-    tasks[0].cancel()
-
-
 @pytest.mark.parametrize(("login", "later_s", "shut"), [(True, 30, True), (True, 40, False), (False, 30, False)])
 @virtual
 async def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_window(clock, login, later_s, shut):
@@ -276,16 +265,6 @@ async def test_a_number_that_is_no_share_holds_nobody_back(clock, used):
     await asyncio.sleep(1)
     assert not one.done()
     limiter.pacer.pools.read_plan("anthropic", [reading(used, status="allowed")])
-    await asyncio.sleep(1)
-    assert one.done()
-
-
-@virtual
-async def test_by_default_no_used_share_stops_all(clock):
-    limiter = limiter_of(clock)
-    limiter.pacer.pools.scheduler(ONE)
-    limiter.pacer.pools.read_plan("anthropic", [reading(2.0)])
-    [one] = waits(limiter, ONE)
     await asyncio.sleep(1)
     assert one.done()
 

@@ -61,13 +61,6 @@ class Call:
         return self.limiter.status()["pools"][POOL]
 
 
-def test_an_answer_ends_it():
-    call = Call()
-    assert call.run() == "answer"
-    assert call.at_s == [0]
-    assert (call.pool["in_flight"], call.pool["counts"]["granted"]) == (0, 1)
-
-
 def test_a_block_may_return():
     call = Call(answered(429, retry_after="1"))
 
@@ -156,12 +149,6 @@ def test_a_refusal_that_is_only_a_text_says_nothing_of_the_level(limits, before,
     assert [one - at_s[0] for one in at_s] == pytest.approx([0, 2, 6, 14], abs=0.3)  # a store answers after a moment
 
 
-def test_pauses_double_where_nobody_names_one():
-    call = Call(answered(429), answered(429))
-    assert call.run() == "answer"
-    assert call.at_s == pytest.approx([0, 2, 6], abs=0.3)  # and what a quota of 10/s takes that was found empty
-
-
 def test_when_none_is_left_the_error_says_how_many_and_why():
     last = answered(429, retry_after="3")
     call = Call(answered(429), answered(429), last)
@@ -180,12 +167,6 @@ def test_time_in_line_is_no_time_spent_on_it():
     call.limiter.pacer.pools.scheduler(POOL).pause(call.clock.now_ns() + 700 * 10**9)
     assert call.run() == "answer"
     assert call.at_s == pytest.approx([700, 702], abs=0.3)
-
-
-def test_another_policy_for_one_call():
-    call = Call(answered(429))
-    with pytest.raises(paceline.GaveUpError):
-        call.run(retry=paceline.RetryPolicy(max_attempts=1))
 
 
 @pytest.mark.parametrize("error", [answered(400), answered(500), ValueError("no")])
@@ -316,12 +297,6 @@ def test_no_attempt_starts_after_the_time_that_the_policy_allows():
     assert busy.clock.now_ns() - busy.began_ns <= 5 * 10**9
 
 
-def test_refusals_of_the_pool_use_up_nothing_while_it_admits_others():
-    call = Call(*[answered(429)] * 9)
-    assert call.run(retry=paceline.RetryPolicy(jitter=0.0)) == "answer"
-    assert len(call.at_s) == 10
-
-
 def test_a_request_that_is_always_refused_blocks_no_other_and_is_given_up():
     call = Call()
     served = []
@@ -423,11 +398,6 @@ def test_leaving_the_loop_is_allowed_and_forgetting_the_block_is_not():
         for _ in call.limiter.attempts(POOL):
             pass
     assert "granted" not in call.pool["counts"]
-
-
-def test_a_name_that_nobody_knows():
-    with pytest.raises(paceline.QuotaError, match="requets"):
-        Call().limiter.attempts("other", requets=1)
 
 
 def test_a_block_that_reports_the_refusal_itself_is_repeated(clock):

@@ -87,18 +87,6 @@ async def test_it_fills_up_to_high_and_again_below_low_in_the_order_of_arrival()
     assert buffer.status()["items"] == buffer.status()["waiting"] == 0
 
 
-async def test_equal_watermarks_replace_each_item_at_once():
-    buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
-    first = asyncio.create_task(taken(buffer, order, "first", end))
-    second = asyncio.create_task(taken(buffer, order, "second", asyncio.Event()))
-    await let_run()
-    end.set()
-    await first
-    await let_run()
-    assert order == ["first", "second"]
-    second.cancel()
-
-
 @pytest.mark.parametrize("when", ["waiting", "just after", "inside"])
 async def test_a_cancelled_item_leaves(when):
     buffer, order, end = paceline.Buffer(low=1, high=1), [], asyncio.Event()
@@ -122,14 +110,6 @@ async def test_a_cancelled_item_leaves(when):
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
     assert buffer.status()["items"] == buffer.status()["waiting"] == 0
-
-
-def test_an_item_that_fails_leaves():
-    buffer = paceline.Buffer(low=1, high=1)
-    for _ in range(3):
-        with pytest.raises(ValueError, match="bad"), buffer.place():
-            raise ValueError("bad")
-    assert items(buffer) == 0
 
 
 def test_a_place_can_be_given_back_early():

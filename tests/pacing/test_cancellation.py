@@ -137,20 +137,6 @@ async def test_a_task_cancelled_inside_its_block_stays_charged(clock):
     assert books(limiter) == ([1, 5_900], 0, 0)  # it may have been counted
 
 
-@virtual
-async def test_all_of_a_crowd_at_once(clock):
-    limiter = limiter_of(clock)
-    await limiter.acquire("jobs", tokens=0)
-    tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async()) for _ in range(1_000)]
-    await asyncio.sleep(10.5)
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    assert sum(task.cancelled() for task in tasks) == 990
-    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
-    assert (await limiter.acquire("jobs", tokens=0)).waited_s == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("granted", [False, True], ids=["before the grant", "after the grant"])
 def test_a_thread_that_is_interrupted(clock, monkeypatch, granted):
     limiter = limiter_of(clock)
@@ -230,20 +216,6 @@ class TestALoopThatIsClosed:
         assert limiter.status()["pools"]["jobs"]["waiting"] == 0
         assert all(not task.done() for tasks in left for task in tasks)
 
-    def test_the_waiters_behind_them_go_on(self):
-        clock, granted = ManualClock(), []
-        limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
-        limiter.acquire("jobs", tokens=100).wait().settle()
-        tasks = self.thousand_ghosts(clock, limiter)
-        assert limiter.acquire("jobs").why() is None
-        scheduler = limiter.pacer.pools.scheduler("jobs")
-        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()), daemon=True)
-        thread.start()
-        join(thread)
-        assert granted[0].waited_s == 0
-        assert scheduler.pool.queue.length == 0
-        assert all(not task.done() for task in tasks)
-
     def test_a_loop_with_waiters_that_still_runs_keeps_them(self):
         async def main(clock):
             limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
@@ -304,7 +276,9 @@ class TestWhoCannotWait:
 
     def test_under_another_driver_than_asyncio(self):
         def fail(coroutine):
-            with pytest.raises(RuntimeError, match="no event loop of asyncio runs here"):
+            with pytest.raises(
+                RuntimeError, match=r"jobs: no event loop of asyncio runs here.*\(trio, curio\).*run_sync"
+            ):
                 coroutine.send(None)
 
         self.everybody_goes(fail)

@@ -100,14 +100,6 @@ class TestCharged:
         permit.settle({"usage": {"input_tokens": 10**9, "output_tokens": 20}})
         assert permit.charged["input_tokens"] == 6_400_000
 
-    def test_only_the_first_word_counts(self, limiter):
-        permit = limiter.try_acquire("jobs", tokens=500)
-        assert permit.charged["tokens"] == 500
-        for tokens in (7, 9):
-            permit.settle(tokens=tokens)
-            assert permit.charged["tokens"] == 7
-        assert spent(limiter, "jobs")["tokens"] == 7
-
     def test_closed_in_another_way(self, limiter):
         cancelled, refused, blocked = (limiter.try_acquire("jobs", tokens=5) for _ in range(3))
         cancelled.cancel()
@@ -127,11 +119,6 @@ class TestCharged:
         assert (permit.charged["requests"], permit.charged["tokens"]) == (1, tokens)
         assert (spent(limiter, "jobs")["requests"], spent(limiter, "jobs")["tokens"]) == (1, tokens)
 
-    def test_of_a_shared_pool(self, world):
-        permit = world.limiter().acquire("jobs", tokens=100).wait()
-        permit.settle(tokens=40)
-        assert permit.charged == {"tokens": 40, "requests": 1}
-
 
 class TestEstimate:
     TEXT = "Tell me about the weather in twenty words. " * 20
@@ -144,11 +131,6 @@ class TestEstimate:
         assert openai["tokens"] == openai["input_tokens"] + 900
         assert set(claude) == {"input_tokens", "output_tokens"}
         assert 150 < openai["input_tokens"] < 260
-
-    def test_it_can_be_acquired_and_settled(self, limiter):
-        cost = limiter.estimate("openai/gpt-5", self.TEXT, output_tokens=900)
-        limiter.try_acquire("openai/gpt-5", **cost).settle()
-        assert spent(limiter, "openai/gpt-5") == {"requests": 1, "tokens": cost["tokens"]}
 
     @pytest.mark.parametrize("pool", [pool for pool in POOLS if "*" not in pool] + ["cohere/command-a"])
     def test_text_messages_and_a_body_are_one(self, limiter, pool):
@@ -194,9 +176,6 @@ class TestEstimate:
         assert untaught == pytest.approx({unit: first[unit] for unit in untaught}, abs=0.0005)  # it is rounded
         assert estimated == pytest.approx({unit: second[unit] for unit in estimated}, abs=0.0005)
         assert estimated["input_tokens"] > 2 * untaught["input_tokens"]  # 900 were reported
-
-    def test_a_very_long_text_takes_no_longer(self, limiter):
-        assert limiter.estimate("own", "word " * 2_000_000)["input_tokens"] > 1_000_000
 
     @pytest.mark.parametrize("asked", [5, b"text"])
     def test_what_is_no_request(self, limiter, asked):

@@ -99,25 +99,6 @@ class TestRunVirtual:
         assert run_virtual(main()) == pytest.approx(99 * 60 + 3_600, abs=1e-6)
         assert time.monotonic() - started < 10
 
-    def test_loop_and_clock_timers_go_in_one_order(self):
-        async def main(clock):
-            seen, start_ns = [], clock.now_ns()
-
-            async def sleeper(seconds):
-                await asyncio.sleep(seconds)
-                seen.append(("loop", seconds, (clock.now_ns() - start_ns) / NS))
-
-            for seconds in (2, 4):
-                clock.call_at(start_ns + seconds * NS, lambda s=seconds: seen.append(("clock", s, s)))
-            await asyncio.gather(sleeper(1), sleeper(3), sleeper(5))
-            return seen
-
-        seen = run_virtual(main)
-        assert [(kind, seconds) for kind, seconds, _ in seen] == [
-            ("loop", 1), ("clock", 2), ("loop", 3), ("clock", 4), ("loop", 5),
-        ]  # fmt: skip
-        assert all(at == pytest.approx(seconds, abs=1e-6) for _, seconds, at in seen)
-
     def test_a_timer_of_the_clock_may_set_one_of_the_loop(self):
         async def main(clock):
             loop, start_ns, seen, over = asyncio.get_running_loop(), clock.now_ns(), [], asyncio.Event()

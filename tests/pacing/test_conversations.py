@@ -100,14 +100,6 @@ def test_switched_off_nothing_is_expected():
     assert limiter.status()["pools"]["anthropic/claude-sonnet-4x"]["cache"] is None
 
 
-def test_attempts_take_a_conversation_too():
-    limiter = limiter_of(ManualClock())
-    for attempt in limiter.attempts(POOL, conversation="run-17", input_tokens=1_000):
-        with attempt as permit:
-            permit.settle(usage(900, 100))
-    assert limiter.status()["pools"]["anthropic/claude-sonnet-4x"]["cache"]["read_tokens"] == 900
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -61,9 +61,9 @@ class Regions:
 
 @virtual
 async def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back(clock):
-    regions = Regions(clock, dict.fromkeys(["eu", "us", "asia"], QUOTA))
+    regions = Regions(clock, dict.fromkeys(["eu", "us", "asia"], "250 requests/min"))
     start_s = regions.now_s
-    tasks = [asyncio.create_task(regions.work()) for _ in range(100)]
+    tasks = [asyncio.create_task(regions.work()) for _ in range(50)]
     await asyncio.sleep(60)
     limiter, pool = regions.group.members["us"]
     scheduler = limiter.pacer.pools.scheduler(pool)
@@ -73,10 +73,10 @@ async def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back(c
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert regions.refused == {}
-    assert regions.rate(start_s + 75, start_s + 100, "eu", "asia") >= 0.98 * 1_000
+    assert regions.rate(start_s + 75, start_s + 100, "eu", "asia") >= 0.98 * 500
     assert regions.rate(start_s + 75, start_s + 100, "us") == 0
     for member in regions.worlds:
-        assert regions.rate(start_s + 120, start_s + 180, member) >= 0.98 * 500
+        assert regions.rate(start_s + 120, start_s + 180, member) >= 0.98 * 250
 
 
 def test_weights_decide_where_all_are_free(clock):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import re
 import threading
@@ -274,25 +273,6 @@ class TestPermits:
         limiter.try_acquire(POOL).settle()
         monkeypatch.setattr(lines.log, "isEnabledFor", None)
         limiter.try_acquire(POOL).settle()
-
-    def test_a_finalizer_inside_the_critical_section_logs_after_it(self, logged):
-        records, held = logged(logging.DEBUG), []
-        limiter = limiter_of()
-        scheduler, forgotten = limiter.pacer.pools.scheduler(POOL), limiter.try_acquire(POOL)
-
-        class Finalized:
-            def __del__(self):
-                forgotten.settle()
-                held.append(len(records))
-
-        def read(now_ns):
-            Finalized()
-            gc.collect()
-            return []
-
-        scheduler.transact(read)
-        assert held == [1]
-        assert [record.event for record in records] == ["rate_limit.acquire", "rate_limit.release"]
 
 
 class TestRefusalsAndRetries:

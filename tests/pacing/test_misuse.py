@@ -1,6 +1,5 @@
 """What people do all the same: typing errors, shared acquisitions, closed loops, signal handlers."""
 
-import asyncio
 import decimal
 import os
 import re
@@ -17,7 +16,6 @@ from grids import some
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
 from paceline.testing import ManualClock
-from virtual_time import virtual
 from waits import join, until
 
 AGAIN = pytest.mark.long("starts a process again")
@@ -25,24 +23,6 @@ AGAIN = pytest.mark.long("starts a process again")
 
 def limiter_of(*quotas, **options):
     return Limiter({"jobs": list(quotas)}, headroom_s=0, **options)
-
-
-def test_a_loop_closed_with_thousands_of_waiters_harms_nobody():
-    limiter = limiter_of("1000 requests/s burst 1")
-    loop = asyncio.new_event_loop()
-
-    async def wait():
-        await limiter.acquire("jobs")
-
-    tasks = [loop.create_task(wait()) for _ in range(3_000)]
-    loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    with limiter.acquire("jobs", timeout=30):
-        pass
-    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
-    assert SYSTEM_CLOCK._threads[0].is_alive()
-    for task in tasks:
-        task._log_destroy_pending = False
 
 
 def test_one_acquisition_is_good_for_one_permit():
@@ -117,25 +97,6 @@ def test_a_lane_that_nobody_can_mean(lane, said):
 def test_lanes_by_name_only():
     with pytest.raises(QuotaError, match="'urgent' is not a lane"):
         limiter_of("10 requests/s", lanes=["urgent"])
-
-
-@virtual
-async def test_a_timeout_says_who_was_ahead(clock):
-    limiter = limiter_of("100 tokens/day burst 99", "100 requests/s", clock=clock)
-    await limiter.acquire("jobs", tokens=90)
-    first = asyncio.ensure_future(limiter.acquire("jobs", tokens=50))
-    await asyncio.sleep(0)
-    with pytest.raises(
-        paceline.AcquireTimeoutError, match=r"100 tokens/day burst 99 would allow it in about 39734\.0 s"
-    ):
-        await limiter.acquire("jobs", tokens=5, timeout=10)  # 46 of 99 missing, less the ten seconds
-    first.cancel()
-
-
-def test_later_is_no_permit():
-    limiter = limiter_of("1 requests/min")
-    assert limiter.try_acquire("jobs")
-    assert not limiter.try_acquire("jobs")
 
 
 async def test_waiting_in_a_loop_for_a_thread_is_warned_of():
@@ -265,59 +226,14 @@ def test_instrument_takes_a_limiter(wrong):
         paceline.instrument(wrong)
 
 
-def test_another_event_loop_than_asyncios_is_named_at_the_first_call():
-    """As under trio: the coroutine runs, and no event loop of asyncio does."""
-
-    async def call():
-        async with limiter.acquire("jobs"):
-            pass
-
-    limiter = limiter_of("10 requests/s")
-    with pytest.raises(RuntimeError, match=r"jobs: no event loop of asyncio runs here.*\(trio, curio\).*run_sync"):
-        call().send(None)
-    assert limiter.status()["pools"]["jobs"]["counts"] == {}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize(
-    ("options", "used", "hints"),
-    some(
-        [("", True, 1), ("", False, 1), (", store=MemoryStore()", True, 0)],
-        (", store=MemoryStore()", True, 0),
-        mark=AGAIN,
-    ),
-)
-def test_a_forked_process_is_told_of_stores_once(options, used, hints):
-    script = f"""
+FORKS = """
 import os, warnings, paceline
 from paceline.stores.memory import MemoryStore
 warnings.simplefilter("ignore", DeprecationWarning)
-limiter = paceline.Limiter({{"a": "10 requests/s", "b": "10 requests/s"}}{options})
-for name in ("a", "b") if {used} else ():
-    limiter.acquire(name).wait().settle()
-first, second = os.pipe(), os.pipe()
-child = os.fork()
-if child:
-    os.read(first[0], 1)
-for name in ("a", "b", "a"):
-    limiter.acquire(name).wait().settle()
-if child:
-    os.write(second[1], b".")
-    os.waitpid(child, 0)
-    limiter.close()
-else:
-    os.write(first[1], b".")
-    os.read(second[0], 1)
-    os._exit(0)
-"""
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=120)
-    assert done.stderr.count("give the limiter a store: Limiter(..., store=") == hints
-
-
-FORKS = """
-import os, warnings, paceline
-warnings.simplefilter("ignore", DeprecationWarning)
-limiter, use = paceline.Limiter({"a": "10 requests/s"}), lambda: limiter.acquire("a").wait().settle()
+limiter = paceline.Limiter({"a": "10 requests/s", "b": "10 requests/s"}, store=STORE)
+def use():
+    for name in ("a", "b"):
+        limiter.acquire(name).wait().settle()
 def child(*work):
     reader, writer = os.pipe()
     if not (pid := os.fork()):
@@ -335,25 +251,25 @@ gate = os.pipe()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
-    ("script", "hints"),
+    ("script", "store", "hints"),
     some(
         [
-            ("child(use); child(use); child(use)", 1),  # workers of a master that does not use it
-            ("child(use); child(int)", 0),
-            ("child(use)", 0),  # a daemon
-            ("use(); child(int)", 0),
-            ("child(lambda: child(use)); child(use)", 1),
-            ("os.write(gate[1], b'1'); os.waitpid(child(use), 0); child(use)", 0),  # one worker that is replaced
-            ("child(use); use()", 1),
+            ("child(use); child(use); child(use)", None, 1),  # workers of a master that does not use it
+            ("child(use); child(int)", None, 0),
+            ("child(use)", None, 0),  # a daemon
+            ("use(); child(int)", None, 0),
+            ("child(lambda: child(use)); child(use)", None, 1),
+            ("os.write(gate[1], b'1'); os.waitpid(child(use), 0); child(use)", None, 0),  # one worker that is replaced
+            ("use(); child(use); use()", None, 1),
+            ("use(); child(use); use(); limiter.close()", "MemoryStore()", 0),
         ],
-        ("child(use); child(use); child(use)", 1),
-        ("child(use)", 0),
-        ("child(use); use()", 1),
+        ("child(use)", None, 0),
+        ("use(); child(use); use()", None, 1),
         mark=AGAIN,
     ),
 )
-def test_forked_processes_are_told_only_if_two_of_them_use_it(script, hints):
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS + script], check=True, capture_output=True, text=True, timeout=120
-    )
+def test_forked_processes_are_told_of_stores_once_if_two_of_them_use_it(script, store, hints):
+    code = FORKS.replace("STORE", str(store)) + script
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
     assert done.stderr.count("several processes use this limiter since a fork") == hints, done.stderr
+    assert done.stderr.count("give the limiter a store: Limiter(..., store=") == hints

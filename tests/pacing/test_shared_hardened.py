@@ -84,41 +84,10 @@ class TestClosed:
         assert world.status(other)["store"]["peers"] == 2
         permit.cancel()
 
-    def test_it_may_come_back(self, world):
-        one, other = world.limiter(), world.limiter()
-        for _ in range(2):
-            world.take(one, tokens=100).settle(tokens=40)
-            one.close()
-        world.take(one, tokens=0).settle()
-        world.take(other, tokens=0).settle()
-        world.move(0.1)
-        assert world.status(other)["store"]["peers"] == 2
-        assert world.store.charged(1)[1] == 80
-
 
 class TestBreaker:
     def pause(self, world, limiter, seconds):
         limiter.pacer.pools.scheduler("jobs").pause(world.clock.now_ns() + round(seconds * NS))
-
-    def test_nobody_is_kept_who_does_not_want_to_wait(self, world):
-        limiter = world.limiter()
-        world.join(limiter)
-        self.pause(world, limiter, 8)
-        later = limiter.try_acquire("jobs", tokens=0)
-        assert (later.retry_after_s, later.quota) == (pytest.approx(8), "cool-down")
-
-    async def test_who_waits_hears_how_long(self, world):
-        limiter = world.limiter()
-        world.join(limiter)
-        self.pause(world, limiter, 8)
-        acquisition = limiter.acquire("jobs", tokens=0)
-        task = asyncio.ensure_future(acquisition)
-        await world.moved(1)
-        why, status = acquisition.why(), world.status(limiter)
-        assert (why.quota, why.expected_wait_s) == ("cool-down", pytest.approx(7))
-        assert (status["binds"], status["cool_down_s"]) == ("cool-down", pytest.approx(7))
-        task.cancel()
-        await world.moved()
 
     @pytest.mark.parametrize("lost", [False, True])
     async def test_then_one_goes_alone(self, world, lost):

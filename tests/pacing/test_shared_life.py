@@ -253,27 +253,6 @@ class TestLeases:
         assert world.store.charged(0)[1] == len(went)
         assert world.store.charged(1)[1] == 30 * len(went)
 
-    async def test_two_processes_never_get_more_than_there_is(self, world):
-        limiters = [world.limiter("1200 requests/min burst 200", lease_s=0.5) for _ in "ab"]
-        tasks = [
-            asyncio.create_task(one.acquire("jobs", tokens=0)._wait_async()) for one in limiters for _ in range(400)
-        ]
-        started_ns = world.clock.now_ns()
-        counts = []
-        for _ in range(20):
-            await world.moved(1)
-            went = [sum(task.done() for task in tasks[part]) for part in (slice(400), slice(400, 800))]
-            assert sum(went) <= 200 + 20 * (world.clock.now_ns() - started_ns) / 1e9
-            counts.append(went)
-        assert sum(went) >= 200 + 20 * 20 - 40
-        since = [
-            last - first for first, last in zip(counts[4], counts[-1], strict=True)
-        ]  # the burst is the first one's
-        assert min(since) >= 0.4 * sum(since)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
 
 class TestRefused:
     async def test_a_refusal_pauses_everybody(self, world):
@@ -301,16 +280,6 @@ class TestRefused:
         assert world.store.charged(0)[1] == 1 + 6
         assert world.store.charged(1)[1] == 100  # the refused attempt stays charged
 
-    async def test_a_probe_that_is_never_sent_lets_another_go(self, world):
-        one, other = world.limiter(), world.limiter()
-        world.take(one).refused(retry_after_s=5)
-        world.move(5)
-        world.take(one).cancel()
-        await world.moved(0.02)
-        world.take(other).settle()
-        await world.moved(0.02)
-        world.take(one).settle()
-
 
 class TestSlots:
     async def test_they_are_shared_and_handed_on(self, world):
@@ -329,20 +298,6 @@ class TestSlots:
         assert all(task.done() for task in tasks)
         for task in tasks:
             task.result().settle()
-
-    def test_those_of_a_process_that_is_silent_come_back(self, world):
-        one, other = world.limiter("4 concurrency"), world.limiter("4 concurrency")
-        held = [world.take(one) for _ in range(4)]
-        world.move(60)
-        assert not other.try_acquire("jobs", tokens=0)  # it says again and again that it has them
-        one.pacer.pools.worker.store = type(
-            "Deaf", (), {"url": "deaf:", "exchange": None, "close": lambda self: None}
-        )()
-        world.move(14)
-        assert not other.try_acquire("jobs", tokens=0)
-        world.move(6)
-        world.take(other).settle()
-        assert len(held) == 4
 
 
 def test_threads_that_start_the_courier_at_once_start_one(world):

@@ -80,29 +80,6 @@ class TestASlowStore:
         world.close()
         assert world.store.charged() == (1, 0)  # what came too late is given back
 
-    def test_a_deadline_of_a_thread_in_real_time(self, world):
-        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=world.store)
-        limiter.acquire("jobs", tokens=0).wait().cancel()  # on a busy machine the next one may not even be told
-        world.store.hold()
-        with pytest.raises(paceline.AcquireTimeoutError):
-            limiter.acquire("jobs", tokens=0, timeout=0.05).wait()
-        world.store.let_go()
-        limiter.close()
-        assert world.store.charged()[1] == 0
-
-    async def test_an_answer_before_the_deadline(self, world):
-        limiter = world.limiter()
-        world.store.hold()
-        task = asyncio.create_task(limiter.acquire("jobs", tokens=0, timeout=0.1)._wait_async())
-        await soon(lambda: world.store.messages)
-        world.clock.advance(0.05)
-        world.store.let_go()
-        permit = await asyncio.wait_for(task, BOUND_S)
-        assert permit.waited_s == pytest.approx(0.05)
-        permit.settle()
-        world.close()
-        assert world.store.charged() == (1, 1)
-
 
 class TestAStoreThatNeverAnswered:
     @pytest.mark.parametrize("mode", ["fail_safe", "fail_closed"])

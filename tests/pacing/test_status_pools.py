@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import threading
 
 import pytest
 
 import paceline
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
-from waits import join, until
 
 
 def limiter_of(*quotas, clock=None, **options):
@@ -77,12 +75,6 @@ class TestSlots:
         permit.settle()
         (await waiting).settle()
 
-    def test_of_a_shared_pool(self, world):
-        one, other = (world.limiter("1 concurrency") for _ in range(2))
-        permit = one.try_acquire("jobs")
-        assert other.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
-        permit.cancel()
-
 
 class TestWaits:
     @virtual
@@ -95,16 +87,6 @@ class TestWaits:
 
         await asyncio.gather(*(work() for _ in range(4)))
         assert pool_of(limiter)["wait_s"] == {"mean": 1.5, "longest": 3}
-
-    @virtual
-    async def test_who_gave_up_does_not_count(self, clock):
-        limiter = limiter_of("60 requests/min burst 1", clock=clock)
-        limiter.try_acquire("jobs").settle()
-        waiting = asyncio.ensure_future(limiter.acquire("jobs"))
-        await asyncio.sleep(0.5)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert pool_of(limiter)["wait_s"] == {"mean": 0, "longest": 0}
 
 
 class TestEstimates:
@@ -154,13 +136,6 @@ class TestResets:
     def test_the_instant(self, quota, at):
         limiter = limiter_of(quota)
         assert pool_of(limiter)["quotas"][0]["resets_at"] == at
-
-    def test_it_moves_on(self, clock):
-        limiter = limiter_of("100 requests/day window utc", clock=clock)
-        limiter.try_acquire("jobs").settle()
-        clock.advance(86_400)
-        [quota] = pool_of(limiter)["quotas"]
-        assert (quota["resets_at"], quota["remaining"]) == ("2027-01-17T00:00:00Z", 100)
 
 
 class TestQueue:
@@ -213,16 +188,6 @@ class TestQueue:
     def test_a_name_that_nobody_can_mean(self, name):
         with pytest.raises(paceline.QuotaError, match="it must be a text of at most 200 characters, or None"):
             limiter_of("1 requests/min").acquire("jobs", name=name)
-
-    def test_a_thread_too(self):
-        limiter = limiter_of("60 requests/min burst 1")
-        limiter.try_acquire("jobs").settle()
-        thread = threading.Thread(target=lambda: limiter.acquire("jobs", name="thread").wait(), daemon=True)
-        thread.start()
-        until(lambda: pool_of(limiter)["waiting"])
-        assert [row["name"] for row in pool_of(limiter)["queue"]] == ["thread"]
-        limiter.pacer.clock.advance(1)
-        join(thread)
 
 
 class TestPoolsThatNobodyHasUsed:

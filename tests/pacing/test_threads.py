@@ -8,7 +8,7 @@ import threading
 import paceline
 from waits import join, run_all, until
 
-LOOPS, TASKS, THREADS, EACH = 3, 30, 4, 4
+LOOPS, TASKS, THREADS, EACH = 3, 30, 4, 2
 RATE, BURST = 500, 50
 
 

@@ -7,8 +7,6 @@ import time
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 from redis_servers import RedisServer
 
 import paceline
@@ -248,24 +246,6 @@ class TestClients:
         assert "redis://USER:PASSWORD@HOST" in str(caught.value)
         assert "wr/ong" not in str(caught.value)
 
-    def test_the_timeout_is_the_store_s(self, redis_server):
-        client = redis_server.client(socket_timeout=60, retry=Retry(NoBackoff(), 9))
-        store = RedisStore(client, timeout_s=0.2)
-        store.exchange("pool", message(1))
-        redis_server.freeze()
-        before = time.monotonic()
-        with pytest.raises(StoreError, match=r"overloaded|stopped"):
-            store.exchange("pool", message(2))
-        assert time.monotonic() - before < 0.2 + MARGIN_S
-        redis_server.thaw()
-        assert store.exchange("pool", message(3)).grants
-        store.close()
-
-    def test_a_forked_child_has_a_connection_of_its_own(self, redis_server):
-        client = redis_server.client()
-        client.ping()
-        in_parent_and_child(RedisStore(client, timeout_s=5.0))
-
     def test_it_stays_open(self, redis_server):
         client = redis_server.client()
         client.ping()
@@ -336,13 +316,6 @@ def test_user_who_may_not():
     with RedisServer("user guest on >guest ~other:* +@all") as server:
         said, _ = failure(f"redis://guest:guest@127.0.0.1:{server.port}")
         assert "~paceline:*" in said
-
-
-def test_full_server():
-    with RedisServer(maxmemory="1kb") as server:  # less than it needs for itself
-        said, _ = failure(server.url)
-        assert "maxmemory" in said
-        assert server.ask("DBSIZE") == 0
 
 
 def test_read_only_replica(redis_server):

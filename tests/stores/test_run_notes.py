@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from redis_servers import RedisServer
 
 import paceline
 from paceline.batch import job, notes
@@ -408,17 +407,10 @@ class TestWhere:
     def test_redis(self, redis_server):
         assert "jobs\t5 requests/day window utc\t4\t1\t-\t-\tprocesses: 0" in self.shown(redis_server.url)
 
-    def test_a_socket(self, redis_server):
-        assert "jobs" in self.shown(redis_server.socket_url)
-
     def test_with_a_prefix_accounts_are_apart(self, redis_server):
         urls = [f"{redis_server.url}?prefix={prefix}" for prefix in ("a", "b*", "[b]", "")]
         for url in urls:
             assert self.shown(url).count("jobs") == 1
-
-    def test_tls_and_a_password(self):
-        with RedisServer(tls=True, password="hunter2") as server:
-            assert "jobs" in self.shown(server.url)
 
     def test_behind_sentinels(self, redis_sentinel):
         assert "jobs" in self.shown(redis_sentinel.url)

@@ -176,11 +176,6 @@ class TestHistory:
             recorder.sample()
         assert recorder.document()["pools"]["jobs"]["speed"]["q"] == [*[None] * 5, 1.0, 0.5, None]
 
-    def test_of_another_object(self, limiter):
-        recorder = Recorder(SimpleNamespace(status=limiter.status), lambda: 7.0)
-        recorder.sample()
-        assert recorder.document()["pools"]["openai/gpt-5"]["quotas"] == {"500 requests/min": [1.0]}
-
     def test_it_is_bounded(self, monkeypatch):
         monkeypatch.setattr(history, "POOLS_MAX", 3)
         limiter = paceline.Limiter({"*": "5 requests/min"}, clock=ManualClock())
