@@ -7,7 +7,6 @@ import pytest
 
 import paceline
 from paceline import Limiter, PlanPolicy, Refusal, RefusalKind, RetryPolicy
-from paceline.core.plan import Weighed
 from paceline.core.progress import Progress
 from paceline.core.results import AcquireTimeoutError, PoolStoppedError
 from paceline.pacing.permit import refuse
@@ -93,18 +92,6 @@ async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock):
 
 
 @virtual
-async def test_a_crowd_does_not_pass_what_is_left_of_a_share(clock):
-    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
-    limiter.pacer.pools.scheduler(ONE)
-    limiter.pacer.pools.read_plan("anthropic", [reading(0.78, status="allowed")], {"5h": Weighed(0.001, 0.005)})
-    tasks = []
-    for n in range(142):
-        tasks += waits(limiter, (ONE, OTHER)[n % 2])
-        await asyncio.sleep(0.1)
-    assert sum(task.done() for task in tasks) == 15  # in flight, of 0.001 each
-
-
-@virtual
 async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock):
     limiter = limiter_of(clock)
     stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)
@@ -136,17 +123,6 @@ async def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_wi
     if shut:
         assert ("anthropic", "unnamed", "shut", 1, None) in rows(limiter)
     task.cancel()
-
-
-@virtual
-async def test_an_end_that_is_not_stated_is_tested_ever_more_rarely(clock):
-    limiter = limiter_of(clock)
-    started_s, tested = clock.now_ns() / 1e9, []
-    for _ in range(9):
-        await refused(limiter, ENDLESS)
-        tested.append(round((clock.now_ns() / 1e9 - started_s) / 60))
-        assert limiter.status()["plans"][0]["ends_s"] is None
-    assert tested == [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 
 @virtual

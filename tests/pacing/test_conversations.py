@@ -47,15 +47,6 @@ def test_an_answer_teaches_what_the_next_turn_costs():
     assert 550 < reserved(limiter, "run-18", cached_tokens=550) < 620
 
 
-def test_stated_turns_teach_what_follow_ups_add_and_nothing_of_other_conversations():
-    limiter = limiter_of(ManualClock())
-    for _ in range(40):
-        with limiter.acquire(POOL, conversation="run-17", cached_tokens=900, input_tokens=1_000) as permit:
-            permit.settle(usage(900, 100))
-    assert 90 < reserved(limiter, "run-17", 900, cached_tokens=900) < 120  # the estimate is too low by a tenth
-    assert reserved(limiter, "run-18") == 1_100
-
-
 def test_a_turn_whose_prompt_is_cached_goes_first(clock):
     limiter = limiter_of(clock)
     turn(limiter, "run-17", 10_000)

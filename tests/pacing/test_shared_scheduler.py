@@ -57,36 +57,11 @@ class TestWaysToAsk:
         (await task).settle()
         assert world.status(limiter)["binds"] is None
 
-    @pytest.mark.parametrize("way", ["wait", "try"])
-    def test_a_stopped_pool_sends_one_request_after_a_while(self, world, way):
-        limiter = world.limiter()
-        limiter.acquire("jobs", tokens=0).wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))
-        world.move(599)
-        with pytest.raises(paceline.PoolStoppedError):
-            limiter.acquire("jobs", tokens=0).wait()
-        world.move(1)
-        permit = limiter.acquire("jobs", tokens=0).wait() if way == "wait" else limiter.try_acquire("jobs", tokens=0)
-        assert isinstance(permit, Permit)
-        with pytest.raises(paceline.PoolStoppedError):
-            limiter.acquire("jobs", tokens=0).wait()
-        permit.settle(requests=1)
-        assert world.status(limiter)["stopped"] is None
-
     def test_a_cost_that_never_fits(self, world):
         limiter = world.limiter()
         with pytest.raises(paceline.NeverFitsError):
             limiter.acquire("jobs", tokens=10_001).wait()
         assert store_threads() == []  # nobody needs to be asked for that
-
-    def test_a_request_above_a_quota_that_another_process_has_brought_goes_alone(self, world):
-        limiter, other = world.limiter(), world.limiter("3600 requests/hour burst 100, 180k tokens/hour burst 5k")
-        limiter.acquire("jobs", tokens=9_000).wait().settle()
-        with ThreadPoolExecutor(1) as thread:
-            waits = thread.submit(limiter.acquire("jobs", tokens=8_000).wait)
-            until(lambda: world.status(limiter)["waiting"])
-            world.join(other)
-            until(lambda: world.move(10) or waits.done())
-            assert waits.result(BOUND_S).cost["tokens"] == 8_000
 
 
 def test_loops_threads_and_two_limiters_share_one_promise():
@@ -138,20 +113,6 @@ def test_loops_threads_and_two_limiters_share_one_promise():
 
 class TestWhoGoesAway:
     """Whatever was granted to nobody is given back."""
-
-    async def test_before_its_message_is_sent(self, world):
-        limiter = world.limiter()
-        world.store.hold()
-        first = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
-        await soon(lambda: world.store.messages)
-        second = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
-        await soon(lambda: world.status(limiter)["waiting"] == 2)
-        second.cancel()
-        await asyncio.wait([second])
-        world.store.let_go()
-        (await first).settle()
-        world.close()
-        assert world.store.charged() == (1, 1)
 
     async def test_while_its_message_is_under_way(self, world):
         limiter = world.limiter()

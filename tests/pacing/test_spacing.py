@@ -47,18 +47,6 @@ async def test_in_arrival_order_over_all_models(clock):
 
 
 @virtual
-async def test_a_model_that_waits_for_its_quota_holds_no_other_model_back(clock):
-    starts = Starts(clock, OPENAI | {"openai/slow": "1 requests/min"}, learn=False, headroom_s=0)
-    slow = [asyncio.create_task(starts.one("openai/slow")) for _ in range(5)]
-    await asyncio.gather(*(starts.one("openai/a") for _ in range(100)))
-    for task in slow:
-        task.cancel()
-    log = starts.log
-    assert Counter(name for name, _ in log) == {"openai/slow": 1, "openai/a": 100}
-    assert log[-1][1] == pytest.approx(100 * STEP_S)
-
-
-@virtual
 async def test_other_providers_are_not_spaced_with_it(clock):
     starts = Starts(clock, {"openai/a": "60 requests/min", "groq/x": "60 requests/min", "jobs": "60 requests/min"})
     await asyncio.gather(*(starts.one(name) for name in ("openai/a", "groq/x", "jobs")))
