@@ -140,7 +140,7 @@ def test_two_that_make_the_file_at_once(tmp_path):
         except StoreError as error:
             faults.append(error)
 
-    for number in range(25):
+    for number in range(10):
         start = threading.Barrier(2)
         two = [threading.Thread(target=make, args=(str(tmp_path / f"{number}.db"), start)) for _ in range(2)]
         run_all(two)

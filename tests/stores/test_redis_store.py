@@ -1,8 +1,6 @@
 """The Redis store on real servers: what it keeps, and what it says when something is wrong."""
 
-import os
 import socket
-import threading
 import time
 
 import pytest
@@ -15,7 +13,6 @@ from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
 from paceline.stores.redis import LATE_S, RedisStore
-from waits import run_all
 
 QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
 MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
@@ -116,29 +113,6 @@ def test_expiry_is_renewed(store, redis_server):
     assert redis_server.ask("PTTL", KEY) > 60_000
 
 
-def test_pools_and_prefixes_are_kept_apart(store, redis_server):
-    other = RedisStore(redis_server.url + "?prefix=team", timeout_s=5.0)
-    for number, (where, pool) in enumerate([(store, "a"), (store, "b"), (other, "a"), (store, "odd } {name}")]):
-        assert charged(where.exchange(pool, message(1, amount=float(number + 1)))) == [number + 1, 1, 0]
-    assert max(redis_server.ask("KEYS", "*")) == "paceline:3:{team/a}:peers"
-    assert other.url.endswith("?prefix=team")
-    other.close()
-
-
-def test_two_processes_share_by_the_servers_clock(store, redis_server):
-    second = RedisStore(redis_server.socket_url, timeout_s=5.0)
-    before_ns = time.monotonic_ns()
-    first = store.exchange("pool", message(amount=1_000.0))
-    lack_ns = second.exchange("pool", message(1, "b", 0.0)).standings[0].lack_ns
-    while (later := second.exchange("pool", message(2, "b", 0.0))).standings[0].lack_ns > lack_ns - 20_000_000:
-        time.sleep(0.001)
-    passed_ns = time.monotonic_ns() - before_ns
-    assert first.standings[0].lack_ns == 1_000_000_000_000
-    assert later.peers == 2
-    assert 20_000_000 <= first.standings[0].lack_ns - later.standings[0].lack_ns <= passed_ns + 100_000_000
-    second.close()
-
-
 def test_scripts_may_be_forgotten_at_any_time(store, redis_server):
     for number in range(1, 6):
         redis_server.ask("SCRIPT", "FLUSH")
@@ -174,44 +148,6 @@ def test_sets_of_quotas_are_not_remembered_without_bound(store, redis_server):
         store.exchange("pool", message(number, quotas=quotas))
     count = "local n = 0 for _ in pairs(cmsgpack.unpack(redis.call('GET', KEYS[1])).sets) do n = n + 1 end return n"
     assert redis_server.ask("EVAL", count, 1, KEY) <= 8
-
-
-def test_many_threads_may_use_one_store(store):
-    def work(who):
-        for number in range(1, 26):
-            store.exchange("pool", message(number, who, amount=1.0))
-
-    threads = [threading.Thread(target=work, args=(f"thread {n}",)) for n in range(8)]
-    run_all(threads)
-    assert charged(store.exchange("pool", message(1, "last", amount=0.0)))[0] == 200
-
-
-def test_forked_child_and_its_parent_do_not_share_a_connection(store):
-    in_parent_and_child(store)
-
-
-def in_parent_and_child(store):
-    store.exchange("pool", message(1))
-    pid = os.fork()
-    if not pid:
-        try:
-            store.after_fork()
-            for number in range(1, 51):
-                store.exchange("pool", message(number, "child"))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    for number in range(2, 52):
-        store.exchange("pool", message(number))
-    assert os.waitpid(pid, 0)[1] == 0
-    assert charged(store.exchange("pool", message(52)))[0] == 10 * 102
-
-
-def test_closed_store_opens_again(store, redis_server):
-    store.exchange("pool", message(1))
-    store.close()
-    store.close()
-    assert charged(store.exchange("pool", message(2)))[0] == 20
 
 
 def test_over_tls():

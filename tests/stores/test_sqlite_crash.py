@@ -20,7 +20,7 @@ from paceline.stores.sqlite import SQLiteStore
 from systems import unless_wine
 from waits import until
 
-WORKERS, KILLS = 4, 16
+WORKERS, KILLS = 4, 8
 KILLED = -getattr(signal, "SIGKILL", signal.SIGTERM)  # as multiprocessing tells of a process that Windows has ended
 
 
