@@ -1,13 +1,12 @@
-"""Random commands for a shared ledger, and the Lua script run in this process."""
+"""Random commands for a shared ledger, and the Lua script on a server."""
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from lupa.lua51 import LuaRuntime
+from redis_servers import RedisServer
 
 from paceline.core.changes import Change
 from paceline.core.meters import LOW_POINTS_MAX, window_starts
@@ -15,7 +14,10 @@ from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import NOTES_MAX, Charged, Left, Message, Noted, Refused, Settled, StoreReply
 from paceline.shared.peers import FRONT
-from paceline.stores.redis_wire import decode, encode, quota_set, script
+from paceline.stores.redis import RedisStore
+from paceline.stores.redis_presence import Presence
+from paceline.stores.redis_wire import decode, encode, quota_set
+from waits import until
 
 ZONES = ("America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Africa/Cairo")
 PERIODS_S = (1.0, 10.0, 60.0, 0.3, 3_600.0, 86_400.0, 86_400.0)
@@ -30,23 +32,33 @@ JUMPS_US = (  # how far time may go at once, and how often
 
 
 class LuaLedger:
-    """The script in this process: `redis`, `cmsgpack`, `cjson` and `struct` are stand-ins."""
+    """The script on a server, at the time that is told."""
 
-    def __init__(self) -> None:
-        self._lua = LuaRuntime(encoding=None)
-        source = (Path(__file__).parent / "lua_stand_ins.lua").read_bytes()
-        make = self._lua.execute(b"return function(...) " + source + b" end")
-        self._run, self.flush, self.subscribe = make(script().encode())
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._store = RedisStore(server.url, timeout_s=30.0)
+        self._subscriptions: dict[str, Presence] = {}
 
     def __call__(
-        self, now_us: int, message: Message, present: bool = False, subscribed: Iterable[str] = ()
+        self, now_us: int, message: Message, present: bool = False, subscribed: AbstractSet[str] = frozenset()
     ) -> StoreReply:
-        name, lines = quota_set(message.quotas)
-        texts = encode(message, present=present), name, lines, str(now_us)
-        self.subscribe(" ".join(subscribed).encode())
-        answer = list(self._run(*(text.encode() for text in texts)).values())
-        assert not [x for x in answer if isinstance(x, float)], "a number was cut short"
-        return decode(answer, message)
+        for who in self._subscriptions.keys() - subscribed:
+            self._subscriptions.pop(who).close()
+            until(lambda who=who: not self._server.ask("PUBSUB", "NUMSUB", f"paceline:{who}")[1])
+        for who in subscribed - self._subscriptions.keys():
+            self._subscriptions[who] = Presence(lambda: self._store._address.connection(30.0))
+            self._subscriptions[who].join(who)
+        words = encode(message, present=present), *quota_set(message.quotas), str(now_us)
+        return decode(self._store._call("pool", *words), message)
+
+    def flush(self) -> None:
+        """Forget the ledger."""
+        self._server.ask("FLUSHDB")
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in (*self._subscriptions.values(), self._store):
+            one.close()
 
 
 @dataclass

@@ -1,12 +1,12 @@
 """The Lua script replies as the ledger in Python: all numbers are equal, in any history."""
 
+import json
 import re
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
-from lupa.lua51 import LuaRuntime
 
 from paceline.core.meters import window_starts
 from paceline.core.pause import NEXT, PauseEvent, PausePhase
@@ -15,18 +15,12 @@ from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Settled
 from paceline.shared.meters import BOUNDLESS, of
-from paceline.stores.redis import RedisStore
-from paceline.stores.redis_presence import Presence
-from paceline.stores.redis_wire import decode, encode, quota_set, script
-from waits import until
+from paceline.stores.redis_wire import script
 
 STEPS = 200
-SEEDS = {
-    "in process": [seed for seed in range(451) if seed not in {95, 241}],
-    "on a server": range(10_000, 10_050),
-}
+SEEDS = [seed for seed in range(451) if seed not in {95, 241}]
 """In worlds 95 and 241 no process that knows the time zone of a window reports for weeks, in which its clocks change: the script has no zones.
-100 000 commands in all; `make soak` plays them all, `make test-all` every tenth world, `make test` every 90th."""
+90 000 commands in all; `make soak` plays them all, `make test-all` every tenth world, `make test` every 90th."""
 
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
@@ -34,12 +28,18 @@ HAPPENS = {
     "vanished": 200, "ended": 100, "awaited": 500, "probe": 200, "set_ceiling": 500, "shift": 500, "adopt": 500, "epoch": 500, "cap_burst": 500, "seen": 500, "slices": 50, "behind": 500,
     "epoch moved": 50, "low points merged": 10, "time zone": 20, "month": 10,
 }  # fmt: skip
-"""What must happen how often at least in all worlds in process, that the comparison is worth something."""
+"""What must happen how often at least in all worlds, that the comparison is worth something."""
 
 every = pytest.mark.parametrize(
     "every",
     [90, pytest.param(10, marks=pytest.mark.long("thousands of commands")), pytest.param(1, marks=pytest.mark.soak)],
 )
+
+
+@pytest.fixture
+def lua(redis_server):
+    with closing(LuaLedger(redis_server)) as lua:
+        yield lua
 
 
 def play(seed, other):
@@ -54,9 +54,9 @@ def play(seed, other):
     return world.seen
 
 
-def test_script_and_pause_have_the_same_table():
+def test_script_and_pause_have_the_same_table(redis_server):
     found = re.search(r"local NEXT = (\{.*?\n\})", script(), re.DOTALL)
-    table = {phase: dict(then) for phase, then in LuaRuntime().eval(found[1]).items()}
+    table = json.loads(redis_server.ask("EVAL", f"return cjson.encode({found[1]})", 0))
     alone = {PausePhase.OPENING, PauseEvent.MORE}  # of processes that share a pause, none opens it gently
     assert table == {
         phase.value: {
@@ -67,8 +67,8 @@ def test_script_and_pause_have_the_same_table():
     }
 
 
-def test_the_sum_of_what_processes_have_measured_is_the_same():
-    lua, ledger, now_us = LuaLedger(), SharedLedger(), 1_800_000_000_000_000
+def test_the_sum_of_what_processes_have_measured_is_the_same(lua):
+    ledger, now_us = SharedLedger(), 1_800_000_000_000_000
     quotas = tuple(of(m).told(m) for m in (RateMeter(0, "requests", 0), InFlightMeter(1)))
     for number, (who, rate) in enumerate([("a", 61.25), ("b", 0.0625), ("c", 1e6), ("a", 12.5)]):
         message = Message(who, number, quotas, [-1, -1], held=[rate, 3.0])
@@ -80,35 +80,12 @@ def test_the_sum_of_what_processes_have_measured_is_the_same():
 
 
 @every
-def test_script_and_ledger_answer_the_same(every):
-    lua, seen = LuaLedger(), Counter()
-    for seed in SEEDS["in process"][::every]:
+def test_script_and_ledger_answer_the_same(lua, every):
+    seen = Counter()
+    for seed in SEEDS[::every]:
         lua.flush()
         seen += play(seed, lua)
     assert {what: seen[what] for what, often in HAPPENS.items() if seen[what] < often // every} == {}
-
-
-@every
-def test_script_in_redis_and_ledger_answer_the_same(redis_server, every):
-    store = RedisStore(redis_server.url, timeout_s=30.0)
-
-    with ExitStack() as opened:
-        subscriptions = {}
-
-        def ask(now_us, message, present, subscribed):
-            for who in subscriptions.keys() - subscribed:
-                subscriptions.pop(who).close()
-                until(lambda who=who: not redis_server.ask("PUBSUB", "NUMSUB", f"paceline:{who}")[1])
-            for who in subscribed - subscriptions.keys():
-                subscriptions[who] = opened.enter_context(closing(Presence(lambda: store._address.connection(30.0))))
-                subscriptions[who].join(who)
-            text = encode(message, present=present)
-            return decode(store._call("pool", text, *quota_set(message.quotas), str(now_us)), message)
-
-        for seed in SEEDS["on a server"][::every]:
-            redis_server.ask("FLUSHDB")
-            play(seed, ask)
-    store.close()
 
 
 QUOTAS = (Quota("tokens", 6_000.0),)  # a hundred a second
@@ -123,8 +100,8 @@ def refund(lua, now_us, number, mark):
     return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
 
 
-def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice():
-    lua, ledger = LuaLedger(), SharedLedger()
+def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice(lua):
+    ledger = SharedLedger()
     quotas = (Quota("tokens", 6_000.0, 30 * 86_400.0, rule=Rule.SLIDING),)
     first_us = (EPOCH_US // GRID_US + 1) * GRID_US  # when the epoch moves; the second time 25.5 days later
     used = []
@@ -138,16 +115,14 @@ def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twi
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
-    lua = LuaLedger()
+def test_refund_is_exact_when_the_epoch_moved_in_between(lua, moves):
     start_us = (EPOCH_US // GRID_US + 1) * GRID_US - 1_000_000 * moves
     spend(lua, start_us, 1, 1_000.0)
     mark = spend(lua, start_us, 2, 1_000.0).grants[0][0]
     assert refund(lua, start_us + 2_000_000, 3, mark) == 8_000_000_000  # 20 s were lacking, 2 passed, 10 came back
 
 
-def test_refund_of_what_a_forgotten_ledger_was_charged_is_worth_nothing():
-    lua = LuaLedger()
+def test_refund_of_what_a_forgotten_ledger_was_charged_is_worth_nothing(lua):
     spend(lua, EPOCH_US, 1, 1_000.0)
     mark = spend(lua, EPOCH_US + 1, 2, 1_000.0).grants[0][0]
     lua.flush()
@@ -155,16 +130,15 @@ def test_refund_of_what_a_forgotten_ledger_was_charged_is_worth_nothing():
     assert refund(lua, EPOCH_US + 1_000_000, 2, mark) == 30_000_000_000
 
 
-def test_refund_is_exact_when_the_clock_was_set_back_in_between():
-    lua = LuaLedger()
+def test_refund_is_exact_when_the_clock_was_set_back_in_between(lua):
     spend(lua, EPOCH_US, 1, 1_000.0)
     mark = spend(lua, EPOCH_US, 2, 1_000.0).grants[0][0]
     spend(lua, EPOCH_US + 15_000_000, 3, 10.0)  # 5 s were lacking then, and now 5.1
     assert refund(lua, EPOCH_US - 3_600_000_000, 4, mark) == 100_000_000
 
 
-def test_process_whose_clock_is_days_off_ends_no_day_early():
-    lua, quotas = LuaLedger(), (Quota("requests", 10.0, 86_400.0, rule=Rule.WINDOW, anchor="Asia/Kolkata"),)
+def test_process_whose_clock_is_days_off_ends_no_day_early(lua):
+    quotas = (Quota("requests", 10.0, 86_400.0, rule=Rule.WINDOW, anchor="Asia/Kolkata"),)
     midnight_us = EPOCH_US - 19_800_000_000  # 5.5 hours before UTC's
 
     def spend(now_us, number, days_off):
@@ -176,8 +150,8 @@ def test_process_whose_clock_is_days_off_ends_no_day_early():
     assert [*used, spend(midnight_us + DAY_US + 60_000_000, 3, -30)] == [4.0, 8.0, 4.0]
 
 
-def test_debt_of_ages_is_one():
-    lua, quotas = LuaLedger(), (Quota("tokens", 1_000.0, 86_400.0),)
+def test_debt_of_ages_is_one(lua):
+    quotas = (Quota("tokens", 1_000.0, 86_400.0),)
     mark = lua(EPOCH_US, Message("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
     reply = lua(EPOCH_US, Message("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
     assert reply.standings[0].lack_ns == pytest.approx(86.4e21)
