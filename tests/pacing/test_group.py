@@ -12,7 +12,7 @@ from paceline.emulator import Refused, Settings, World
 from paceline.http.describe import describe
 from paceline.http.httpx import _Httpx
 from paceline.http.routed import RoutedExchange, Way
-from paceline.providers.registry import provider_named, under_name
+from paceline.providers.registry import changed, provider_named
 from paceline.testing import ManualClock
 from virtual_time import virtual
 
@@ -201,7 +201,7 @@ async def test_a_refused_attempt_is_made_again_however_long_the_wait(clock, door
         def way(name):
             request = clients[name].build_request("POST", f"https://{name}{CHAT}", json=body)
             http = _Httpx(clients[name].send, request, is_async=True)
-            described = describe(limiter.pacer, under_name(provider_named("openai"), name), CHAT, request.content)
+            described = describe(limiter.pacer, changed(provider_named("openai"), name=name), CHAT, request.content)
             return Way(http, described, (name, CHAT))
 
         ways = {name: way(name) for name in MEMBERS}

@@ -18,13 +18,13 @@ from paceline.pacing.limits import Limits
 from paceline.providers.base import Provider
 from paceline.providers.registry import (
     base_of,
+    changed,
     credentials,
     is_loopback,
     locate,
     prefixed,
     provider_for_host,
     provider_named,
-    under_name,
 )
 from paceline.providers.roots import joined, usual_root
 
@@ -105,7 +105,7 @@ def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Pr
         return provider if base_of(known.name) == base_of(provider.name) else known
     if limits.given_for(provider.name, model, provider.pool(model)) is not None:
         return provider
-    return under_name(provider, host)
+    return changed(provider, name=host)
 
 
 def placing(config: Config, limits: Limits, environ: Mapping[str, str]) -> Callable[[Provider, str], Provider]:

@@ -41,7 +41,7 @@ from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
 from paceline.providers.embeddings import embedder, embeds
-from paceline.providers.registry import generate_path, maker, output_limit, provider_named
+from paceline.providers.registry import maker, method_path, output_limit, provider_named
 
 TASKS: Final = "embed", "chat"
 """What can be asked of a model for each row."""
@@ -850,7 +850,7 @@ def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[s
 def _generate(custom_id: str | int, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if "embedding" in model:
         raise TypeError(f"its model is {model}, and embeddings of Gemini's own API are not supported")
-    return {"custom_id": custom_id, "method": "POST", "url": generate_path(model), "body": dict(body)}
+    return {"custom_id": custom_id, "method": "POST", "url": method_path(model), "body": dict(body)}
 
 
 def _home(model: str, form: Form) -> str:

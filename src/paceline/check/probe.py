@@ -20,10 +20,10 @@ from paceline.pacing.retry import RetryPolicy
 from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
 from paceline.providers.registry import (
-    generate_path,
     head_of,
     locate,
     maker,
+    method_path,
     output_limit,
     prefixed,
     provider_for_host,
@@ -137,7 +137,7 @@ def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], 
     if provider == "gemini":
         contents = [{"role": "user", "parts": [{"text": TEXT}]}]
         settings = {"maxOutputTokens": MAX_OUTPUT_TOKENS}
-        return generate_path(model), {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
+        return method_path(model), {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
     if provider == "cohere":
         return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
     headers = {"api-key": key} if provider == "azure" else bearer

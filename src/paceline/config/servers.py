@@ -19,6 +19,7 @@ from paceline.providers.base import Provider
 from paceline.providers.registry import (
     ROOTLESS,
     base_of,
+    changed,
     checked_key,
     head_of,
     is_loopback,
@@ -26,7 +27,6 @@ from paceline.providers.registry import (
     no_keys,
     provider_for_host,
     provider_named,
-    under_name,
 )
 from paceline.providers.roots import host_root, without_version
 
@@ -169,7 +169,7 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
         _check_named(config, name, base_url, named)
     provider = at_host if at_host is not None and at_host.name == named.name else named
     if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
-        provider = under_name(provider, f"{base_of(provider.name)}@{name}")
+        provider = changed(provider, name=f"{base_of(provider.name)}@{name}")
     return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
 
 

@@ -26,7 +26,7 @@ from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.answers import unsized_cost
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN, as_text
-from paceline.providers.registry import base_of, is_loopback, provider_named, under_name
+from paceline.providers.registry import base_of, changed, is_loopback, provider_named
 from paceline.providers.tables import known_providers, stated_tiers
 from paceline.providers.texts import AUDIO_SECONDS
 
@@ -321,7 +321,7 @@ def _under_host(provider: Any, host: str, path: str) -> Any:
     generic: Any = provider_named(host)
     if base_of(provider.name) != "anthropic" and is_metered(generic, path):
         return generic
-    return under_name(provider, host)
+    return changed(provider, name=host)
 
 
 def metered(

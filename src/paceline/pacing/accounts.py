@@ -231,12 +231,12 @@ class Accounts:
                 f"more than {ACCOUNTS_MAX:,} credentials were used recently: try again when one of them has been unused"
                 f" for {IDLE_S:g} s"
             )
-        from paceline.providers.registry import under_name
+        from paceline.providers.registry import changed
 
         digits, shown = key.hex(), SHOWN
         while (name := f"{provider.name}@{digits[:shown]}") in self._by_name:
             shown += 1
-        account = self._by_name[name] = Account(under_name(provider, name), is_login=is_login)
+        account = self._by_name[name] = Account(changed(provider, name=name), is_login=is_login)
         if is_login:
             self._pools.limits.untabled.add(name)
         self._pools.stored_as[name] = f"{provider.name}@{digits}"

@@ -19,21 +19,12 @@ from paceline.providers.streams import Found
 
 _OWN: Final = dialect("anthropic")
 
-# Images: width * height / 750 (Anthropic's vision guide), at most about 1 600. Files: assumption, three pages of
-# 1 500 to 3 000 tokens. Audio: assumption.
-MEDIA: Final = MediaTokens(image=1_600, small_image=1_600, audio=600, file=6_000)
+MEDIA: Final = MediaTokens(**_OWN["media"])
 
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
 _BESIDE: Final = frozenset({"compaction", "advisor_message"})
 """The iterations that are charged, and no part of the sums of an answer."""
-
-_MODE = re.compile(
-    r"\b(?:fast mode|long context|priority tier|message batch)|\b[\d,]{1,20} (?!input |output )[a-z-]{1,20} (?:[a-z-]{1,20} ){0,2}?(?:(?:in|out)put )?"
-    r"(?:tokens|requests) per ",
-    re.IGNORECASE,
-)  # "0 fast mode input tokens per minute" (2026-09)
-_REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
 
 
 class Anthropic(BaseProvider):
@@ -42,6 +33,7 @@ class Anthropic(BaseProvider):
     costs = CostRule(counts_cached=False)
     media = MEDIA
     charged_after = frozenset({OUTPUT_TOKENS})
+    refines = _OWN["refines"]
     asks_usage = True  # WEAK: ``stream_options`` was not looked up here; if it is refused, the request goes without it
     events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
 
@@ -106,14 +98,11 @@ class Anthropic(BaseProvider):
         return _joined(usage, known) if usage and known else usage, None, False
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """Find a limit of a mode, and what the organization does not have."""
-        if refusal.kind not in (RefusalKind.RATE, RefusalKind.NEVER_FITS) or refusal.scope is RefusalScope.REQUEST:
-            return refusal
+        """The organization may not have the fast mode, as headers say."""
         fast = {parse.number(headers.get(f"anthropic-fast-{side}-tokens-limit")) for side in ("input", "output")}
-        no_fast = refusal.unit is None and 0 in fast  # without fast mode
-        kind = RefusalKind.NEVER_FITS if no_fast or _REQUIRED.search(text) else refusal.kind
-        scope = RefusalScope.MODE if no_fast or _MODE.search(text) else refusal.scope
-        return replace(refusal, kind=kind, scope=scope)
+        may_be = refusal.kind in (RefusalKind.RATE, RefusalKind.NEVER_FITS) and refusal.scope is RefusalScope.POOL
+        no_fast = may_be and refusal.unit is None and 0 in fast
+        return replace(refusal, kind=RefusalKind.NEVER_FITS, scope=RefusalScope.MODE) if no_fast else refusal
 
 
 def _joined(usage: Usage, known: Usage) -> Usage:

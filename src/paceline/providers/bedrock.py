@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
-from paceline.core.quota import REQUESTS, Cost
-from paceline.core.results import Refusal, RefusalKind
+from paceline.core.quota import Cost
 from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
-from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Usage, UsageReader
 from paceline.providers.common import BaseProvider, token_cost
 from paceline.providers.forms import about, dialect
-from paceline.providers.parse import as_mapping
+from paceline.providers.registry import changed
 from paceline.providers.streams import EventStreamReader, Found
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
@@ -37,14 +35,11 @@ class Bedrock(BaseProvider):
     # All input is held; what was read from the cache is given back at the end (its documentation, 2026-10).
     holds_cached = True
     region = ""
+    refines = _OWN["refines"]
 
     def at_host(self, host: str) -> Bedrock:
         match = _HOST.fullmatch(host)
-        if match is None:
-            return self
-        regional = copy(self)
-        regional.region = match[1]
-        return regional
+        return self if match is None else changed(self, region=match[1])
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         match = _PATH.fullmatch(unquote(path.partition("?")[0]))
@@ -72,11 +67,8 @@ class Bedrock(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
-        found, results = (
-            parse.usage_of(payload, _OWN["usages"]),
-            payload.get("results"),
-        )  # Titan counts each of its results
-        return parse.usage_by(_OWN["counts"], found, *map(as_mapping, results if isinstance(results, list) else ()))
+        found, results = parse.usage_of(payload, _OWN["usages"]), parse.items_of(payload.get("results"))
+        return parse.usage_by(_OWN["counts"], found, *results)  # Titan counts each of its results
 
     def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:
         if kind == "metadata":
@@ -84,8 +76,3 @@ class Bedrock(BaseProvider):
         if kind == "chunk":
             return (self.usage(event), None, True) if _METRICS in event else (None, None, False)
         return None, self._refused({**event, "__type": kind}), False
-
-    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        """A throttling that counts requests says so in the words that are a status elsewhere."""
-        requests = refusal.kind is RefusalKind.RATE and "too many requests" in text[:1_000].lower()
-        return replace(refusal, unit=REQUESTS) if requests and refusal.unit is None else refusal

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
@@ -81,15 +82,30 @@ class CostRule:
         cost = token_cost(input_tokens, output_tokens, self.output_weight)
         if call.requests > 1:
             cost[REQUESTS] = float(call.requests)
-        if call.images:
-            cost[IMAGES] = float(call.images)
-        if call.inputs:
-            cost[INPUTS] = float(call.inputs)
-        if call.audio_s:
-            cost[AUDIO_SECONDS] = call.audio_s
+        for unit, counted in ((IMAGES, call.images), (INPUTS, call.inputs), (AUDIO_SECONDS, call.audio_s)):
+            if counted:
+                cost[unit] = float(counted)
         if self.uncached_unit:
             cost[self.uncached_unit] = cost[self.uncached_of] - cached_tokens
         return cost
+
+
+def refusal_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a refusal, as a row has them."""
+    kinds: dict[str, Any] = {"kind": RefusalKind, "scope": RefusalScope}
+    return {name: kinds[name](said) if name in kinds else said for name, said in row.items()}
+
+
+def _refinement(row: Mapping[str, Any], refusal: Refusal, text: str) -> dict[str, Any]:
+    """What a row of ``refines`` makes of a refusal with this message; nothing if it is about others."""
+    said = re.search(row.get("says", ""), text)
+    is_about = (
+        refusal.kind in row.get("kinds", (refusal.kind,))
+        and refusal.scope == row.get("scope", refusal.scope)
+        and all(getattr(refusal, name) is None for name in row.get("without", ()))
+        and all((getattr(refusal, name) or 0.0) >= least for name, least in row.get("least", {}).items())
+    )
+    return refusal_fields(row.get("to", {})) | said.groupdict() if said and is_about else {}
 
 
 class BaseProvider(Provider):
@@ -111,6 +127,8 @@ class BaseProvider(Provider):
     """The keys of a usage object in a JSON answer, which may be longer than what is read of it."""
     codes: Mapping[str, Refusal] = {}
     """Error codes and HTTP statuses of its own, or with a meaning of its own."""
+    refines: Collection[Mapping[str, Any]] = ()
+    """What changes a refusal, as ``dialects.toml`` explains it."""
     documented = NOTHING
     """What it documents of its headers."""
     wait_header = ""
@@ -154,6 +172,8 @@ class BaseProvider(Provider):
         if refusal is None:
             return None
         refusal = self._refined(refusal, error, text, headers)
+        for row in self.refines:
+            refusal = replace(refusal, **_refinement(row, refusal, text))
         if refusal.kind is RefusalKind.RATE and refusal.period_s == DAY_S and self.day_ends_in:  # Google asks for 38 s
             until_s = parse.until_midnight_s(self.day_ends_in, parse.http_date_s(headers.get("date")))
             return replace(refusal, retry_after_s=until_s)

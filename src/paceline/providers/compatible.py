@@ -12,12 +12,13 @@ from paceline.core.quota import REQUESTS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
-from paceline.providers.common import CostRule
+from paceline.providers.common import IMAGES, INPUTS, CostRule, refusal_fields
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, at, count
+from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
-from paceline.providers.registry import PROVIDERS
+from paceline.providers.registry import PROVIDERS, changed
 
 FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
@@ -86,6 +87,55 @@ def _fireworks_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusa
     readings = _readings(dialect("fireworks")["reads"], headers)
     empty = [reading for reading in readings if reading.remaining is not None and reading.remaining <= 0]
     return replace(refusal, unit=empty[0].unit, period_s=60.0, limit=empty[0].limit) if len(empty) == 1 else refusal
+
+
+class Azure(Compatible):
+    """Azure OpenAI (Microsoft Foundry). The deployment is the pool, for any model; ``host`` is the resource's, and part of it."""
+
+    host = ""
+
+    def at_host(self, host: str) -> Azure:
+        return self if host in self.hosts else changed(self, host=host)
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request; the deployment is in the path, or on ``/openai/v1/`` in the body's ``model``."""
+        call, match = super().describe(path, body), _DEPLOYMENT.search(path)
+        if call is None:
+            return None
+        deployment = match[1] if match else call.model
+        return replace(call, model=f"{self.host}/{deployment}" if self.host else deployment)
+
+
+_DEPLOYMENT = re.compile(r"/deployments/([^/]{1,100})/")
+
+
+class Cohere(Compatible):
+    """The Cohere API, and OpenAI's paths under ``/compatibility/``: chat, embeddings and reranking are limited each in its own way."""
+
+    units = frozenset({INPUTS, IMAGES})
+    events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
+    lines = frozenset({"chat_v1"})
+    usages = ("usage", "meta")  # before v2 and of embeddings
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        endpoint = endpoint_of("cohere", path)
+        if endpoint is None:
+            call = super().describe(path, body)
+            is_embedding = call is not None and call.endpoint == "embeddings"
+            return replace(call, inputs=parse.inputs_in(body.get("input"))) if call and is_embedding else call
+        call = self._call(dialect("cohere"), endpoint, parse.model_of(body), body)
+        if endpoint != "embed":
+            return call
+        inputs = sum(len(found) for key in ("texts", "images", "inputs") if isinstance(found := body.get(key), list))
+        parts = [parse.items_of(one.get("content")) for one in parse.items_of(body.get("inputs"))]
+        with_image = sum(any(part.get("type") == "image_url" for part in one) for one in parts)
+        return replace(call, inputs=inputs, images=len(parse.items_of(body.get("images"))) + with_image)
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""
+        found = parse.usage_of(payload, dialect("cohere")["usages"])
+        counted = (parse.usage_by(self.counts, as_mapping(found.get(name))) for name in ("billed_units", "tokens"))
+        return next(filter(None, counted), None) or super().usage(payload)
 
 
 class Perplexity(Compatible):
@@ -240,11 +290,13 @@ def _counts(row: Mapping[str, list[str]]) -> parse.Counts:
 ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "costs": lambda row: CostRule(**row),
     "documented": lambda row: Documented(**row),
-    "codes": lambda rows: {code: Refusal(**row | {"kind": RefusalKind(row["kind"])}) for code, row in rows.items()},
+    "media": lambda row: MediaTokens(**row),
+    "codes": lambda rows: {code: Refusal(**refusal_fields(row)) for code, row in rows.items()},
     "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
     "counts": _counts,
     **dict.fromkeys(
-        ("modes", "reads", "usd", "wait_header", "day_ends_in", "holds_cached", "asks_usage"), lambda said: said
+        ("modes", "reads", "usd", "wait_header", "day_ends_in", "holds_cached", "asks_usage", "refines"),
+        lambda said: said,
     ),
 }
 """The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""

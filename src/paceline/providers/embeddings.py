@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping
-from paceline.providers.registry import base_of, maker
+from paceline.providers.registry import base_of, maker, method_path
 
 Body = Mapping[str, Any]
 
@@ -58,10 +58,8 @@ class _Gemini(EmbeddingApi):
     """``:embedContent``, and ``:batchEmbedContents`` for several texts (ai.google.dev/api/embeddings, 2026-11)."""
 
     def alone(self, model: str, text: str, more: Body) -> tuple[str, dict[str, Any]]:
-        from urllib.parse import quote
-
-        name = quote(model.removeprefix("models/"), safe="")
-        return f"/v1beta/models/{name}:embedContent", {"content": {"parts": [{"text": text}]}, **more}
+        path = method_path(model.removeprefix("models/"), "embedContent")
+        return path, {"content": {"parts": [{"text": text}]}, **more}
 
     def together(self, path: str, bodies: Sequence[Body]) -> tuple[str, dict[str, Any]]:
         model = path.partition("/models/")[2].removesuffix(":embedContent")

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.quota import USD
-from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.base import Call, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.openai import MESSAGES, OpenAIDialect
@@ -21,12 +19,9 @@ from paceline.providers.prompt import MediaTokens
 
 _OWN: Final = dialect("gemini")
 
-# Images: 258 tokens for each tile of 768 x 768 before Gemini 3, up to 1 120 for an image from it on. Audio: a minute
-# at 32 tokens a second. Files: assumption, three pages of 560 (a video is far more: 263 tokens a second).
-MEDIA: Final = MediaTokens(image=1_120, small_image=258, audio=1_920, file=1_680)
+MEDIA: Final = MediaTokens(**_OWN["media"])
 
 _PATH = re.compile(r"/models/([^/:]{1,200}):(\w{1,40})/?$", re.ASCII)
-_TEN_MINUTES = re.compile(r"(?:10|ten)[ -]minute", re.IGNORECASE)  # of limits on spending; words assumed
 
 
 class Gemini(OpenAIDialect):
@@ -42,8 +37,7 @@ class Gemini(OpenAIDialect):
     # A stream without ``alt=sse`` is one JSON array: its usage is not read, and its estimate stays charged.
     usages = ("usageMetadata", "usage")
     day_ends_in = "America/Los_Angeles"
-    unnamed = RefusalKind.RATE
-    """The kind of a refusal that names no quota."""
+    refines = _OWN["refines"]
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         match = _PATH.search(path.partition("?")[0])
@@ -77,14 +71,6 @@ class Gemini(OpenAIDialect):
         usage = parse.usage_by(_OWN["counts"], found, audio_tokens=audio, audio_output_tokens=audio_output)
         return usage or super().usage(payload)
 
-    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        unit, period_s = refusal.unit, refusal.period_s
-        if refusal.kind is RefusalKind.MONEY and _TEN_MINUTES.search(text):
-            return replace(refusal, kind=RefusalKind.RATE, unit=USD, period_s=600.0)
-        if refusal.kind is RefusalKind.RATE and unit is None and period_s is None:
-            return replace(refusal, kind=self.unnamed)
-        return refusal
-
 
 def _audio_of(details: Any) -> int:
     """The audio in the counts of tokens by modality."""
@@ -113,7 +99,7 @@ class Vertex(Gemini):
     """
 
     costs = CostRule()
-    unnamed = RefusalKind.CAPACITY
+    refines = (*_OWN["refines"], *dialect("vertex")["refines"])
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         match = _CLAUDE.search(path.partition("?")[0])

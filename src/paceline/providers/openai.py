@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.results import Refusal, RefusalScope
 from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
-from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.finish import ENDS, is_last
 from paceline.providers.forms import about, dialect, endpoint_of, is_long, pool_in
@@ -33,12 +32,8 @@ SPEECH_TOKENS: Final = 10
 """The most tokens of speech for a character of text. WEAK: not documented. At 20 tokens a second (the guide to Realtime's costs, 2026) it is
 half a second for a character, seven times as slow as speech."""
 
-# Images: a 1024 x 1024 one is 85 + 4 * 170 tokens in high detail, any is 85 in low (OpenAI's vision guide, gpt-4o).
-# Audio: assumption, a minute at 10 tokens a second. Files: assumption, three pages of 1 500 tokens.
-MEDIA: Final = MediaTokens(image=765, small_image=85, audio=600, file=4_500)
+MEDIA: Final = MediaTokens(**_OWN["media"])
 
-_MODE = re.compile(r"-(?:long-context|ultrafast|priority|flex|batch)$")  # at the end of a limit's name
-_POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 
@@ -59,6 +54,7 @@ class OpenAIDialect(BaseProvider):
     # By ``stream_options`` (WEAK: checked for OpenAI; a host that refuses it gets the request without it).
     asks_usage = True
     counts: parse.Counts = _OWN["counts"]
+    refines = _OWN["refines"]
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
@@ -106,13 +102,6 @@ class OpenAIDialect(BaseProvider):
         if usage is not None and _goes_on(event):
             usage = replace(usage, partial=True)
         return usage, self._refused(event), is_last(event)
-
-    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        named = _POOL_NAMED.search(text)
-        if named is None:
-            return refusal
-        mode = refusal.scope is RefusalScope.POOL and _MODE.search(named[1])
-        return replace(refusal, pool=named[1], scope=RefusalScope.MODE if mode else refusal.scope)
 
 
 class OpenAI(OpenAIDialect):

@@ -168,11 +168,11 @@ def output_limit(provider: str) -> str:
     return "max_completion_tokens" if provider in ("openai", "azure", "groq") else "max_tokens"
 
 
-def generate_path(model: str) -> str:
+def method_path(model: str, method: str = "generateContent") -> str:
     """The path of a request to ``model`` in Gemini's form."""
     from urllib.parse import quote
 
-    return f"/v1beta/models/{quote(model, safe='')}:generateContent"
+    return f"/v1beta/models/{quote(model, safe='')}:{method}"
 
 
 def credentials(provider: Provider, path: str, key: str) -> tuple[str, str]:
@@ -213,11 +213,11 @@ def base_of(name: str) -> str:
     return _canonical(name).partition("@")[0]
 
 
-def under_name(provider: Provider, name: str) -> Provider:
-    """The dialect of ``provider`` under another name, which has quotas of its own."""
-    other: Any = copy(provider)
-    other.name = name
-    return cast("Provider", other)
+def changed(provider: _P, **attributes: str) -> _P:
+    """``provider`` with other attributes, e.g. a name, and so with quotas of its own."""
+    other = copy(provider)
+    vars(other).update(attributes)
+    return other
 
 
 def provider_for_host(host: str) -> Provider | None:
@@ -314,7 +314,7 @@ def _load(name: str) -> Provider:
     base, at, _ = name.partition("@")
     if at:
         provider = provider_named(base)
-        return under_name(provider, base_of(provider.name) + name.removeprefix(base))
+        return changed(provider, name=base_of(provider.name) + name.removeprefix(base))
     entry = PROVIDERS.get(name)
     if entry is None:
         from paceline.providers.generic import Generic
@@ -348,10 +348,9 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
         raise SettingsError(no_keys(provider.name))
     entry = head_of(provider.name)
     own = entry.own
-    if not root and entry.rootless:
-        raise SettingsError(f"no address is known for {provider.name}: {ROOTLESS}, or give one with --base-url")
     if not root:
         why = f", because it is your own: give it with --base-url {own}" if own else ": give one with --base-url"
+        why = f": {ROOTLESS}, or give one with --base-url" if entry.rootless else why
         raise SettingsError(f"no address is known for {provider.name}{why}")
     key = environ.get(provider.key_env, "").strip()
     if not key and not is_loopback(urlsplit(root).hostname or ""):
