@@ -10,8 +10,8 @@ import base64
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from paceline.core.results import UnfinishedError, public
@@ -102,20 +102,13 @@ STATES: Final = {reason: State(state) for state, reasons in _ANSWERS["reasons"].
 """The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text."""
 
 
-class _Kind(Enum):
-    SAID = "said"  # text, or parts with their own kinds
-    THOUGHT = "thought"
-    WORDS = "words"
-    CALL = "call"
-    DATA = "data"  # an image or a sound, which is an answer without a text
+_KINDS: Final = ("said", "thought", "words", "call", "data")
+"""What parts of answers are: text, or parts of kinds of their own; thoughts; words of a refusal; calls; an image or a sound."""
 
 
-_SAID, _THOUGHT, _WORDS, _CALL, _DATA = _Kind
-
-
-def _kinds(names: Mapping[str, list[str]]) -> dict[str, _Kind]:
+def _kinds(names: Mapping[str, list[str]]) -> dict[str, str]:
     """The kinds of what has these names, by name."""
-    return {name: kind for kind in _Kind for name in names.get(kind.value, ())}
+    return {name: kind for kind in _KINDS for name in names.get(kind, ())}
 
 
 _FIELDS, _TYPES = _kinds(_ANSWERS["fields"]), _kinds(_ANSWERS["types"])
@@ -125,7 +118,7 @@ class AnswerForm(NamedTuple):
     """Where the answer of an API is, as ``answers.toml`` has it."""
 
     has: tuple[str, ...]
-    reads: Mapping[str, _Kind]
+    reads: Mapping[str, str]
     why: tuple[str, ...] = ()
     generates: bool = True
 
@@ -145,38 +138,42 @@ _FIRST: Final = frozenset(path.partition(".")[0] for form in FORMS for path in f
 """The fields by which forms are recognised."""
 
 
-@dataclass(slots=True)
 class _Read:
-    """What was found in an answer, in the order of its fields."""
+    """What was found in an answer by its kind, in the order of its fields."""
 
-    of: dict[_Kind, list[Any]] = field(default_factory=lambda: {kind: [] for kind in _Kind})
+    def __init__(self, body: Any, form: AnswerForm) -> None:
+        self.of: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
+        for path, kind in form.reads.items():
+            if (value := at(body, path)) is not None:
+                self.take(value, kind)
+        self.text, self.thoughts = self._texts()
 
-    def take(self, value: Any, kind: _Kind) -> None:
+    def take(self, value: Any, kind: str) -> None:
         """Sort what ``value`` contains."""
         if isinstance(value, LISTS):
             for one in value:
                 self.take(one, kind)
-        elif kind is _CALL:
+        elif kind == "call":
             self._call(value)
-        elif kind is _DATA or isinstance(value, str):
+        elif kind == "data" or isinstance(value, str):
             self.of[kind].append(value)
         elif isinstance(value, MAPPING):
             self._part(value, kind)
 
-    def _part(self, part: Mapping[str, Any], kind: _Kind) -> None:
+    def _part(self, part: Mapping[str, Any], kind: str) -> None:
         """Sort the fields of a message, an item or a part."""
         named = part.get("type")
-        own = _TYPES.get(named) if isinstance(named, str) else _SAID
+        own = _TYPES.get(named) if isinstance(named, str) else "said"
         if own is None:
             return
-        if own in (_CALL, _DATA):
+        if own in ("call", "data"):
             self.take(part, own)
             return
-        if own is _THOUGHT or part.get("thought") is True:
-            kind = _THOUGHT
+        if own == "thought" or part.get("thought") is True:
+            kind = "thought"
         for name, value in part.items():
             if value and (inner := _FIELDS.get(name)) is not None:
-                self.take(value, kind if inner is _SAID else inner)
+                self.take(value, kind if inner == "said" else inner)
 
     def _call(self, value: Any) -> None:
         call = as_mapping(value)
@@ -188,14 +185,14 @@ class _Read:
                 arguments = json.loads(arguments)
         name = as_text(call.get("name")) or as_text(call.get("type"))
         if call.get("name") or name in _ANSWERS["unnamed_calls"]:
-            self.of[_CALL].append({"name": name, "arguments": arguments})
+            self.of["call"].append({"name": name, "arguments": arguments})
 
-    def texts(self) -> tuple[str, str]:
+    def _texts(self) -> tuple[str, str]:
         """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags.
 
         The first tag is missing where it ends the prompt (the templates of Qwen3 Thinking and DeepSeek R1; their model cards, 2026).
         """
-        text, thoughts = "".join(self.of[_SAID]), "".join(self.of[_THOUGHT])
+        text, thoughts = "".join(self.of["said"]), "".join(self.of["thought"])
         start = text.lstrip()
         inside, end, rest = start.removeprefix("<think>").partition("</think>")
         if start.startswith("<think>") or (end and rest.startswith("\n") and "<think>" not in inside):
@@ -228,14 +225,13 @@ def finish_of(body: Any) -> Finish:
     form = form_of(body)
     if form is None:
         return _of_data(body)
-    found, text, thoughts = _read(body, form)
-    state, reason = _state(body, form, found, text)
-    words = "".join(found.of[_WORDS]) or next(
+    found = _Read(body, form)
+    state, reason = _state(body, form, found)
+    words = "".join(found.of["words"]) or next(
         (said for path in _ANSWERS["said_of_it"] if (said := as_text(at(body, path)))), ""
     )
-    if not text and found.of[_DATA]:
-        text = _as_json(found.of[_DATA])
-    return Finish(state, reason, text, thoughts, tuple(found.of[_CALL]), words)
+    text = found.text or (_as_json(found.of["data"]) if found.of["data"] else "")
+    return Finish(state, reason, text, found.thoughts, tuple(found.of["call"]), words)
 
 
 def _as_json(value: Any) -> str:
@@ -250,32 +246,20 @@ def _on_the_wire(value: Any) -> str:
 def state_of(body: Any) -> State:
     """The state alone, of an answer that is JSON: for what passes every answer on, in a fraction of the time."""
     form = form_of(body)
-    if form is None:
-        return State.COMPLETE
-    found, text, _ = _read(body, form)
-    return _state(body, form, found, text)[0]
+    return State.COMPLETE if form is None else _state(body, form, _Read(body, form))[0]
 
 
-def _read(body: Any, form: AnswerForm) -> tuple[_Read, str, str]:
-    """What was found in an answer, its text, and its thoughts."""
-    found = _Read()
-    for path, kind in form.reads.items():
-        if (value := at(body, path)) is not None:
-            found.take(value, kind)
-    return found, *found.texts()
-
-
-def _state(body: Any, form: AnswerForm, found: _Read, text: str) -> tuple[State, str]:
+def _state(body: Any, form: AnswerForm, found: _Read) -> tuple[State, str]:
     """The state of an answer, and the provider's reason."""
     reason = _reason(body, form.why)
     state = STATES.get(reason.lower())
     if state is not None:
         return state, reason
-    if found.of[_WORDS]:
+    if found.of["words"]:
         return State.DECLINED, reason
-    if found.of[_CALL]:
+    if found.of["call"]:
         return State.TOOL_CALL, reason
-    if text.strip() or found.of[_DATA] or not form.generates:
+    if found.text.strip() or found.of["data"] or not form.generates:
         return State.COMPLETE, reason
     return State.BLOCKED if _BLOCKS[0] in form.why and _reason(body, _BLOCKS) else State.EMPTY, reason
 
