@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from paceline.pacing.retry import RetryPolicy
     from paceline.pacing.status import Waiting
     from paceline.planner.forecast import eta
-    from paceline.providers.answers import finish_of, refusal_of
+    from paceline.providers.answers import HeaderLimits, finish_of, limits_in, refusal_of
     from paceline.providers.finish import Finish
-    from paceline.providers.headers import HeaderLimits, limits_in
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
@@ -73,9 +72,8 @@ _HOMES = {
     "paceline.pacing.pacer": ("lane",),
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
-    "paceline.providers.answers": ("finish_of", "refusal_of"),
+    "paceline.providers.answers": ("HeaderLimits", "finish_of", "limits_in", "refusal_of"),
     "paceline.providers.finish": ("Finish",),
-    "paceline.providers.headers": ("HeaderLimits", "limits_in"),
     "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

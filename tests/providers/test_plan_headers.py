@@ -6,8 +6,7 @@ import time
 import pytest
 
 from paceline.core.results import RefusalKind
-from paceline.providers.plan_bodies import is_page, plan_headers_in
-from paceline.providers.plan_headers import plan_readings, refused_window
+from paceline.providers.plan_headers import is_page, plan_headers_in, plan_readings, refused_window
 from paceline.providers.registry import provider_named
 
 NOW_S = 1_790_000_000.0

@@ -87,8 +87,7 @@ from paceline.pacing.retry import varied
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.pacing.tries import Tries
-from paceline.providers.plan_bodies import is_page, plan_headers_in
-from paceline.providers.plan_headers import plan_readings
+from paceline.providers.plan_headers import is_page, plan_headers_in, plan_readings
 from paceline.providers.registry import no_keys
 from paceline.providers.streams import JsonReader
 

@@ -1,15 +1,21 @@
-"""What the headers of an answer say of a plan: how much of each of its windows is used, and when the window ends.
+"""What an answer says of a plan in its headers, its body or an event: how much of each of its windows is used, and when the window ends.
 
 Accounts of people (Claude Pro, Max and Team; ChatGPT with Codex) have no limits in requests or tokens, but windows of hours and days.
-An answer states the used share of each. A family of headers is a row of ``plans`` in ``headers.toml``:
+An answer states the used share of each. A family of headers is a row of ``plans`` in ``headers.toml``. A body or an event is read as the
+headers that say the same:
 
 * **Claude** (an answer of 2026-09-30 on Max, a refusal of 2026-08-02, both published by users; anthropics/claude-code#42108):
   ``anthropic-ratelimit-unified-{5h,7d,7d_oi}-{utilization,reset,status}``, with a share as a fraction and a reset in seconds since 1970, or
   as an instant of RFC 3339 (anomalyco/opencode#49499). Over all windows ``-{status,reset,representative-claim}``, where the claim names the
-  window that the status is about.
+  window that the status is about. ``GET /api/oauth/usage``, which Claude Code asks for, has ``five_hour.{utilization,resets_at}`` and so on by
+  the names of the claims, in percent (answers of 2026-03-09 and 2026-04-11, published by users: Haleclipse/CCometixLine#95,
+  Maciek-roboblog/Claude-Code-Usage-Monitor#202). Its ``extra_usage``, money that a person has allowed, is not read.
 * **Codex** (openai/codex ``rate_limits.rs``, 2026): ``x-codex-{primary,secondary}-{used-percent,window-minutes,reset-at,reset-after-seconds}``,
   the same after ``x-codex-NAME-`` for other limits, with ``x-codex-NAME-limit-name``. ``x-codex-active-limit`` names the limit of this request.
   The slot does not name the window: 7 days stand in ``primary`` since 2026-08 (oh-my-pi#10931, 2026-09-05). ``window-minutes`` decides.
+  ``GET /backend-api/wham/usage`` has ``rate_limit.{primary,secondary}_window.{used_percent,limit_window_seconds,reset_at}``, and the same of other
+  limits in ``additional_rate_limits`` (an answer of 2026-08-23: Adolanium/hermes-resetwatch#2). The event ``codex.rate_limits`` in a stream has
+  ``rate_limits.{primary,secondary}.{used_percent,window_minutes,reset_at}`` of the limit ``metered_limit_name`` (``rate_limits.rs``).
 
 WEAK: all of it is second-hand, and no answer of a real plan was seen. Which models ``7d_oi`` is about. That ``overage`` is a window
 like the others, and that a claim such as ``seven_day_opus`` has headers of its own. That the family ``x-codex-`` repeats the one that
@@ -22,11 +28,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
+from paceline.providers.parse import as_mapping, as_text
 from paceline.providers.quota_headers import until_s as by_this_clock_s
 
 REJECTED: Final = "rejected"
@@ -82,7 +89,7 @@ class Form(NamedTuple):
 FORMS: Final = [Form(**row | {"header": re.compile(row["header"])}) for row in table("headers")["plans"]]
 
 EVENT: Final = "codex.rate_limits"
-"""The type of the event of a stream that says the same as the headers of Codex (:mod:`paceline.providers.plan_bodies`)."""
+"""The type of the event of a stream that says the same as the headers of Codex."""
 
 _MINUTES: Final = {"d": 1_440, "h": 60, "m": 1}
 _OFF_MIN: Final = 3
@@ -263,3 +270,55 @@ def _until_s(text: str | None, headers: Headers, now_s: float) -> float | None:
     reset = parse.reset_in(text)
     own_s = by_this_clock_s(reset, headers, now_s)
     return reset.left_s(headers, now_s) if own_s is None else parse.wait(max(own_s, 0.0))
+
+
+LIMITS_MAX: Final = 20
+"""The limits in one body that are read."""
+
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9.-]+")
+
+
+def is_page(provider: str, path: str) -> bool:
+    """Whether a path of a provider is a page with what is used of a plan."""
+    return path.rstrip("/").endswith(tuple(table("headers")["pages"].get(provider, ())))
+
+
+def plan_headers_in(body: Mapping[str, Any]) -> dict[str, str]:
+    """The headers that say what a page or an event says of a plan; nothing for any other JSON value."""
+    found: dict[str, str] = {}
+    for claim, window in CLAIMS.items():
+        stated = as_mapping(body.get(claim))
+        if used := _as_header(stated.get("utilization"), 0.01):
+            found[f"anthropic-ratelimit-unified-{window}-utilization"] = used
+            found[f"anthropic-ratelimit-unified-{window}-reset"] = as_text(stated.get("resets_at"))
+    for limit, named, label in _limits(body):
+        family = "-".join(
+            filter(None, (DEFAULT, _NOT_IN_NAMES.sub("-", named.lower()).removeprefix(DEFAULT).strip("-")[:40]))
+        )
+        for slot in ("primary", "secondary"):
+            window_of = as_mapping(limit.get(slot) or limit.get(f"{slot}_window"))
+            for name, (part, unit) in table("headers")["windows"].items():
+                if text := _as_header(window_of.get(name), unit):
+                    found[f"x-{family}-{slot}-{part}"] = text
+        if label:
+            found[f"x-{family}-limit-name"] = label
+        if body.get("type") == EVENT:
+            found[FORMS[1].active] = family
+    if found and as_mapping(body.get("credits")).get("has_credits") is True:
+        found[CREDITS] = "true"
+    return found
+
+
+def _limits(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, str]]:
+    """The limits of Codex in a body: the windows, the name of the family, and what it is about."""
+    own = as_text(body.get("metered_limit_name")) or as_text(body.get("limit_name"))
+    yield as_mapping(body.get("rate_limits") or body.get("rate_limit")), own, ""
+    for other in parse.items_of(body.get("additional_rate_limits"), LIMITS_MAX):
+        label = as_text(other.get("limit_name"))
+        yield as_mapping(other.get("rate_limit")), as_text(other.get("metered_feature")) or label, label
+
+
+def _as_header(value: Any, unit: float) -> str:
+    """A number in JSON as a header has it; empty for anything else."""
+    is_number = isinstance(value, parse.NUMBER) and not isinstance(value, bool) and abs(value) <= parse.MAX_COUNT
+    return f"{value * unit:.6f}" if is_number else ""
