@@ -16,7 +16,7 @@ ORDER: Final = list(_REFUSALS)
 MEANINGS: Final = {code: Refusal(kind) for kind, row in _REFUSALS.items() for code in row["codes"]}
 """The refusal that a code means, by its name in lower case; an HTTP status is one."""
 
-_SPENT = re.compile(r"\w{1,40}_(?:spend|usage)_limit_exceeded")
+_SAYS: Final = {what: re.compile(pattern) for what, pattern in table("errors")["expressions"].items()}
 
 _WORDS: Final = [
     (kind, re.compile("|".join(row["words"]), re.IGNORECASE), row["at"])
@@ -48,19 +48,8 @@ def details_of(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any
             yield detail
 
 
-_QUOTED = re.compile(r'"[^"]*"|“[^”]*”|`[^`]*`|(?<![a-z])\'[^\']*\'', re.IGNORECASE)
-_OTHER = re.compile(
-    r"policy|content_?filter|safety|moderation|guardrail|authentication|api_?key|access_?denied|unauthori[sz]ed",
-    re.IGNORECASE,
-)
-_BAD_KEY = re.compile(
-    r"(?:incorrect|invalid|wrong) api[ _]key|api[ _]key (?:not valid|not found|expired)", re.IGNORECASE
-)
 KEY_INVALID: Final = "API_KEY_INVALID"
 """Google's reason for an invalid key, whose status is 400 (ai.google.dev/gemini-api/docs/troubleshooting, 2026-11)."""
-_ABOUT_MONEY = re.compile(
-    r"You (?:have|do|don|are|exceed)|Your (?:account|organi[sz]ation|team|workspace|credit|balance|plan)|This request would|Budget"
-)
 
 
 def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator[RefusalKind]:
@@ -73,11 +62,11 @@ def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator
         yield from (kind for kind, words, at in _WORDS if status in at and words.match(text))
         return
     if status in (400, 401, 403):
-        if any(" " not in code and _OTHER.search(code) for code in codes) or _BAD_KEY.match(text):
+        if any(" " not in code and _SAYS["other"].search(code) for code in codes) or _SAYS["bad_key"].match(text):
             return
-        if status == 400 and not _ABOUT_MONEY.match(text):
+        if status == 400 and not _SAYS["money"].match(text):
             return
-        text = _QUOTED.sub(" ", text)
+        text = _SAYS["quoted"].sub(" ", text)
     yield from (kind for kind, words, at in _WORDS if (status or 0) in at and words.search(text))
 
 
@@ -85,22 +74,19 @@ def refuses_key(status: int, error: Mapping[str, Any]) -> bool:
     """Whether an error says that the key is refused, or may not do this: a 401, a 403, a 400 that names the key."""
     if status != 400:
         return status in (401, 403)
-    return KEY_INVALID in codes_of(error) or _BAD_KEY.match(message_of(error)) is not None
-
-
-_NAMES_KEY = re.compile(r"api[ _-]?key|credential|token_(?:expired|invalid)", re.IGNORECASE)
+    return KEY_INVALID in codes_of(error) or _SAYS["bad_key"].match(message_of(error)) is not None
 
 
 def is_about_key(status: int, error: Mapping[str, Any]) -> bool:
     """Whether an error tells its reader of the key that was sent: not a 403 that forbids a model, a place or a text alone."""
-    names = status != 403 or any(map(_NAMES_KEY.search, (*codes_of(error), message_of(error))))
+    names = status != 403 or any(map(_SAYS["key"].search, (*codes_of(error), message_of(error))))
     return names and refuses_key(status, error)
 
 
 def _named(status: int | None, codes: list[str], text: str) -> list[Refusal]:
     """What the codes and the words of an error say, without its status."""
     found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
-    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SPENT.fullmatch, codes)]
+    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SAYS["spent"].fullmatch, codes)]
     return [*found, *map(Refusal, _kinds_by_words(status, codes, text))]
 
 

@@ -48,14 +48,7 @@ _STARTS: Final = {start: Documented(**row) if row else None for start, row in ta
 _PARTS: Final = ("limit", "remaining", "reset", "renewalperiod")
 _UNITS: Final[Mapping[str, str]] = table("headers")["units"]
 UNITS: Final = list(dict.fromkeys(_UNITS.values()))
-# "tokens-per-minute", "req-10-second", "requests-day", "tokens-1h", "minute"; a month's quota is no speed, and is not read
-_FAMILY = re.compile(r"([a-z-]*?)(?:(?:^|-)(?:per-)?(?:(\d{1,5})-?)?(second|minute|hour|day|(?<=\d)[smhd]))?")
-# Of the IETF's draft: "api";q=1000;w=300 and "api";r=999;t=295; of its older form limit=100, remaining=50, reset=5
-_POLICY = re.compile(r';\s?q=(\d{1,15})(?:;\s?qu="([a-z-]{1,20})")?(?:;[^,;]{0,100}){0,5}?;\s?w=(\d{1,9})')
-_STATE = re.compile(r";\s?r=(\d{1,15})(?:;\s?t=(\d{1,9}))?")
-_OLDER = re.compile(r"limit=(\d{1,15}), ?remaining=(\d{1,15}), ?reset=(\d{1,9})")
-_NAME = re.compile(r'"([^"]{0,100})"\s?;')
-_WINDOW = re.compile(r"(\d{1,15})(?:, ?\1)?; ?w=(\d{1,9})")  # of the older draft: "100, 100;w=60"
+_SAYS: Final = {what: re.compile(pattern) for what, pattern in table("headers")["expressions"].items()}
 
 USUAL_S: Final = (60.0, DAY_S)
 """The periods that numbers can prove where nothing states one."""
@@ -128,7 +121,7 @@ def _about(header: str) -> tuple[Family, str] | None:
     part, _, family = words.partition("-")
     if part not in _PARTS:
         family, _, part = words.rpartition("-")
-    match = _FAMILY.fullmatch(family)
+    match = _SAYS["family"].fullmatch(family)
     if part not in _PARTS or match is None or match[1] not in _UNITS:
         return None
     period_s = float(match[2] or 1) * (parse.seconds_in(match[3]) or 0.0) or None if match[3] else None
@@ -139,12 +132,12 @@ def _about(header: str) -> tuple[Family, str] | None:
 def _draft(headers: Headers) -> dict[Family, dict[str, str]]:
     """The parts in the fields of the IETF's draft, for each policy that counts requests."""
     text, found = headers["ratelimit"][:1_000], {}
-    if (older := _OLDER.search(text)) is not None:
+    if (older := _SAYS["older"].search(text)) is not None:
         parts = {"limit": older[1], "remaining": older[2], "reset": f"{older[3]}s"}
         return {Family("", REQUESTS, None, "", handed_on=False): parts}
-    states = {_name(item): state for item in text.split(",") if (state := _STATE.search(item)) is not None}
+    states = {_name(item): state for item in text.split(",") if (state := _SAYS["state"].search(item)) is not None}
     for item in headers.get("ratelimit-policy", "")[:1_000].split(","):
-        policy, state = _POLICY.search(item), states.get(_name(item))
+        policy, state = _SAYS["policy"].search(item), states.get(_name(item))
         if policy is not None and policy[2] in (None, "requests"):
             parts = {"limit": policy[1], "renewalperiod": policy[3]}
             if state is not None:
@@ -154,7 +147,7 @@ def _draft(headers: Headers) -> dict[Family, dict[str, str]]:
 
 
 def _name(item: str) -> str:
-    names = _NAME.findall(item)
+    names = _SAYS["name"].findall(item)
     return names[-1] if names else ""
 
 
@@ -168,7 +161,9 @@ def _reading(
     limit, remaining, stated_s = amounts
     reset = parse.reset_in(texts.get("reset"))
     reset_s, plain = reset.left_s(headers, now_s) if documented.resets else None, reset.plain
-    period_s, basis = _period(family, stated_s, documented)
+    of_family = documented.periods.get(family.words)
+    sure = stated_s or (of_family is not None and family.words not in documented.assumed)
+    period_s, basis = stated_s or of_family, Basis.STATED if sure else Basis.ASSUMED
     if reset_s and limit and remaining is not None and (basis is Basis.STATED or not plain):
         period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
         reset_s, plain = reset_s * (scale or 1.0), plain and scale is None
@@ -187,20 +182,11 @@ def _amounts(
     limit_text = texts.get("limit")
     limit, remaining = parse.amount(limit_text), parse.remainder(texts.get("remaining"))
     stated_s = parse.amount(texts.get("renewalperiod")) or family.period_s
-    if limit is None and limit_text and (window := _WINDOW.fullmatch(limit_text)):
+    if limit is None and limit_text and (window := _SAYS["window"].fullmatch(limit_text)):
         limit, stated_s = parse.amount(window[1]), parse.amount(window[2])
     remaining = None if remaining == -1 else remaining  # Azure: -1 is unknown
     whole = limit is not None and remaining is not None and 0 <= remaining <= limit
     return (limit, remaining, stated_s) if whole or (alone and (limit, remaining) != (None, None)) else None
-
-
-def _period(family: Family, stated_s: float | None, documented: Documented) -> tuple[float | None, Basis]:
-    """The period that is stated, or documented, and how well."""
-    if stated_s:
-        return stated_s, Basis.STATED
-    period_s = documented.periods.get(family.words)
-    sure = period_s is not None and family.words not in documented.assumed
-    return period_s, Basis.STATED if sure else Basis.ASSUMED
 
 
 def _clear(
@@ -220,9 +206,11 @@ def _shown(
     if used <= 0:
         return period_s, basis, None
     bucket_s, stated = reset_s * limit / used, basis is Basis.STATED  # the period, if it is a bucket
-    proof = _proof(bucket_s, (period_s or 0.0,) if stated else USUAL_S, in_ms=in_ms)
-    if proof is not None and reset_s >= SHORTEST_S:
-        return proof[0], basis if stated else Basis.PROVED, proof[1]
+    # A number without a unit proves no period: too many windows that restart look like a bucket at some instant.
+    for scale in (1.0, 1e-3) if in_ms else (1.0,):
+        for shown_s in (period_s or 0.0,) if stated else USUAL_S:
+            if abs(bucket_s * scale - shown_s) <= TOLERANCE * shown_s and reset_s >= SHORTEST_S:
+                return shown_s, basis if stated else Basis.PROVED, scale
     is_other = not stated and period_s and used >= 2 and not period_s / 2 < bucket_s < period_s * 2
     return None if is_other else period_s, basis, None  # these are the numbers of another period
 
@@ -232,18 +220,6 @@ def until_s(reset: parse.Reset, headers: Headers, now_s: float) -> float | None:
     if reset.at_s is None or abs(parse.answered_s(headers, now_s) - now_s) > CLOCKS_AGREE_S:
         return None
     return reset.at_s - now_s
-
-
-def _proof(bucket_s: float, periods: tuple[float, ...], *, in_ms: bool) -> tuple[float, float] | None:
-    """The period that is proved, and the seconds of the unit that the reset is in.
-
-    A number without a unit proves no period: too many windows that restart look like a bucket at some instant.
-    """
-    for scale in (1.0, 1e-3) if in_ms else (1.0,):
-        for period_s in periods:
-            if abs(bucket_s * scale - period_s) <= TOLERANCE * period_s:
-                return period_s, scale
-    return None
 
 
 def _strictest(one: Reading, other: Reading) -> Reading:
