@@ -31,6 +31,17 @@ FRESH_S: Final = 60
 STARTS: Final = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
 """Above so many input tokens, some model costs more for the whole request (genai-prices 0.2.3, 2026-11-21)."""
 
+_PROBED: Final = {
+    "input": ("input_tokens",),
+    "output": ("output_tokens",),
+    "cached": ("input_tokens", "cache_read_tokens"),
+    "cache_write": ("input_tokens", "cache_write_tokens"),
+    "hour_write": ("input_tokens", "cache_write_tokens", "cache_write_1h_tokens"),
+    "audio": ("input_tokens", "input_audio_tokens"),
+    "audio_output": ("output_tokens", "output_audio_tokens"),
+}
+"""The counts of genai-prices that have so many tokens more, by the part of a price that this shows."""
+
 PLAIN: Final = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand", "batch"})
 """Service tiers at the standard price; of a batch, what it saves is counted apart."""
 
@@ -167,25 +178,14 @@ class Prices:
         """The price for inputs of ``least`` tokens and somewhat more, which is linear."""
         context = {"service_tier": tier, "speed": tier} if tier else None
 
-        def usd(**tokens: int) -> float:
-            asked = {"input_tokens": least, "output_tokens": 0, **tokens}
+        def usd(*counts: str) -> float:
+            asked = {"input_tokens": 0, "output_tokens": 0} | dict.fromkeys(counts, PROBE)
+            asked["input_tokens"] += least
             return float(model.calc_price(self._usage(**asked), provider, price_context=context).total_price)
 
-        base, more = usd(), least + PROBE
-        of_input, of_output, of_cached, of_write, of_hour, of_audio, of_speech = (
-            (amount - base) * MTOK / PROBE
-            for amount in (
-                usd(input_tokens=more),
-                usd(output_tokens=PROBE),
-                usd(input_tokens=more, cache_read_tokens=PROBE),
-                usd(input_tokens=more, cache_write_tokens=PROBE),
-                usd(input_tokens=more, cache_write_tokens=PROBE, cache_write_1h_tokens=PROBE),
-                usd(input_tokens=more, input_audio_tokens=PROBE),
-                usd(output_tokens=PROBE, output_audio_tokens=PROBE),
-            )
-        )
-        fee = base - least * of_input / MTOK
-        return Price(of_input, of_output, of_cached, of_write, of_hour, fee, of_audio, of_speech)
+        base = usd()
+        price = {what: (usd(*counts) - base) * MTOK / PROBE for what, counts in _PROBED.items()}
+        return Price(**price, request=base - least * price["input"] / MTOK)
 
     def _find_highest(self, provider: str, model: str) -> Price:
         """The highest prices of the provider, for a model without a price; 0 for a provider without any."""
@@ -234,12 +234,6 @@ def _given(name: str, fields: Mapping[str, float]) -> Price:
 
 
 def _price(fields: Mapping[str, float]) -> Price:
-    of_input, write = fields["input"], fields.get("cache_write", fields["input"])
-    usual = {
-        "cached": of_input,
-        "cache_write": write,
-        "hour_write": write,
-        "audio": of_input,
-        "audio_output": fields["output"],
-    }
-    return Price(**(usual | dict(fields)))
+    as_input = dict.fromkeys(("cached", "cache_write", "hour_write", "audio"), fields["input"])
+    write = fields.get("cache_write", fields["input"])
+    return Price(**(as_input | {"hour_write": write, "audio_output": fields["output"]} | dict(fields)))

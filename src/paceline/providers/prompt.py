@@ -16,7 +16,8 @@ PER_MESSAGE: Final = 4  # of a chat template: an assumption; the learned correct
 _NODES = 200_000  # parts of a body that are read; the rest is not counted
 
 _PARTS: Final = table("requests")["parts"]
-_LABELS, _IMAGES, _AUDIO, _FILES = (frozenset(_PARTS[kind]) for kind in ("labels", "image", "audio", "file"))
+_LABELS: Final = frozenset(_PARTS["labels"])
+_KINDS: Final = {name: kind for kind in ("image", "audio", "file") for name in _PARTS[kind]}
 
 
 class MediaTokens(NamedTuple):
@@ -104,20 +105,17 @@ def _text(text: str, texts: list[str], media: MediaTokens) -> int:
 
 def _media(node: dict[str, Any], media: MediaTokens) -> int:
     """The constant for a part that is not text; 0 for any other object, and for a document that is given as text."""
-    kind = node.get("type")
-    if not isinstance(kind, str):
+    named = node.get("type")
+    if not isinstance(named, str):
         return _blob(node, media)
-    if kind in _IMAGES:
+    kind = _KINDS.get(named)
+    if kind == "image":
         inner = node.get("image_url")
         detail = inner.get("detail") if isinstance(inner, dict) else node.get("detail")
         return media.small_image if detail == "low" else media.image
-    if kind in _AUDIO:
-        return media.audio
-    if kind in _FILES:
-        source = node.get("source")
-        plain = isinstance(source, dict) and source.get("type") in ("text", "content")
-        return 0 if plain else media.file
-    return 0
+    source = node.get("source")
+    plain = kind == "file" and isinstance(source, dict) and source.get("type") in ("text", "content")
+    return 0 if kind is None or plain else int(getattr(media, kind))
 
 
 def _blob(node: dict[str, Any], media: MediaTokens) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS
@@ -65,33 +65,31 @@ def said_in(text: str) -> Said:
     unit, period_s = _quota(named, text)
     limits = (_found("limit", text), _amount(named.get("limit")), _found("short_limit", text))
     limit, used = next((limit for limit in limits if limit is not None), None), _found("used", text)
-    unit, period_s, limit, used = _exceeded(text, unit, period_s, limit, used)
     wait_s, reset_s = _found("wait", text, parse.duration_s), _found("reset", text, parse.duration_s)
-    several = _several(text) if used is None else ()
-    if several:
-        named_one = next((reading for reading in several if reading.unit == unit), None)
-        period_s, limit = (period_s, None) if named_one is None else (named_one.period_s, named_one.limit)
-    return Said(unit, period_s, limit, used, _found("requested", text), wait_s, reset_s, several)
+    said = _exceeded(text, Said(unit, period_s, limit, used, _found("requested", text), wait_s, reset_s))
+    several = _several(text) if said.used is None else ()
+    if not several:
+        return said
+    one = next((reading for reading in several if reading.unit == said.unit), Reading("", period_s=said.period_s))
+    return replace(said, period_s=one.period_s, limit=one.limit, limits=several)
 
 
-def _exceeded(
-    text: str, unit: str | None, period_s: float | None, limit: float | None, used: float | None
-) -> tuple[str | None, float | None, float | None, float | None]:
-    """The quota that is used up, if a message has the use of several; else the given one."""
+def _exceeded(text: str, said: Said) -> Said:
+    """What is said of the quota that is used up, if a message has the use of several."""
     since = 0
     for pair in _SAYS["pair"].finditer(text):
-        amounts = _amount(pair[1]) or 0.0, _amount(pair[2]) or 0.0
-        if since == 0 or amounts[0] >= amounts[1]:
-            used, limit = amounts
-            own = _quota(_named(text[since : pair.start()]), text)
-            unit, period_s = own[0] or unit, own[1] or period_s
+        used, limit = _amount(pair[1]) or 0.0, _amount(pair[2]) or 0.0
+        if since == 0 or used >= limit:
+            unit, period_s = _quota(_named(text[since : pair.start()]), text)
+            said = replace(said, unit=unit or said.unit, period_s=period_s or said.period_s, limit=limit, used=used)
         since = pair.end()
-        if amounts[0] >= amounts[1]:
+        if used >= limit:
             break
     for short, so_far, most in _SAYS["each"].findall(text):
         if int(so_far) >= int(most):
-            return *_in_short(short), float(most), float(so_far)
-    return unit, period_s, limit, used
+            unit, period_s = _in_short(short)
+            return replace(said, unit=unit, period_s=period_s, limit=float(most), used=float(so_far))
+    return said
 
 
 def _several(text: str) -> tuple[Reading, ...]:

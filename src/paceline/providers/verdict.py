@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -94,6 +94,7 @@ def judge(provider: Provider, call: Call, status: int, headers: Headers, body: b
     return beginning.judged()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Beginning:
     """Judges an answer by its first bytes.
 
@@ -111,29 +112,24 @@ class Beginning:
         payload: The JSON value of the body, where it is known already.
     """
 
-    __slots__ = (
-        "_accepted", "_call", "_ended", "_enough", "_error", "_headers", "_provider", "_splitter", "_status", "_streams", "_strict", "body", "held_s",
-        "payload",
-    )  # fmt: skip
+    provider: Provider
+    call: Call
+    status: int
+    headers: Headers
+    _: KW_ONLY
+    strict: bool = True
+    held_s: float = HELD_S
+    body: bytearray = field(default_factory=bytearray, init=False)
+    payload: Any = field(default=None, init=False)
+    _streams: bool = field(init=False)
+    _splitter: Splitter | None = field(default=None, init=False)  # of a stream, once its form is known
+    _error: Mapping[str, Any] | None = field(default=None, init=False)  # of the event with which a stream begins
+    _enough: bool = field(default=False, init=False)
+    _ended: bool = field(default=False, init=False)
+    _accepted: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        provider: Provider,
-        call: Call,
-        status: int,
-        headers: Headers,
-        *,
-        strict: bool = True,
-        held_s: float | None = None,
-    ) -> None:
-        self.held_s = HELD_S if held_s is None else held_s
-        self._provider, self._call, self._status, self._headers, self._strict = provider, call, status, headers, strict
-        self._streams = status < 300 and (call.stream or is_stream(headers.get("content-type", "")))
-        self._splitter: Splitter | None = None  # of a stream, once its form is known
-        self._error: Mapping[str, Any] | None = None  # of the event with which a stream begins
-        self._enough = self._ended = self._accepted = False
-        self.body = bytearray()
-        self.payload: Any = None
+    def __post_init__(self) -> None:
+        self._streams = self.status < 300 and (self.call.stream or is_stream(self.headers.get("content-type", "")))
 
     @property
     def held(self) -> bool:
@@ -151,11 +147,11 @@ class Beginning:
         self.body += piece
         if self._streams:
             if self._splitter is None:
-                self._splitter = splitter_of(self._headers, bytes(self.body[:4_096]), stream=self._call.stream)
+                self._splitter = splitter_of(self.headers, bytes(self.body[:4_096]), stream=self.call.stream)
                 piece = bytes(self.body)
             if self._splitter is not None:
                 self._read(self._splitter, piece)
-        may_be_binary = first and self._status < 300 and self._splitter is None and not piece.startswith(b"<")
+        may_be_binary = first and self.status < 300 and self._splitter is None and not piece.startswith(b"<")
         if may_be_binary and _BINARY.search(piece, 0, 64):  # a sound, a picture, or an encoding that is not known
             self.accept()
         self._enough = self._enough or self._is_long()
@@ -166,7 +162,7 @@ class Beginning:
         size = len(self.body)
         if size <= HELD_MAX:
             return False
-        return size > WHOLE_MAX or self._status >= 300 or self._streams or not _is_json(self.body)
+        return size > WHOLE_MAX or self.status >= 300 or self._streams or not _is_json(self.body)
 
     def take_encoded(self, chunk: bytes, decode: Decode | None) -> bool:
         """The same for bytes that ``decode`` decodes. What cannot be decoded is for the caller's own reader to report."""
@@ -211,54 +207,54 @@ class Beginning:
 
     def judged(self) -> Judged:
         """The verdict."""
-        if self._status >= 400:
-            refusal = self._provider.refusal(self._status, self._headers, bytes(self.body))
-            error = parse.error_of(bytes(self.body))[0] if self._status == 400 else {}
-            return Judged(Verdict.FAULT if refusal is None else Verdict.REFUSAL, self._status, refusal, error)
-        if self._status >= 300:  # a redirect is the caller's to follow
-            return Judged(Verdict.FAULT, self._status)
+        if self.status >= 400:
+            refusal = self.provider.refusal(self.status, self.headers, bytes(self.body))
+            error = parse.error_of(bytes(self.body))[0] if self.status == 400 else {}
+            return Judged(Verdict.FAULT if refusal is None else Verdict.REFUSAL, self.status, refusal, error)
+        if self.status >= 300:  # a redirect is the caller's to follow
+            return Judged(Verdict.FAULT, self.status)
         if self._accepted:
-            return Judged(Verdict.RESULT, self._status)
+            return Judged(Verdict.RESULT, self.status)
         if self._splitter is None:
             return self._whole(self.body)
         if self._error is not None:
             return self._of_error(json.dumps({"error": dict(self._error)}).encode(), self._error)
         if self._ended and not self._enough:
             return _unreadable(self.body, f"a stream without content, of {len(self.body):,} bytes")
-        return Judged(Verdict.RESULT, self._status)
+        return Judged(Verdict.RESULT, self.status)
 
     def _whole(self, body: bytearray) -> Judged:
         """The verdict on a body that is no stream."""
-        kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind.startswith(_MEDIA):
-            return Judged(Verdict.RESULT, self._status)
+            return Judged(Verdict.RESULT, self.status)
         payload = self.payload
         if payload is None and len(body) <= HELD_MAX:
             payload = decode(body.removeprefix(BOM))
         elif payload is None and _is_json(body) and (not self._ended or body[-64:].rstrip().endswith((b"}", b"]"))):
-            return Judged(Verdict.RESULT, self._status)  # too long for an error, and whole
+            return Judged(Verdict.RESULT, self.status)  # too long for an error, and whole
         if payload is None or isinstance(payload, str | int | float):
             return self._text(body, kind)
         error = parse.error_in(payload)
-        if error is None and not has_result(payload, strict=self._strict):
+        if error is None and not has_result(payload, strict=self.strict):
             return _unreadable(body, "a JSON value without a result")
         if error is not None:
-            if getattr(self._provider, "errors_outrank", False) or not has_content(payload):
+            if getattr(self.provider, "errors_outrank", False) or not has_content(payload):
                 return self._of_error(bytes(body), error)
-            _log_both(self._provider.name)
-        return Judged(Verdict.RESULT, self._status, payload=payload)
+            _log_both(self.provider.name)
+        return Judged(Verdict.RESULT, self.status, payload=payload)
 
     def _text(self, body: bytearray, kind: str) -> Judged:
         """The verdict on a body that is no JSON object."""
         is_text = kind in _TEXT or (body and not body.lstrip().startswith(b"<"))
-        if self._call.endpoint in TEXTS and is_text:
-            return Judged(Verdict.RESULT, self._status)
+        if self.call.endpoint in TEXTS and is_text:
+            return Judged(Verdict.RESULT, self.status)
         return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
 
     def _of_error(self, body: bytes, error: Mapping[str, Any]) -> Judged:
         """The verdict on an error in an answer whose status is below 400."""
         status = parse.stated_status(error)
-        refusal = self._provider.refusal(status or self._status, self._headers, body)
+        refusal = self.provider.refusal(status or self.status, self.headers, body)
         if refusal is not None:
             return Judged(Verdict.REFUSAL, status or 429, refusal, error)
         return Judged(Verdict.FAULT, status or SERVER_FAULT, error=error)
