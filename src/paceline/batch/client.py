@@ -43,7 +43,7 @@ from paceline.limiter.limiter import Limiter
 from paceline.pacing.lack import lack_of
 from paceline.pacing.retry import Again
 from paceline.pacing.tries import Tries
-from paceline.providers.meanings import KEY_INVALID, codes_of, refuses_key
+from paceline.providers.refusals import KEY_INVALID, codes_of, refuses_key
 from paceline.providers.verdict import Judged, Verdict
 
 MESSAGE_MAX: Final = 2_000

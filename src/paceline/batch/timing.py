@@ -11,7 +11,7 @@ from paceline.batch.chunks import BatchKind
 from paceline.batch.progress import ProgressView
 from paceline.batch.runner import FAILED, USAGE
 from paceline.core.results import PacelineError
-from paceline.providers.meanings import refuses_key
+from paceline.providers.refusals import refuses_key
 from paceline.providers.registry import provider_named
 
 

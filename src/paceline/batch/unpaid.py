@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from paceline.core.results import RefusalKind
-from paceline.providers.meanings import meaning
+from paceline.providers.refusals import meaning
 
 _PASSES: Final = frozenset([RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY])
 
@@ -17,7 +17,7 @@ Google's 499 for a cancelled call; not what a server says that it never does."""
 _OF_SERVERS: Final = "server_error internal_error internal_server_error api_error timeout_error"  # OpenAI, Anthropic
 _OF_CALLS: Final = "cancelled unknown deadline_exceeded aborted internal data_loss unavailable"  # google.rpc.Code
 _CODES: Final = frozenset(f"{_OF_SERVERS} {_OF_CALLS}".split())
-"""The codes of such errors that are not refusals, which :func:`~paceline.providers.meanings.meaning` knows."""
+"""The codes of such errors that are not refusals, which :func:`~paceline.providers.refusals.meaning` knows."""
 
 _UNDONE: Final = re.compile(
     r"cancel|expire|time[d]?[_ -]?out|deadline|abort|interrupt|stopped|shut[_ -]?down|unprocessed"

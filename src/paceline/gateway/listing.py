@@ -13,7 +13,7 @@ from paceline.gateway.relay import ClientReply, decoded, decoder
 from paceline.gateway.upstreams import Routes
 from paceline.pacing.answers import UNREADABLE, cause_of_status
 from paceline.providers import parse
-from paceline.providers.meanings import refuses_key
+from paceline.providers.refusals import refuses_key
 
 LIST_MAX: Final = 8 * 2**20
 """The bytes of a list: a router with a thousand models sends one MB."""

@@ -65,8 +65,8 @@ from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import COUNTING, Provider, Usage, UsageReader
 from paceline.providers.finish import state_of
-from paceline.providers.meanings import refuses_key
 from paceline.providers.plan_headers import plan_headers_in, plan_readings
+from paceline.providers.refusals import refuses_key
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 

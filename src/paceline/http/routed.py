@@ -13,7 +13,7 @@ from paceline.http.exchange import Binding, Exchange
 from paceline.pacing.group import ASIDE_S, HERE, NOTHING_CACHED, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, waiter_of
-from paceline.providers.meanings import refuses_key
+from paceline.providers.refusals import refuses_key
 from paceline.providers.verdict import Judged
 
 log = logging.getLogger("paceline.http")

@@ -226,10 +226,8 @@ def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
 
 def seconds(value: Any) -> float:
     """A length in seconds out of JSON, where some servers write it as a text; 0 for anything else."""
-    found = number(value) if isinstance(value, str) else value
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        return 0.0
-    return float(found) if 0 < found <= MAX_COUNT else 0.0
+    found = number(value) if isinstance(value, str) else as_number(value)
+    return float(found) if found is not None and 0 < found <= MAX_COUNT else 0.0
 
 
 def stated(*values: Any) -> int:
@@ -238,6 +236,11 @@ def stated(*values: Any) -> int:
     for one in values:
         most = max(most, count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one))
     return most
+
+
+def as_number(value: Any) -> float | None:
+    """``value`` when it is a number, else ``None``."""
+    return value if isinstance(value, NUMBER) and not isinstance(value, bool) else None
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
@@ -339,8 +342,8 @@ def tier_of(payload: Mapping[str, Any]) -> str:
 
 def stated_usd(value: Any) -> float | None:
     """What a provider states that a request has cost, in US dollars; ``None`` for no such number."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < STATED_USD_MAX
-    return float(value) if fine else None
+    found = as_number(value)
+    return float(found) if found is not None and 0 <= found < STATED_USD_MAX else None
 
 
 STATED_USD_MAX: Final = 10_000.0

@@ -34,6 +34,7 @@ from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
 from paceline.providers.parse import as_mapping, as_text
+from paceline.providers.quota_headers import grouped
 from paceline.providers.quota_headers import until_s as by_this_clock_s
 
 REJECTED: Final = "rejected"
@@ -139,7 +140,7 @@ def plan_readings(headers: Headers, now_s: float, refused: str | None = None) ->
         now_s: The time in seconds since 1970.
         refused: The window that the answer refuses for (:func:`refused_window`).
     """
-    groups = _groups(headers)
+    groups = grouped(headers, _about)
     if not groups:
         return []
     found: dict[str, PlanReading] = {}
@@ -172,7 +173,7 @@ def refused_window(headers: Headers, now_s: float) -> PlanReading | None:
     It is the claim of a status that rejects; else a window that rejects, or says no status and is used up, and of several the one that
     ends last. While no window of the active limit is used up, Codex refuses for a rate (codex-island#74, sub2api#2264, 2026).
     """
-    groups = _groups(headers)
+    groups = grouped(headers, _about)
     if not groups:
         return None
     over_all = groups.get(_OVER_ALL, {})
@@ -199,15 +200,6 @@ class _Group(NamedTuple):
 
 
 _OVER_ALL: Final = _Group(0, "", "")
-
-
-def _groups(headers: Headers) -> dict[_Group, dict[str, str]]:
-    """The headers of plans, by window."""
-    found: dict[_Group, dict[str, str]] = {}
-    for header, text in headers.items():
-        if (about := _about(header)) is not None:
-            found.setdefault(about[0], {})[about[1]] = text
-    return found
 
 
 @lru_cache(maxsize=4_096)
@@ -320,5 +312,5 @@ def _limits(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, s
 
 def _as_header(value: Any, unit: float) -> str:
     """A number in JSON as a header has it; empty for anything else."""
-    is_number = isinstance(value, parse.NUMBER) and not isinstance(value, bool) and abs(value) <= parse.MAX_COUNT
-    return f"{value * unit:.6f}" if is_number else ""
+    number = parse.as_number(value)
+    return f"{number * unit:.6f}" if number is not None and abs(number) <= parse.MAX_COUNT else ""

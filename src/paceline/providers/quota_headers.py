@@ -8,10 +8,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Basis, Reading
@@ -43,6 +43,7 @@ class Documented:
     reset_rounded_s: float = 0.0
 
 
+_Group = TypeVar("_Group")
 NOTHING: Final = Documented()
 _STARTS: Final = {start: Documented(**row) if row else None for start, row in table("headers")["starts"].items()}
 _PARTS: Final = ("limit", "remaining", "reset", "renewalperiod")
@@ -86,11 +87,7 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
         now_s: The time in seconds since the epoch, for resets that are instants, where the answer has no ``date``.
         documented: What the provider documents of them.
     """
-    named: dict[Family, dict[str, str]] = {}
-    for header, text in headers.items():
-        about = _about(header)
-        if about is not None:
-            named.setdefault(about[0], {})[about[1]] = text
+    named = grouped(headers, _about)
     if "ratelimit" in headers:
         named |= _draft(headers)
     if not named:
@@ -108,6 +105,15 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
     split = not {unit for unit, _ in found}.isdisjoint((INPUT_TOKENS, OUTPUT_TOKENS))
     kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
     return sorted(kept, key=lambda reading: (UNITS.index(reading.unit), reading.period_s or 0))
+
+
+def grouped(headers: Headers, about: Callable[[str], tuple[_Group, str] | None]) -> dict[_Group, dict[str, str]]:
+    """The texts of headers by what they are ``about``: a group, and the part of it."""
+    found: dict[_Group, dict[str, str]] = {}
+    for header, text in headers.items():
+        if (said := about(header)) is not None:
+            found.setdefault(said[0], {})[said[1]] = text
+    return found
 
 
 @lru_cache(maxsize=4_096)
