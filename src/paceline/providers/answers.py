@@ -25,8 +25,6 @@ from paceline.providers.verdict import Verdict, has_content, judge
 
 log = logging.getLogger("paceline.providers")
 
-TOKEN_UNITS: Final = (TOKENS, INPUT_TOKENS, OUTPUT_TOKENS)
-
 BODY_MAX: Final = 64_000  # bytes of a body that are read
 
 
@@ -140,7 +138,9 @@ def unsized_cost(pool: str, units: Collection[str], output_tokens: int | None = 
     provider, most = provider_of(pool), UNKNOWN_OUTPUT_TOKENS if output_tokens is None else output_tokens
     call = Call(provider.name, "", pool.partition("/")[2], UNKNOWN_INPUT_TOKENS, most)
     held = provider.held(call, UNKNOWN_INPUT_TOKENS, most)
-    return {unit: float(held[unit]) for unit in TOKEN_UNITS if unit != TOKENS or unit in units}
+    return {
+        unit: float(held[unit]) for unit in (TOKENS, INPUT_TOKENS, OUTPUT_TOKENS) if unit != TOKENS or unit in units
+    }
 
 
 def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
@@ -442,16 +442,13 @@ def answer_of(error: object) -> Answer | None:
 
 
 def _answer_in(error: object) -> Answer | None:
-    for name in _RESPONSES[:3]:
-        response = _get(error, name)
-        if isinstance(response, Mapping):
+    for response in (*(_get(error, name) for name in _RESPONSES[:3]), error):
+        if isinstance(response, Mapping) and response is not error:
             return _botocore_answer(response)
-        status = _status(response)
-        if status is not None:
+        if (status := _status(response)) is not None:
             headers = _headers(response) or _headers(error)
             return Answer(status, headers, _body(response) or _body(error), _host(response) or _host(error))
-    status = _status(error)
-    return None if status is None else Answer(status, _headers(error), _body(error), _host(error))
+    return None
 
 
 def _botocore_answer(response: Mapping[str, Any]) -> Answer | None:

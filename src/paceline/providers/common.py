@@ -121,7 +121,7 @@ class BaseProvider(Provider):
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")
     """Of a streamed answer, only events that contain one of these are read."""
-    lines: frozenset[str] = frozenset()
+    lines: Collection[str] = ()
     """The endpoints whose streams are a JSON object a line; the last one names the usage."""
     usages: tuple[str, ...] = ("usage",)
     """The keys of a usage object in a JSON answer, which may be longer than what is read of it."""
@@ -167,13 +167,13 @@ class BaseProvider(Provider):
         return JsonReader(self.usage, *self.usages)
 
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
-        """As :func:`classify`, with what is particular to the provider."""
         refusal = classify(status, error, text, headers, self.codes)
         if refusal is None:
             return None
         refusal = self._refined(refusal, error, text, headers)
         for row in self.refines:
-            refusal = replace(refusal, **_refinement(row, refusal, text))
+            if becomes := _refinement(row, refusal, text):
+                refusal = replace(refusal, **becomes)
         if refusal.kind is RefusalKind.RATE and refusal.period_s == DAY_S and self.day_ends_in:  # Google asks for 38 s
             until_s = parse.until_midnight_s(self.day_ends_in, parse.http_date_s(headers.get("date")))
             return replace(refusal, retry_after_s=until_s)

@@ -29,6 +29,8 @@ class Compatible(OpenAIDialect):
 
     modes: Collection[str] = ()
     """The values of ``service_tier`` whose requests have limits of their own."""
+    streaming: Collection[str] = ()
+    """The endpoints whose answers are streams unless the body says ``false``."""
     reads: Collection[Mapping[str, Any]] | None = None
     """What is in headers that no other host has, if it has any."""
     usd: tuple[str, float] = ("", 1.0)
@@ -43,6 +45,8 @@ class Compatible(OpenAIDialect):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         call, tier = super().describe(path, body), as_text(body.get("service_tier"))
+        if call is not None and call.endpoint in self.streaming:
+            return replace(call, stream=body.get("stream") is not False)
         return replace(call, mode=tier) if call is not None and tier in self.modes else call
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
@@ -72,7 +76,6 @@ def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
 
 
 def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator[Reading]:
-    """What is in headers by the rows ``reads``."""
     for row in rows:
         limit = next(filter(None, (parse.amount(headers.get(name)) for name in row["limit"])), None)
         remaining = parse.remainder(headers.get(row.get("remaining", "")))
@@ -216,7 +219,8 @@ class OpenRouter(Compatible):
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
         metadata = as_mapping(error.get("metadata"))
         source = as_text(metadata.get("limit_source"))[:100]
-        headers = _named_headers(metadata) | dict(headers)
+        named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
+        headers = {name: value for name, value in named.items() if name.startswith("x-ratelimit-")} | dict(headers)
         refusal = replace(refusal, code=source or as_text(error.get("code"))[:100])
         if refusal.kind is RefusalKind.MONEY:
             return _openrouter_money(refusal, f"{source} {as_text(metadata.get('reason'))[:100]} {text[:1_000]}")
@@ -232,12 +236,6 @@ class OpenRouter(Compatible):
         wait_s, pool = refusal.retry_after_s or reset_s, FREE if free else None
         unit = REQUESTS if period_s else None
         return replace(refusal, retry_after_s=wait_s, unit=unit, period_s=period_s, limit=reading.limit, pool=pool)
-
-
-def _named_headers(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The headers of a limit that stand in an error."""
-    named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
-    return {name: value for name, value in named.items() if name.startswith("x-ratelimit-")}
 
 
 def _of_host(refusal: Refusal, said: str, headers: Headers) -> Refusal:
@@ -267,18 +265,6 @@ class Replicate(Compatible):
         return replace(call, stream=False)  # the answer is the job, and its stream another request
 
 
-class Ollama(Compatible):
-    """Ollama, whose own API streams one JSON object a line; the last one has the numbers of tokens."""
-
-    lines = frozenset({"generate"})
-
-    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request; its own API streams unless the body says ``false`` (its docs/api.md, 2026)."""
-        call = super().describe(path, body)
-        own = call is not None and call.endpoint == "generate"
-        return replace(call, stream=body.get("stream") is not False) if call is not None and own else call
-
-
 def _counts(row: Mapping[str, list[str]]) -> parse.Counts:
     """OpenAI's counts, with a host's own: what was cached, if OpenAI's is missing; of the input and the output, what is added."""
     own = dict(OpenAIDialect.counts)
@@ -287,6 +273,9 @@ def _counts(row: Mapping[str, list[str]]) -> parse.Counts:
     return own
 
 
+_AS_SAID: Final = (
+    "modes", "streaming", "lines", "reads", "usd", "wait_header", "day_ends_in", "holds_cached", "asks_usage", "refines",
+)  # fmt: skip
 ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "costs": lambda row: CostRule(**row),
     "documented": lambda row: Documented(**row),
@@ -294,10 +283,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "codes": lambda rows: {code: Refusal(**refusal_fields(row)) for code, row in rows.items()},
     "paths": lambda rows: tuple((re.compile(pattern), endpoint) for pattern, endpoint in rows),
     "counts": _counts,
-    **dict.fromkeys(
-        ("modes", "reads", "usd", "wait_header", "day_ends_in", "holds_cached", "asks_usage", "refines"),
-        lambda said: said,
-    ),
+    **dict.fromkeys(_AS_SAID, lambda said: said),
 }
 """The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""
 

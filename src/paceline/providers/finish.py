@@ -75,12 +75,9 @@ class Finish:
         if self.state in FINISHED:
             return ""
         said = " ".join(self.words.split())[:WORDS_MAX]
-        broken = self.state is State.EMPTY and self.text.strip()
-        return (
-            (BROKEN if broken else _ANSWERS["problems"][self.state])
-            + (f" ({self.reason})" if self.reason else "")
-            + (f": {said}" if said else "")
-        )
+        is_broken = self.state is State.EMPTY and self.text.strip()
+        problem: str = _ANSWERS["problems"]["broken" if is_broken else self.state]
+        return problem + (f" ({self.reason})" if self.reason else "") + (f": {said}" if said else "")
 
     def whole(self) -> str:
         """The text; of a call of tools, their JSON.
@@ -92,9 +89,6 @@ class Finish:
             raise UnfinishedError(self.state.value, self.problem, self.text)
         return self.answer
 
-
-BROKEN: Final = "the provider broke off the answer"
-"""What is said of an answer with a text that is as good as empty."""
 
 _ANSWERS: Final = table("answers")
 

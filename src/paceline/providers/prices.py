@@ -216,12 +216,10 @@ def _warn_of_tier(provider: str, model: str, tier: str) -> None:
 
 
 def _has_tier(model: Any, tier: str) -> bool:
-    """Whether genai-prices has a price of the tier."""
     return any(tier in variant.when.values() for variant in model.price_variants or ())
 
 
 def _id_of(provider: str) -> str:
-    """The name of a provider in genai-prices."""
     return head_of(provider).prices or base_of(provider)
 
 

@@ -122,7 +122,6 @@ def _named(text: str) -> dict[str, str]:
 
 
 def _quota(named: dict[str, str], text: str) -> tuple[str | None, float | None]:
-    """Unit and period of the parts that name a quota."""
     short = named.get("short") or named.get("qps")
     short_unit, short_s = _in_short(short) if short else (None, None)
     return _unit_in(named, text, short_unit), _period_in(named, short_s)

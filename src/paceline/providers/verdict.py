@@ -234,7 +234,10 @@ class Beginning:
         elif payload is None and _is_json(body) and (not self._ended or body[-64:].rstrip().endswith((b"}", b"]"))):
             return Judged(Verdict.RESULT, self.status)  # too long for an error, and whole
         if payload is None or isinstance(payload, str | int | float):
-            return self._text(body, kind)
+            is_text = kind in _TEXT or (body and not body.lstrip().startswith(b"<"))
+            if self.call.endpoint in TEXTS and is_text:
+                return Judged(Verdict.RESULT, self.status)
+            return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
         error = parse.error_in(payload)
         if error is None and not has_result(payload, strict=self.strict):
             return _unreadable(body, "a JSON value without a result")
@@ -243,13 +246,6 @@ class Beginning:
                 return self._of_error(bytes(body), error)
             _log_both(self.provider.name)
         return Judged(Verdict.RESULT, self.status, payload=payload)
-
-    def _text(self, body: bytearray, kind: str) -> Judged:
-        """The verdict on a body that is no JSON object."""
-        is_text = kind in _TEXT or (body and not body.lstrip().startswith(b"<"))
-        if self.call.endpoint in TEXTS and is_text:
-            return Judged(Verdict.RESULT, self.status)
-        return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
 
     def _of_error(self, body: bytes, error: Mapping[str, Any]) -> Judged:
         """The verdict on an error in an answer whose status is below 400."""
