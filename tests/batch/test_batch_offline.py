@@ -373,7 +373,7 @@ def test_togethers_failed_requests_are_in_a_file_of_their_own_and_long_ids_come_
 
 @pytest.mark.parametrize("style", ["openai", "mistral", "together", "gemini"])
 def test_a_creation_whose_answer_is_lost_is_found_by_its_metadata_or_its_name(run, style):
-    one = run(count=40, style=style, lost_answers=0.5)
+    one = run(count=16, style=style, lost_answers=0.5)
     one.completes(most=2)
     assert one.batches()["same"]["most"] == 1
     assert one.batches()["lost_answers"]
@@ -502,11 +502,11 @@ def test_the_providers_count_of_tokens_is_learned(run):
 @pytest.mark.parametrize(
     ("style", "count", "most", "rules"),
     [
-        ("openai", 40, 20, {"enqueued_tokens": 120, "queue_full": "400"}),
-        ("openai", 40, 20, {"enqueued_tokens": 120, "queue_full": "429"}),
+        ("openai", 20, 10, {"enqueued_tokens": 60, "queue_full": "400"}),
+        ("openai", 20, 10, {"enqueued_tokens": 60, "queue_full": "429"}),
         ("anthropic", 12, 4, {"queued_requests": 4}),
-        ("gemini", 20, 2, {"enqueued_tokens": 60}),
-        ("azure", 40, 20, {"enqueued_tokens": 120, "queue_full": "400"}),
+        ("gemini", 12, 2, {"enqueued_tokens": 60}),
+        ("azure", 20, 10, {"enqueued_tokens": 60, "queue_full": "400"}),
     ],
 )
 def test_creations_are_refused_while_the_queue_is_full(run, style, count, most, rules):

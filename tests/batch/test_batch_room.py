@@ -56,10 +56,10 @@ def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkey
     narrow = Narrow(20, error)
     monkeypatch.setattr(client_module, "session", lambda *_: narrow)
     monkeypatch.setattr(room_module, "PAUSE_S", 0.01)
-    source = write_lines(tmp_path / "in.jsonl", chats(300))
+    source = write_lines(tmp_path / "in.jsonl", chats(120))
     code, report = run_job(source, "http://127.0.0.1:9", LineView(), workers=100, max_attempts=1)
-    assert (code, report["ok"], report["attempts"]) == (0, 300, 300)
-    assert len(read_answers(tmp_path / "in.results.jsonl")) == 300
+    assert (code, report["ok"], report["attempts"]) == (0, 120, 120)
+    assert len(read_answers(tmp_path / "in.results.jsonl")) == 120
     err = capsys.readouterr().err
     assert err.count(words) == err.count("requests in flight at most") == 1
     assert "cannot reach" not in err + caplog.text
