@@ -7,11 +7,21 @@ import time
 
 from click.testing import CliRunner
 
+from paceline.batch.address import ProviderAddress
+from paceline.batch.answers import RunAnswers
+from paceline.batch.check import Checker, InputPlan
+from paceline.batch.client import RunClient
+from paceline.batch.index import Index
 from paceline.batch.job import Job
-from paceline.batch.progress import ProgressView
+from paceline.batch.packs import Packer
+from paceline.batch.progress import ProgressLine, ProgressView
+from paceline.batch.requests import read_request
 from paceline.batch.results import encode_answer
+from paceline.batch.runner import Runner
+from paceline.batch.summary import RunTally
 from paceline.cli.app import app
 from paceline.config import Config
+from paceline.limiter.limiter import SYSTEM_CLOCK, Limiter
 
 FAST = "60k requests/min,60M tokens/min"
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
@@ -101,6 +111,35 @@ def run_job(source, base_url, view=None, *, environ=None, **given):
     options = {name: given.pop(name) for name in OF_JOB & given.keys()}
     config = Config.load(environ={}, given={"base_url": base_url, "limits": {"*": FAST}, **given})
     return Job(str(source), config=config, environ=environ or {}, **options).run(view or ProgressView())
+
+
+async def send_lines(lines, results, root, view, *, post=None, clock=SYSTEM_CLOCK, **given):
+    """Send requests by the parts of a run, into an open file of answers.
+
+    Args:
+        lines: The requests.
+        results: The file.
+        root: The server.
+        view: Is told what the run says.
+        post: In place of the sender's.
+        clock: Of the limiter.
+        given: Settings.
+
+    Returns:
+        The runner, and what it has counted.
+    """
+    config = Config.load(environ={}, given=given)
+    limiter = Limiter(**config.arguments("openai"), clock=clock)
+    checker, tally = Checker(limiter, Index()), RunTally(len(lines))
+    requests = [read_request(number, json.dumps(line).encode()) for number, line in enumerate(lines, 1)]
+    source = iter([(request, checker.describe(request)) for request in requests])
+    addresses = {"openai": ProviderAddress(root, {}, "")}
+    client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept))
+    meter, packer = ProgressLine(InputPlan(), tally, config.workers), Packer(checker.describe)
+    runner = Runner(source, client, RunAnswers(results, Index(), tally, view), meter, packer, config.workers)
+    client.sender.post = post or client.sender.post
+    await runner.run()
+    return runner, tally
 
 
 def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **options):

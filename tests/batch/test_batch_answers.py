@@ -15,30 +15,18 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, GOOD, chat, chats, message, read_answers, run_job, write_lines
+from batch_helpers import FAST, GOOD, chat, chats, message, read_answers, run_job, send_lines, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
 from odd_server import Loopback, OddServer
-from paceline import Limiter
 from paceline.batch import transport as transport_module
-from paceline.batch.address import ProviderAddress
-from paceline.batch.answers import RunAnswers
-from paceline.batch.check import Checker
-from paceline.batch.client import RunClient
-from paceline.batch.index import Index
-from paceline.batch.packs import Packer
-from paceline.batch.progress import LineView, ProgressLine, ProgressView
+from paceline.batch.progress import LineView, ProgressView
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
-from paceline.batch.requests import read_request
 from paceline.batch.results import ResultsFile
-from paceline.batch.runner import Runner
-from paceline.batch.summary import RunTally
 from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, RunTarget, Sender, session
-from paceline.config import Config
-from paceline.core.quota import parse_quotas
 from paceline.pacing.faults import Fault, fault_of
 
 KEY = "sk-proj-Zq3+x/9TtLw0Vb7RfKs2Mn8Yh5Gd1Pc6Jo4Ea=="
@@ -382,18 +370,9 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
         writer.close()
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
-        config = Config.load(environ={}, given={"workers": 1, "limits": {"*": parse_quotas(FAST)}})
-        limiter = Limiter(**config.arguments("openai"))
-        checker = Checker(limiter, Index())
-        requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, 21)]
-        source = iter([(request, checker.describe(request)) for request in requests])
-        addresses = {"openai": ProviderAddress(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, "")}
-        tally = RunTally(20)
+        root = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with ResultsFile(str(tmp_path / "out")) as results:
             results.open()
-            meter, packer = ProgressLine(checker.plan, tally, 1), Packer(checker.describe)
-            answers = RunAnswers(results, Index(), tally, ProgressView())
-            client = RunClient(limiter, addresses, config.timeout_s, answers.view.say)
-            runner = Runner(source, client, answers, meter, packer, 1)
-            await runner.run()
+            given = {"workers": 1, "limits": {"*": FAST}}
+            runner, tally = await send_lines(chats(20), results, root, ProgressView(), **given)
     assert (tally.ok, runner.client.sender.attempts) == (20, 20)

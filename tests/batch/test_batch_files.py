@@ -11,24 +11,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import Said, call, chat, chats, failed, finish, ok, read_answers, write_lines
+from batch_helpers import Said, call, chat, chats, failed, finish, ok, read_answers, send_lines, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from paceline import Limiter
-from paceline.batch.address import ProviderAddress
-from paceline.batch.answers import RunAnswers
-from paceline.batch.check import Checker, InputPlan
-from paceline.batch.client import RunClient
 from paceline.batch.index import Index
-from paceline.batch.packs import Packer
-from paceline.batch.progress import ProgressLine
-from paceline.batch.requests import read_request
 from paceline.batch.results import OutputError, ResultsFile, encode_answer, read_body
-from paceline.batch.runner import Runner
-from paceline.batch.summary import RunTally
-from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.testing import run_virtual
 from waits import until
@@ -305,7 +294,7 @@ def test_a_restart_puts_aside_what_was_saved(path, temporary):
     assert recover(path).added == 0
 
 
-LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
+LIMITS = {"workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
 
 
 class Said200:
@@ -337,19 +326,8 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
             await asyncio.sleep(0.5)
             return Said200(body)
 
-        config = Config.load(environ={}, given=LIMITS)
-        limiter = Limiter(**config.arguments("openai"), clock=clock)
-        requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, count + 1)]
-        tally, addresses = RunTally(count), {"openai": ProviderAddress("http://127.0.0.1:1", {}, "")}
-        meter = ProgressLine(InputPlan(), tally, config.workers)
-        checker = Checker(limiter, Index())
-        source = iter([(request, checker.describe(request)) for request in requests])
-        client = RunClient(limiter, addresses, config.timeout_s, said.say, lambda: bool(results.kept))
-        answers, packer = RunAnswers(results, Index(), tally, said), Packer(checker.describe)
-        runner = Runner(source, client, answers, meter, packer, config.workers)
-        client.sender.post = answer
-        await runner.run()
-        return runner, tally
+        lines = [chat(f"r{number}") for number in range(1, count + 1)]
+        return await send_lines(lines, results, "http://127.0.0.1:1", said, post=answer, clock=clock, **LIMITS)
 
     said = Said()
     with ResultsFile(str(path)) as results:

@@ -5,13 +5,14 @@ import json
 import signal
 import subprocess
 import sys
-import threading
+from contextlib import ExitStack
 from datetime import date
 
 import pytest
 from click.testing import CliRunner
 
 import paceline
+from odd_server import Loopback
 from paceline import facts
 from paceline.cli.app import app
 from paceline.cli.check import command
@@ -67,7 +68,6 @@ OPENAI = {
 @pytest.fixture
 def provider():
     """Starts a server that answers GETs of its pages to one key alone."""
-    running = []
 
     def start(pages, key):
         seen = []
@@ -78,11 +78,8 @@ def provider():
                 seen.append((self.command, self.path, sent))
                 page = pages.get(self.path)
                 status = 401 if sent not in key else 404 if page is None else page if isinstance(page, int) else 200
-                body = (
-                    page
-                    if isinstance(page, bytes)
-                    else json.dumps(page or {"error": {"message": f"key {sent}"}}).encode()
-                )
+                told = page or {"error": {"message": f"key {sent}"}}
+                body = told if isinstance(told, bytes) else json.dumps(told).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
@@ -91,15 +88,10 @@ def provider():
             def log_message(self, *_):
                 pass
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        running.append(server)
-        return f"http://127.0.0.1:{server.server_port}", seen
+        return running.enter_context(Loopback(Handler)).base_url, seen
 
-    yield start
-    for server in running:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as running:
+        yield start
 
 
 @pytest.fixture(autouse=True)
