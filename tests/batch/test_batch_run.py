@@ -84,13 +84,6 @@ def test_restart_keeps_the_old_answers(source, emulator):
     assert source.with_name("in.results.jsonl.bak").read_bytes() == before
 
 
-def test_faults_are_tried_again(source, emulator):
-    emulator.reset(faults={"500": 0.05, "drop": 0.05}, seed=3)
-    code, report = run(source, emulator, retry={"backoff_s": 0.01})
-    assert (code, report["ok"]) == (0, 60)
-    assert report["attempts"] > 60
-
-
 def test_failures_are_recorded_and_tried_again(tmp_path, emulator):
     lines = [chat("good"), chat("bad", n=-1), chat("worse") | {"url": "/v2/chat/completions"}]
     source = write_lines(tmp_path / "in.jsonl", lines)
@@ -105,18 +98,6 @@ def test_failures_are_recorded_and_tried_again(tmp_path, emulator):
     code, report = run(source, emulator)
     assert (code, report["failed"]) == (0, 0)
     assert sorted(a["custom_id"] for a in read_answers(output_of(source))) == ["bad", "good", "worse"]
-
-
-def test_no_server(tmp_path, emulator):
-    source = write_lines(tmp_path / "in.jsonl", [chat("a")])
-    code, _ = run(source, emulator, base_url="http://127.0.0.1:9", max_attempts=1)
-    (answer,) = read_answers(output_of(source))
-    assert code == 1
-    assert answer["response"] is None
-    assert answer["error"] == {
-        "code": "connection_error",
-        "message": "cannot reach http://127.0.0.1:9: connection refused",
-    }
 
 
 def test_deadline_of_an_answer(tmp_path, emulator):

@@ -187,16 +187,6 @@ def test_a_state_that_is_not_documented_is_said_and_ends_the_run(tmp_path, api, 
         one.completes()
 
 
-@APIS
-def test_the_batch_of_another_program_is_never_adopted(tmp_path, api, monkeypatch):
-    with api(Unkind()) as server:
-        other, one = Input(server, tmp_path, "other", 4), Input(server, tmp_path, "one", 4)
-        assert other.run() == 0
-        kill_after_intent(one, monkeypatch)
-        assert one.run() == 0
-        assert one.wrong() == other.wrong() == []
-
-
 def kill_after_intent(one, monkeypatch):
     with monkeypatch.context() as patch:
         intend = BatchJournal.intend
