@@ -51,15 +51,6 @@ def ids(path):
     return [answer["custom_id"] for answer in read_answers(path)]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="modes")
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
-def test_a_rewritten_output_keeps_its_mode(path, mode):
-    path.chmod(mode)
-    recover(path)
-    assert ids(path) == ["a"]
-    assert stat.S_IMODE(path.stat().st_mode) == mode
-
-
 @pytest.mark.skipif(
     os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files"
 )
@@ -75,15 +66,6 @@ def test_a_rewrite_touches_no_other_file(path):
     recover(path)
     assert own.read_text() == "the user's own"
     assert sorted(path.parent.iterdir()) == [path, own]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="links")
-def test_a_rewrite_follows_no_link(path):
-    victim = path.with_name("victim")
-    victim.write_text("precious")
-    path.with_name("out.tmp").symlink_to(victim)
-    recover(path)
-    assert (ids(path), victim.read_text(), path.is_symlink()) == (["a"], "precious", False)
 
 
 def test_the_lock_is_no_other_file(path):

@@ -95,11 +95,6 @@ def test_a_row_may_have_the_fields_of_a_request(name):
     assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
 
 
-def test_a_table_of_mails():
-    (line,), _ = lines("custom_id,body\na,Why?\n", "p.csv", model="gpt-5", column="body")
-    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
-
-
 def test_a_long_prompt_in_a_table():
     (line,), _ = lines("id,prompt\na," + "x" * 200_000 + "\n", "p.csv", model="gpt-5")
     assert len(line["body"]["messages"][0]["content"]) == 200_000
@@ -115,11 +110,6 @@ def test_each_line_may_be_a_text_of_json(name):
     content = rows(*TEXTS)
     found, _ = lines(gzip.compress(content.encode()) if name.endswith(".gz") else content, name, model="gpt-5")
     assert [line["body"]["messages"][0]["content"] for line in found] == TEXTS
-
-
-def test_a_line_that_begins_with_a_quote_is_a_prompt():
-    found, _ = lines('"Why?" he asked.\n"How?"\n', "-", model="gpt-5")
-    assert [line["body"]["messages"][0]["content"] for line in found] == ['"Why?" he asked.', '"How?"']
 
 
 def test_messages_in_a_table_are_json():
@@ -366,6 +356,7 @@ SKY, SEA = "Why is the sky blue?", "Why, then, is the sea blue?"
         ('["a", "b"]: which?\n', {}, ['["a", "b"]: which?']),
         ('{x} is what?\n{"a": 1} is what?\n', {}, ["{x} is what?", '{"a": 1} is what?']),
         ("{{x}\n", {}, ["{{x}"]),
+        ('"Why?" he asked.\n"How?"\n', {}, ['"Why?" he asked.', '"How?"']),
     ],
 )  # fmt: skip
 def test_plain_lines_without_a_name_are_prompts(content, form, prompts):

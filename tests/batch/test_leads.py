@@ -46,14 +46,12 @@ def cache_of() -> PromptCache:
     return PromptCache(Prefixes(), "anthropic/m")
 
 
-def test_the_others_wait_for_the_first():
+@pytest.mark.parametrize(
+    ("seconds", "fails", "at_s"), [(2, False, [0, 2, 2]), (60, False, [0, HOLD_S, HOLD_S]), (2, True, [0, 2, 2])]
+)
+def test_the_others_wait_until_the_first_has_ended_or_five_seconds(seconds, fails, at_s):
     cache = cache_of()
-    assert starts(2, *[prompt_of(cache, str(k)) for k in range(4)]) == [0, 2, 2, 2]
-
-
-def test_they_wait_for_five_seconds_at_most():
-    cache = cache_of()
-    assert starts(60, *[prompt_of(cache, str(k)) for k in range(3)]) == [0, HOLD_S, HOLD_S]
+    assert starts(seconds, *[prompt_of(cache, str(k)) for k in range(3)], fails=fails) == at_s
 
 
 def test_blocks_and_tools_count_as_well():
@@ -75,21 +73,11 @@ def test_other_prefixes_do_not_wait():
     assert starts(2, prompt_of(cache, "a"), prompt_of(cache, "b", "Another. " * 900), None, None) == [0, 0, 0, 0]
 
 
-def test_where_nothing_is_cached_nothing_waits():
+@pytest.mark.parametrize("answer", [(0, 300 * NS, 2_000, 0, 0), (10**18 * 4, 300 * NS, 2_000, 1_500, 500)])
+def test_where_nothing_is_cached_or_it_is_known_to_be_readable_nothing_waits(answer):
     cache = cache_of()
-    prompt_of(cache, "a").answered(0, 300 * NS, 2_000, 0, 0)
+    prompt_of(cache, "a").answered(*answer)
     assert starts(2, prompt_of(cache, "b"), prompt_of(cache, "c")) == [0, 0]
-
-
-def test_a_prefix_that_is_known_to_be_readable_is_not_waited_for():
-    cache = cache_of()
-    prompt_of(cache, "a").answered(10**18 * 4, 300 * NS, 2_000, 1_500, 500)
-    assert starts(2, prompt_of(cache, "b"), prompt_of(cache, "c")) == [0, 0]
-
-
-def test_after_a_failure_the_next_ones_go():
-    cache = cache_of()
-    assert starts(2, *[prompt_of(cache, str(k)) for k in range(3)], fails=True) == [0, 2, 2]
 
 
 def test_a_written_prefix_is_known_for_minutes_and_memory_is_bounded():

@@ -188,16 +188,6 @@ def test_what_is_no_file_is_left_alone(tmp_path, source, target):
     assert pipe.is_fifo()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
-def test_a_link_to_the_result_stays_one(tmp_path, source, target):
-    link = tmp_path / "link"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    merge(str(source), outputs_of(tmp_path, ["r1"]), str(link), overwrite=True)
-    assert link.is_symlink()
-    assert ids_in(target) == ["r1"]
-
-
 def test_answers_of_another_input_are_an_error(tmp_path, source, target):
     with pytest.raises(OutputError, match="are they outputs of another input"):
         merge(str(source), outputs_of(tmp_path, ["a", "b"]), str(target))

@@ -434,7 +434,7 @@ def adding(api, monkeypatch, custom_id):
     monkeypatch.setattr(api, "content", odd)
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(4)
 @APIS
 @pytest.mark.parametrize("custom_id", ["\ud800", 10**30, 2, True, 1.0, None, ["r0"]], ids=repr)
 def test_a_result_with_an_id_of_any_form_is_of_no_request(tmp_path, api, monkeypatch, custom_id):
@@ -452,7 +452,7 @@ def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(tmp_pa
         one.completes()
 
 
-@pytest.mark.parametrize("line", ["2", 2.0, {}, True, 0, 10**9])
+@pytest.mark.parametrize("line", ["2", True, 0, 10**9])
 def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(tmp_path, monkeypatch, capsys, line):
     show = OpenAI.show
     errors = {"object": "list", "data": [{"code": "invalid_json_line", "message": "not valid", "line": line}]}

@@ -305,6 +305,7 @@ def test_a_list_that_no_command_could_read_is_not_written(provider, folder, monk
     assert not list(folder.rglob("*"))
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("found", [b"[", b"{", b"\xff{", b'{"providers": 1}', b"x" * 2_000_001])
 @pytest.mark.parametrize(
     "words",

@@ -128,6 +128,7 @@ def others(source):
     return (int(found[1]), shlex.split(found[2])) if found else (0, [])
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("provider", known_providers())
 def test_a_table_s_default_says_how_many_models_have_other_limits(limits, provider):
     quotas, source = limits(f"provider = '{provider}'", "--json")[f"{provider}/*"]

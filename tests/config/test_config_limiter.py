@@ -46,19 +46,6 @@ class TestTimeout:
         run_virtual(main)
 
 
-class TestDistance:
-    def test_it_costs_nothing_where_the_quota_is_slower(self):
-        async def main(clock):
-            limiter = limiter_of(clock, limits={"openai/a": "120 requests/min burst 2"}, min_interval_s=0.05)
-            start_ns = clock.now_ns()
-            for _ in range(101):
-                async with limiter.acquire("openai/a"):
-                    pass
-            assert seconds(clock, start_ns) == pytest.approx(50, rel=0.02)
-
-        run_virtual(main)
-
-
 class TestLearning:
     @pytest.mark.parametrize(("learn", "limit"), [("up", 700), (True, 500), (False, 500)])
     def test_headers_change_limits_only_if_they_may(self, learn, limit):

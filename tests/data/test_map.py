@@ -16,11 +16,9 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
-import openai
 import pytest
 
 import paceline
-from odd_server import JSON, OddServer
 from paceline.data.crowd import AHEAD
 from paceline.data.mapping import Map
 from paceline.pacing.lines import say_sums
@@ -166,8 +164,7 @@ class TestSync:
 
 
 class TestCrowd:
-    @pytest.mark.filterwarnings(UNPACED)
-    async def test_so_many_calls_of_a_function_that_asks_for_no_permits(self):
+    async def test_so_many_calls_of_a_function_that_asks_for_no_permits_which_is_said_once(self):
         running = most = 0
 
         async def call(_):
@@ -177,13 +174,9 @@ class TestCrowd:
             await asyncio.sleep(0)
             running -= 1
 
-        await quiet(call, range(3 * AHEAD))
-        assert most == AHEAD
-
-    async def test_that_nothing_is_paced_is_said_once(self):
         with pytest.warns(paceline.PacelineWarning, match=r"limiter.attach\(client\)") as warned:
-            await quiet(double, range(3 * AHEAD))
-        assert len(warned) == 1
+            await quiet(call, range(3 * AHEAD))
+        assert (most, len(warned)) == (AHEAD, 1)
 
     @pytest.mark.filterwarnings(UNPACED)
     async def test_values_of_a_journal_are_no_calls(self, tmp_path, recwarn):
@@ -591,22 +584,6 @@ class TestThreads:
         await quiet(call, [1])
         held.settle()
         assert await behind[0] == "sent"
-
-    async def test_a_client_is_paced_once(self):
-        """By its limiter, and not by the map, too."""
-        limiter = paceline.Limiter({"openai/gpt-5": "60k requests/min"}, headroom_s=0)
-        with OddServer(lambda *_: (200, JSON, json.dumps(ANSWER).encode())) as server:
-            client = limiter.attach(openai.AsyncOpenAI(api_key="key", base_url=f"{server.base_url}/v1"))
-
-            async def ask(text):
-                answer = await client.chat.completions.create(
-                    model="gpt-5", messages=[{"role": "user", "content": text}]
-                )
-                return answer.choices[0].message.content
-
-            assert await quiet(ask, ["a", "b", "c"]) == ["Hello."] * 3
-            await client.close()
-        assert limiter.status()["pools"]["openai/gpt-5"]["counts"]["granted"] == 3
 
 
 @pytest.mark.parametrize(

@@ -97,10 +97,11 @@ def test_the_file_is_for_its_owner_alone(log):
         assert log.stat().st_mode & 0o077 == 0
 
 
-def test_a_setting_for_programs_and_gateways_and_not_for_runs(log):
-    config = Config.load(environ={}, given={"shadow": str(log), "limits": {}})
-    assert config.arguments(patient=False)["shadow"] == str(log)
-    assert config.arguments()["shadow"] is None
+@pytest.mark.parametrize(("name", "of_runs"), [("shadow", False), ("traffic_log", True)])
+def test_a_setting_for_programs_and_gateways_and_one_for_runs_too(log, name, of_runs):
+    config = Config.load(environ={}, given={name: str(log), "limits": {}})
+    assert config.arguments(patient=False)[name] == str(log)
+    assert config.arguments()[name] == (str(log) if of_runs else None)
 
 
 class TestHeld:
@@ -153,7 +154,3 @@ class TestHeld:
     def test_with_shadow_it_is_an_error(self, log):
         with pytest.raises(SettingsError, match="both set"):
             paceline.Limiter({"*": "1 requests/s"}, shadow=log, traffic_log=log)
-
-    def test_it_is_a_setting_for_runs_too(self, log):
-        config = Config.load(environ={}, given={"traffic_log": str(log), "limits": {}})
-        assert config.arguments()["traffic_log"] == str(log)
