@@ -31,9 +31,13 @@ def granted(waiter):
     return isinstance(waiter.outcome, Reservation)
 
 
+@pytest.fixture
+def pool():
+    return budget("1 usd/day window utc")
+
+
 class TestCovered:
-    def test_requests_go_while_what_is_left_covers_them_and_one_goes_alone(self):
-        pool = budget("1 usd/day window utc")
+    def test_requests_go_while_what_is_left_covers_them_and_one_goes_alone(self, pool):
         covered, alone, third = (submit(pool, 0.6) for _ in range(3))
         assert granted(covered)
         assert granted(alone)
@@ -43,13 +47,11 @@ class TestCovered:
         assert pool.pump(T0) == [third]  # nine tenths are left
         assert ALONE not in third.cost
 
-    def test_a_small_one_goes_beside_the_one_that_goes_alone(self):
-        pool = budget("1 usd/day window utc")
+    def test_a_small_one_goes_beside_the_one_that_goes_alone(self, pool):
         assert granted(submit(pool, 64.0))
         assert granted(submit(pool, 0.9))
 
-    def test_without_a_known_maximum_each_goes_alone(self):
-        pool = budget("1 usd/day window utc")
+    def test_without_a_known_maximum_each_goes_alone(self, pool):
         first, second = (submit(pool, None) for _ in range(2))
         assert granted(first)
         assert not granted(second)
@@ -57,15 +59,13 @@ class TestCovered:
         assert pool.pump(T0) == [second]
         assert granted(second)
 
-    def test_what_costs_nothing_goes_when_all_is_spent(self):
-        pool = budget("1 usd/day window utc")
+    def test_what_costs_nothing_goes_when_all_is_spent(self, pool):
         pool.settle(T0, submit(pool, None).outcome, {"usd": 3.0})
         assert granted(submit(pool, 0.0))
 
 
 class TestWaiting:
-    def test_the_end_of_the_last_one_refuses_those_for_which_nothing_is_left(self):
-        pool = budget("1 usd/day window utc")
+    def test_the_end_of_the_last_one_refuses_those_for_which_nothing_is_left(self, pool):
         first = submit(pool, None)
         waiting = [submit(pool, None) for _ in range(3)]
         assert not any(isinstance(one.outcome, Expired) for one in waiting)
@@ -75,8 +75,7 @@ class TestWaiting:
         assert pool.wake_ns is None
         assert isinstance(submit(pool, 0.1).outcome, Expired)
 
-    def test_while_others_are_in_flight_something_may_come_back(self):
-        pool = budget("1 usd/day window utc")
+    def test_while_others_are_in_flight_something_may_come_back(self, pool):
         covered, alone = submit(pool, 0.9), submit(pool, 5.0)
         pool.settle(T0, alone.outcome, {"usd": 2.0})
         waiting = submit(pool, 0.1)
@@ -85,8 +84,7 @@ class TestWaiting:
         [late] = pool.pump(T0)
         assert isinstance(late.outcome, Expired)
 
-    def test_its_client_leaves(self):
-        pool = budget("1 usd/day window utc")
+    def test_its_client_leaves(self, pool):
         submit(pool, None)
         waiting = submit(pool, None, wait_s=2.0)
         assert pool.pump(T0 + 3 * NS) == [waiting]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from core_pools import RATE, pool_of, use_up
 from core_worlds import T0
 from hypothesis import given
@@ -45,16 +46,20 @@ def order(pool: Pool) -> list[Waiter]:
     return granted
 
 
-def test_the_one_that_loses_its_prompt_first_goes_first():
-    pool = full_pool()
+@pytest.fixture
+def pool():
+    """It is used up, so that all have to wait."""
+    return full_pool()
+
+
+def test_the_one_that_loses_its_prompt_first_goes_first(pool):
     first, late, soon, last = cold(), cached(lost_s=300), cached(lost_s=200), cold()
     submit(pool, first, late, soon, last)
     assert order(pool) == [soon, late, first, last]
     assert pool.counts["overtook"] == 2
 
 
-def test_a_returned_attempt_that_had_overtaken_goes_before_all():
-    pool = full_pool()
+def test_a_returned_attempt_that_had_overtaken_goes_before_all(pool):
     first, follower, other = cold(), cached(lost_s=200), cached(lost_s=300)
     submit(pool, first, follower, other)
     assert pool.pump(T0 + NS) == [follower]
@@ -66,8 +71,7 @@ def test_a_returned_attempt_that_had_overtaken_goes_before_all():
     assert order(pool) == [second, other, first]
 
 
-def test_one_whose_prompt_is_lost_takes_its_place_by_arrival():
-    pool = full_pool()
+def test_one_whose_prompt_is_lost_takes_its_place_by_arrival(pool):
     first, follower = cold(), cached(lost_s=0.5)
     follower.estimate = lambda: Estimate({"input_tokens": 5.0})
     submit(pool, first, follower)
@@ -76,8 +80,7 @@ def test_one_whose_prompt_is_lost_takes_its_place_by_arrival():
     assert (follower.lost_ns, follower.cached_tokens, follower.cost) == (0, 0, {"input_tokens": 5.0})
 
 
-def test_one_whose_prompt_was_read_again_goes_by_its_new_instant():
-    pool = full_pool()
+def test_one_whose_prompt_was_read_again_goes_by_its_new_instant(pool):
     renewed, other = cached(lost_s=0.5), cached(lost_s=100)
     renewed.estimate = lambda: Estimate({"input_tokens": 1.0}, 500, T0 + 200 * NS)
     other.estimate = lambda: Estimate({"input_tokens": 1.0}, 500, T0 + 400 * NS)  # not lost yet: its place stays
@@ -86,8 +89,7 @@ def test_one_whose_prompt_was_read_again_goes_by_its_new_instant():
     assert pool.pump(T0 + 2 * NS) == [renewed]
 
 
-def test_many_that_leave_leave_nothing_behind():
-    pool = full_pool()
+def test_many_that_leave_leave_nothing_behind(pool):
     submit(pool, cold(), cached(lost_s=1))
     for k in range(500):
         waiter = cached(lost_s=100 + k)
@@ -97,8 +99,7 @@ def test_many_that_leave_leave_nothing_behind():
     assert len(lane.cached) < 100
 
 
-def test_the_tokens_are_saved_of_those_that_would_have_been_lost():
-    pool = full_pool()
+def test_the_tokens_are_saved_of_those_that_would_have_been_lost(pool):
     submit(pool, *[cold(10.0) for _ in range(20)], cached(lost_s=100, cached_tokens=700))
     pool.pump(T0 + NS)
     assert pool.saved_tokens == 700
@@ -137,8 +138,7 @@ class TestTheBeginningOfAnAnswer:
         pool.adjust(T0, reservation, {"input_tokens": 70.0}, attempt)
         assert pool.ledger.meters[0].level(T0) == 0
 
-    def test_its_lane_has_its_turn_earlier(self):
-        pool = full_pool()
+    def test_its_lane_has_its_turn_earlier(self, pool):
         mine, other = LaneSpec("mine"), LaneSpec("other")
         first = cold(10.0, lane=mine)
         submit(pool, first, *[cold(lane=lane) for lane in (mine, other)])
@@ -236,8 +236,7 @@ def test_a_request_is_overtaken_by_at_most_the_bound(script, data):
     assert all(taken[number] <= bound + 1e-6 for number, bound in bounds.items())
 
 
-def test_without_cached_prompts_the_order_is_that_of_arrival():
-    pool = full_pool()
+def test_without_cached_prompts_the_order_is_that_of_arrival(pool):
     waiters = [cold(1.0 + number % 3) for number in range(20)]
     submit(pool, *waiters)
     assert order(pool) == waiters

@@ -22,14 +22,18 @@ def level(ledger: Ledger, after_s: float = 0.0) -> float:
     return ledger.entries[0].meter.level(T0 + round(after_s * NS))
 
 
+@pytest.fixture
+def ledger():
+    return ledger_of()
+
+
 def test_only_a_bucket_of_such_a_unit_holds():
     texts = ["60 units/min", "60 units/day window utc", "60 units/hour sliding", "60 tokens/min"]
     ledger = Ledger([quota(text) for text in texts], T0, charged_after=["units"])
     assert [isinstance(m, Held) for m in ledger.meters] == [True, False, False, False]
 
 
-def test_what_is_held_is_not_refilled_before_the_attempt_ends():
-    ledger = ledger_of()
+def test_what_is_held_is_not_refilled_before_the_attempt_ends(ledger):
     slow = grant(ledger, T0, units=80)
     assert [level(ledger, second) for second in (0, 30, 59)] == [20, 20, 20]
     ledger.settle(T0 + 30 * NS, slow, None)
@@ -72,8 +76,7 @@ def learnt_grant(capacity: LocalCapacity, units: float) -> Reservation:
     return reservation
 
 
-def test_a_cost_fits_beside_what_is_held():
-    ledger = ledger_of()
+def test_a_cost_fits_beside_what_is_held(ledger):
     first, _ = grant(ledger, T0, units=50), grant(ledger, T0, units=50)
     assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 60 * NS, "60 units/min burst 100")  # or an end before
     ledger.settle(T0 + 10 * NS, first, None)
@@ -82,40 +85,35 @@ def test_a_cost_fits_beside_what_is_held():
     grant(ledger, T0 + 11 * NS, units=1)
 
 
-def test_a_cost_that_the_held_ones_leave_no_room_for_waits_for_the_oldest():
-    ledger = ledger_of()
+def test_a_cost_that_the_held_ones_leave_no_room_for_waits_for_the_oldest(ledger):
     grant(ledger, T0, units=40)
     grant(ledger, T0 + 5 * NS, units=20)
     assert wait_ns(ledger, T0 + 5 * NS, {"units": 40}) == T0 + 5 * NS
     assert wait_ns(ledger, T0 + 5 * NS, {"units": 41}) == T0 + 60 * NS
 
 
-def test_those_that_go_first_need_their_room():
-    ledger = ledger_of()
+def test_those_that_go_first_need_their_room(ledger):
     grant(ledger, T0, units=50)
     assert ledger.earliest(T0, [10.0], [40.0])[0] == T0
     assert ledger.earliest(T0, [10.0], [41.0])[0] == T0 + 60 * NS
 
 
 @pytest.mark.parametrize(("true", "left"), [(20, 80), (0, 100), (80, 20), (130, -30)])
-def test_the_true_cost_is_charged_at_the_end(true, left):
-    ledger = ledger_of()
+def test_the_true_cost_is_charged_at_the_end(ledger, true, left):
     attempt = grant(ledger, T0, units=80)
     ledger.settle(T0 + 30 * NS, attempt, {"units": true})
     assert level(ledger, 30) == left
     assert [one.spent for one in ledger.entries] == [true]
 
 
-def test_an_attempt_that_was_never_sent_costs_nothing():
-    ledger = ledger_of()
+def test_an_attempt_that_was_never_sent_costs_nothing(ledger):
     attempt = grant(ledger, T0, units=80)
     grant(ledger, T0, units=10)
     ledger.cancel(T0 + NS, attempt)
     assert level(ledger, 1) == 90
 
 
-def test_a_cost_held_for_one_period_is_charged_then():
-    ledger = ledger_of()
+def test_a_cost_held_for_one_period_is_charged_then(ledger):
     slow = grant(ledger, T0, units=80)
     assert wait_ns(ledger, T0 + 60 * NS - 1, {"units": 30}) == T0 + 60 * NS
     assert level(ledger, 60) == 20

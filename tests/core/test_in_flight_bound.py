@@ -57,6 +57,17 @@ def bounded(slots: int = 5) -> Server:
     return server
 
 
+@pytest.fixture
+def bound():
+    return InFlightBound()
+
+
+@pytest.fixture
+def server():
+    """Its five slots have been found."""
+    return bounded(5)
+
+
 def test_three_refusals_that_only_the_number_in_flight_explains_set_the_bound():
     server = Server(5)
     for witnesses in (1, 2):
@@ -119,8 +130,7 @@ def test_an_old_attempt_does_not_bound_what_is_compared():
     assert server.bound.size == 3
 
 
-def test_refused_attempts_were_not_in_flight():
-    bound = InFlightBound()
+def test_refused_attempts_were_not_in_flight(bound):
     notes = [bound.sent(T0 + i) for i in range(10)]
     assert [note.most for note in notes] == list(range(10))
     for note in notes[5:8]:
@@ -130,8 +140,7 @@ def test_refused_attempts_were_not_in_flight():
     assert bound.in_flight == 7
 
 
-def test_an_attempt_that_was_not_sent_was_not_in_flight():
-    bound = InFlightBound()
+def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
     notes = [bound.sent(T0 + i) for i in range(3)]
     bound.unsent(notes[1])
     assert (bound.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
@@ -139,8 +148,7 @@ def test_an_attempt_that_was_not_sent_was_not_in_flight():
     assert bound.admitted_count == 2
 
 
-def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_flight():
-    bound = InFlightBound()
+def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_flight(bound):
     first = bound.sent(T0)
     bound.explains(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
     early, late = bound.sent(T0 + NS), bound.sent(T0 + NS + SOON_NS // 4)
@@ -152,8 +160,7 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
     assert (latest.most, latest.least) == (2, 1)
 
 
-def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer():
-    bound = InFlightBound()
+def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer(bound):
     one, two = bound.sent(T0), bound.sent(T0 + NS // 2)
     bound.answered(T0 + NS // 2, two)
     assert (bound.admitted_count, bound.highest) == (1, 1)
@@ -166,8 +173,7 @@ def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer()
     assert bound.in_flight == 2
 
 
-def test_a_refusal_that_comes_late_frees_its_place():
-    bound = InFlightBound()
+def test_a_refusal_that_comes_late_frees_its_place(bound):
     slow, later = bound.sent(T0), bound.sent(T0 + 2 * NS)
     assert bound.highest == 0
     assert bound.admitted_count == 1  # as far as is known
@@ -175,8 +181,7 @@ def test_a_refusal_that_comes_late_frees_its_place():
     assert (bound.in_flight, later.most, later.least) == (1, 0, 0)
 
 
-def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal():
-    server = bounded(5)
+def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server):
     before, server.sizes = server.refused, []
     for _ in range(600):
         server.fill()
@@ -187,8 +192,7 @@ def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal():
     assert FULL_N == 4
 
 
-def test_the_bound_grows_fast_if_the_provider_has_more():
-    server = bounded(5)
+def test_the_bound_grows_fast_if_the_provider_has_more(server):
     server.slots = 500
     for _ in range(400):
         server.fill()
@@ -208,8 +212,7 @@ def test_the_bound_returns_to_the_last_refused_number_and_goes_on_by_one():
     assert sorted(set(server.sizes)) == [4, 5, 7, 10, 11]
 
 
-def test_an_idle_caller_does_not_test_the_bound():
-    server = bounded(5)
+def test_an_idle_caller_does_not_test_the_bound(server):
     before = server.refused
     while server.served:
         server.answer()
@@ -241,8 +244,7 @@ def test_the_bound_explains_four_refusals_in_a_row_and_no_more():
     assert findings == [True] * ROW_MAX + [False] * (len(findings) - ROW_MAX)
 
 
-def test_the_bound_does_not_explain_a_refusal_with_as_many_in_flight_as_were_admitted():
-    server = bounded(5)
+def test_the_bound_does_not_explain_a_refusal_with_as_many_in_flight_as_were_admitted(server):
     for _ in range(3):
         server.answer()
         server.fill()
@@ -349,8 +351,7 @@ def test_slots_are_found_and_kept(slots):
     assert set(sizes) <= {slots, slots + 1}
 
 
-def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border():
-    bound = InFlightBound()
+def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border(bound):
     notes = [bound.sent(T0) for _ in range(6)]
     bound.named(T0 + SOON_NS, notes[-1])
     assert (bound.size, bound.border, bound.row) == (5, 5, 0)

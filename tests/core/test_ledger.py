@@ -23,6 +23,11 @@ def levels(ledger: Ledger, now_ns: int = T0) -> list[float]:
     return [m.level(now_ns) for m in ledger.meters]
 
 
+@pytest.fixture
+def ledger():
+    return ledger_of("60 requests/min")
+
+
 def test_without_quotas_all_goes_at_once():
     ledger = Ledger([], T0)
     assert ledger.earliest(T0, []) == (0, -1)
@@ -39,8 +44,7 @@ class TestReserve:
         assert ledger.earliest(T0, [1, 10]) == (T0 + NS, 0)
         assert ledger.earliest(T0, [1, 11])[1] == 1
 
-    def test_a_pause_binds_beside_a_quota_that_fits_at_its_end(self):
-        ledger = ledger_of("60 requests/min")
+    def test_a_pause_binds_beside_a_quota_that_fits_at_its_end(self, ledger):
         grant(ledger, T0, requests=60)
         ledger.pause.begin(T0 + NS)
         assert ledger.earliest(T0, [1]) == (T0 + NS, -1)
@@ -215,8 +219,7 @@ def test_a_true_part_of_the_tokens_replaces_their_sum(cost, actual, tokens):
 
 
 class TestLoss:
-    def test_a_quarter_of_an_hour_by_default(self):
-        ledger = ledger_of("60 requests/min")
+    def test_a_quarter_of_an_hour_by_default(self, ledger):
         assert ledger.loss_check_ns == T0 + 900 * NS
         grant(ledger, T0 + NS)
         assert ledger.next_loss_ns == T0 + 901 * NS
@@ -238,8 +241,7 @@ class TestLoss:
 
 
 class TestPause:
-    def test_one_that_is_lifted_needs_no_probe(self):
-        ledger = ledger_of("60 requests/min")
+    def test_one_that_is_lifted_needs_no_probe(self, ledger):
         ledger.pause.begin(T0 + 5 * NS)
         ledger.pause.lift(T0, T0 + 4 * NS)  # another one is in force
         assert ledger.reserve(T0, {}) == WaitUntil(T0 + 5 * NS, COOL_DOWN)
@@ -247,8 +249,7 @@ class TestPause:
         for _ in range(2):
             grant(ledger, T0)
 
-    def test_one_that_is_over_is_not_lifted_and_its_probe_goes(self):
-        ledger = ledger_of("60 requests/min")
+    def test_one_that_is_over_is_not_lifted_and_its_probe_goes(self, ledger):
         ledger.pause.begin(T0)
         ledger.pause.lift(T0, T0)
         grant(ledger, T0)
@@ -345,8 +346,7 @@ def test_what_was_asked_before_a_quota_was_added_costs_nothing_of_it():
     assert levels(ledger) == [59, 600]
 
 
-def test_an_attempt_in_flight_holds_one_of_the_slots_that_are_added():
-    ledger = ledger_of("60 requests/min")
+def test_an_attempt_in_flight_holds_one_of_the_slots_that_are_added(ledger):
     reservation = grant(ledger, T0, requests=1)
     ledger.add_quota(T0, quota("5 concurrency"))
     assert levels(ledger) == [59, 4]

@@ -62,8 +62,13 @@ def quotas_of(driver: Driver) -> list[str]:
     return [one["quota"] for one in report(driver.pool, driver.now_ns)["quotas"]]
 
 
-def test_an_opening_rate_is_ten_a_second_and_in_no_status():
-    driver = Driver(pool_of())
+@pytest.fixture
+def driver():
+    """Before a provider that states no limit."""
+    return Driver(pool_of())
+
+
+def test_an_opening_rate_is_ten_a_second_and_in_no_status(driver):
     driver.send()
     driver.send()
     assert driver.now_ns == T0 + NS // 10
@@ -161,8 +166,7 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert learning.notices == notices
 
 
-def test_a_refusal_needs_no_pause_in_a_crowd():
-    driver = Driver(pool_of())
+def test_a_refusal_needs_no_pause_in_a_crowd(driver):
     _, attempt = driver.send(), driver.send()
     row = driver.pool.row(driver.now_ns, attempt, BARE)
     assert row is not None
@@ -174,16 +178,14 @@ def test_a_refusal_needs_no_pause_in_a_crowd():
     assert waits.quota.startswith(("requests, not measured yet", "queue")) or "measured" in waits.quota
 
 
-def test_a_stated_wait_holds_the_next_attempt_back():
-    driver = Driver(pool_of())
+def test_a_stated_wait_holds_the_next_attempt_back(driver):
     driver.until_refused(3, Refusal(RefusalKind.RATE, retry_after_s=1.5))
     at_ns = driver.now_ns
     driver.send()
     assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
 
 
-def test_a_cancelled_attempt_leaves_its_turn_to_the_next_one():
-    driver = Driver(pool_of())
+def test_a_cancelled_attempt_leaves_its_turn_to_the_next_one(driver):
     driver.send()
     cancelled = driver.send()
     driver.pool.cancel(driver.now_ns, cancelled)
@@ -192,8 +194,7 @@ def test_a_cancelled_attempt_leaves_its_turn_to_the_next_one():
     assert driver.now_ns == at_ns
 
 
-def test_a_stated_limit_ends_the_measurement_of_its_unit():
-    driver = Driver(pool_of())
+def test_a_stated_limit_ends_the_measurement_of_its_unit(driver):
     driver.until_refused(10)
     attempt = driver.send()
     driver.pool.observe(driver.now_ns, [Reading("requests", limit=600, remaining=500, period_s=60)], attempt)
@@ -205,8 +206,7 @@ def test_a_stated_limit_ends_the_measurement_of_its_unit():
     assert driver.now_ns == at_ns
 
 
-def test_a_unit_that_a_refusal_names_without_a_number_is_measured():
-    driver = Driver(pool_of())
+def test_a_unit_that_a_refusal_names_without_a_number_is_measured(driver):
     refusal = Refusal(RefusalKind.RATE, unit="tokens")
     for _ in range(3):
         for _ in range(5):
@@ -216,8 +216,7 @@ def test_a_unit_that_a_refusal_names_without_a_number_is_measured():
     assert not any("requests" in quota for quota in quotas_of(driver))
 
 
-def test_a_refusal_with_another_reason_measures_nothing():
-    driver = Driver(pool_of())
+def test_a_refusal_with_another_reason_measures_nothing(driver):
     driver.until_refused(10, FULL)
     driver.until_refused(10, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))
     assert quotas_of(driver) == []
@@ -237,8 +236,7 @@ def refused_by_full_servers(driver: Driver, attempts: int, every_s: float = 0.0,
     return refused
 
 
-def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon():
-    driver = Driver(pool_of())
+def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon(driver):
     assert len(refused_by_full_servers(driver, 60, every_s=0.5)) >= 30
     since_ns, tests = driver.now_ns, refused_by_full_servers(driver, 100, every_s=0.5)
     assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
@@ -258,9 +256,8 @@ def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
 
 
 @pytest.mark.parametrize("share", [1.0, 0.2])
-def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(share):
+def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(driver, share):
     """Also where so few are refused that it looks like chance to the measurement alone. What was stated since stays so."""
-    driver = Driver(pool_of())
     driver.refuse(driver.send(tokens=100), Refusal(RefusalKind.RATE, unit="tokens"))
     one, _ = driver.send(tokens=100), driver.send(tokens=100)
     driver.pool.observe(driver.now_ns, [Reading("tokens", limit=600_000, remaining=500_000, period_s=60)], one)
@@ -276,8 +273,7 @@ def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limit
 
 
 @pytest.mark.parametrize(("limit", "quotas"), [(3, []), (600, ["600 requests/min"])])
-def test_a_limit_that_was_exceeded_before_a_refusal_states_it_is_of_another_model(limit, quotas):
-    driver = Driver(pool_of())
+def test_a_limit_that_was_exceeded_before_a_refusal_states_it_is_of_another_model(driver, limit, quotas):
     driver.until_refused(40, Refusal(RefusalKind.RATE, unit="requests", limit=limit, period_s=60))
     assert [quota for quota in quotas_of(driver) if "measured" not in quota] == quotas
     since_ns = driver.now_ns
@@ -286,8 +282,7 @@ def test_a_limit_that_was_exceeded_before_a_refusal_states_it_is_of_another_mode
     assert driver.now_ns - since_ns < 3 * NS
 
 
-def test_what_a_request_was_refused_for_its_own_sake_is_taken_back():
-    driver = Driver(pool_of())
+def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     driver.until_refused(10)
     driver.refuse(driver.send())
     [meter, in_flight] = driver.pool.ledger.meters
@@ -310,8 +305,7 @@ def test_a_refusal_of_one_request_changes_nothing_where_nothing_is_measured(lear
     assert pool.ledger.units == ["requests"]
 
 
-def test_a_lost_attempt_holds_no_place():
-    driver = Driver(pool_of())
+def test_a_lost_attempt_holds_no_place(driver):
     driver.send()
     driver.now_ns += 901 * NS
     driver.settle(driver.send())
@@ -382,8 +376,7 @@ def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
     assert waits_s[1] >= 25  # one in two is tested at half
 
 
-def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once():
-    driver = Driver(pool_of())
+def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once(driver):
     for _ in range(5):
         driver.send()
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
@@ -398,8 +391,7 @@ def test_a_bare_refusal_where_only_slots_are_stated_begins_a_measurement():
     assert pool.ledger.units == ["concurrency", "requests", "concurrency"]
 
 
-def test_an_attempt_that_goes_later_counts_from_then_on():
-    driver = Driver(pool_of())
+def test_an_attempt_that_goes_later_counts_from_then_on(driver):
     attempt = driver.send()
     driver.pool.capacity.sent(T0 + 5 * NS, attempt)
     [meter, in_flight] = driver.pool.ledger.meters
@@ -408,8 +400,7 @@ def test_an_attempt_that_goes_later_counts_from_then_on():
     assert in_flight.bound.in_flight == 1
 
 
-def test_a_stated_number_of_slots_ends_the_search_for_it():
-    driver = Driver(pool_of())
+def test_a_stated_number_of_slots_ends_the_search_for_it(driver):
     open_ = [driver.send() for _ in range(5)]
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
     driver.refuse(open_[0], Refusal(RefusalKind.RATE, unit="concurrency", limit=4))
@@ -422,16 +413,14 @@ def test_waiters_ahead_of_an_opening_rate_take_little_time():
     assert meter.earliest(T0, 1.0, 1_000.0) == pytest.approx(T0 + 6.1 * NS, abs=NS / 10)  # 10/s, doubling each second
 
 
-def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate():
-    driver = Driver(pool_of())
+def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate(driver):
     driver.until_refused(10)
     [meter, _] = driver.pool.ledger.meters
     at_ns = meter.earliest(driver.now_ns, 1.0)
     assert meter.earliest(driver.now_ns, 1.0, 60.0) - at_ns == pytest.approx(60 / meter.rate.cycle.top * NS, rel=0.01)
 
 
-def test_waiters_ahead_count_for_nothing_while_nothing_was_measured():
-    driver = Driver(pool_of())
+def test_waiters_ahead_count_for_nothing_while_nothing_was_measured(driver):
     for _ in range(4):
         driver.refuse(driver.send())
     [meter, _] = driver.pool.ledger.meters
@@ -439,8 +428,7 @@ def test_waiters_ahead_count_for_nothing_while_nothing_was_measured():
     assert meter.earliest(driver.now_ns, 1.0, 100.0) == meter.earliest(driver.now_ns, 1.0)
 
 
-def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame():
-    driver = Driver(pool_of())
+def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame(driver):
     attempt = driver.send()
     driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], attempt)
     driver.settle(attempt)
@@ -475,8 +463,7 @@ def test_a_unit_that_nothing_has_used_before_begins_now():
     assert pool.ledger.meters[2].rate.block_end == (driver.now_ns, 0.0)
 
 
-def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():
-    driver = Driver(pool_of())
+def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
     settled, refused, cancelled = (driver.send() for _ in range(3))
     driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], settled)
     driver.pool.observe(driver.now_ns, [Reading("concurrency", limit=100)], settled)
@@ -488,8 +475,7 @@ def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing():
     assert driver.pool.ledger.meters[1].bound.in_flight == 0
 
 
-def test_an_attempt_alone_in_flight_bounds_nothing():
-    driver = Driver(pool_of())
+def test_an_attempt_alone_in_flight_bounds_nothing(driver):
     attempt = driver.send()
     for _ in range(2):  # the second time it is closed already
         driver.refuse(attempt, Refusal(RefusalKind.RATE, unit="concurrency"))
@@ -497,8 +483,7 @@ def test_an_attempt_alone_in_flight_bounds_nothing():
     driver.send()
 
 
-def test_a_limit_that_an_answer_states_counts_what_was_sent_before():
-    driver = Driver(pool_of())
+def test_a_limit_that_an_answer_states_counts_what_was_sent_before(driver):
     first, *others = (driver.send() for _ in range(4))
     driver.pool.observe(driver.now_ns, [Reading("requests", limit=100, remaining=98, period_s=60)], first)
     for attempt in (first, *others):
@@ -549,16 +534,14 @@ def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight():
     assert found.endswith("requests/min measured")
 
 
-def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back():
-    driver = Driver(pool_of())
+def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back(driver):
     driver.until_refused(3, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.5))
     at_ns = driver.now_ns
     driver.send()
     assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
 
 
-def test_it_is_known_which_units_are_measured():
-    driver = Driver(pool_of())
+def test_it_is_known_which_units_are_measured(driver):
     learning = driver.pool.capacity.learning
     assert learning is not None
     unstated = learning.unstated
@@ -572,8 +555,7 @@ def test_it_is_known_which_units_are_measured():
     assert unstated.refused(driver.now_ns, driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
 
 
-def test_the_answer_of_a_probe_ends_the_time_without_admissions():
-    driver = Driver(pool_of())
+def test_the_answer_of_a_probe_ends_the_time_without_admissions(driver):
     for _ in range(3):
         driver.refuse(driver.send())
     meter = driver.pool.ledger.entries[0].meter

@@ -30,6 +30,11 @@ def lack_s(m: Bucket, now_ns: int = T0) -> float:
     return (m.full_at_ns - now_ns) / NS
 
 
+@pytest.fixture
+def m():
+    return bucket()
+
+
 class TestNew:
     @pytest.mark.parametrize("rule", ["", *RULES])
     def test_nothing_is_used(self, rule):
@@ -87,15 +92,13 @@ class TestEarliest:
         assert math.ceil(3 * m.ns_per_unit) - m.reach_ns == 1
         assert m.earliest(T0, 3) == T0
 
-    def test_slack_is_refill_that_stays_unused(self):
-        m = bucket()
+    def test_slack_is_refill_that_stays_unused(self, m):
         m.charge(T0, 60)
         assert m.earliest(T0, 10) == after_s(10)
         assert m.earliest(T0, 10, slack_ns=NS) == after_s(11)
         assert m.earliest(T0, 10, 5) == after_s(15)
 
-    def test_of_a_capped_bucket(self):
-        m = bucket()
+    def test_of_a_capped_bucket(self, m):
         m.cap_burst(0.5)
         m.charge(T0, 1)
         assert (m.earliest(T0, 0.5), m.earliest(T0, 0.25)) == (after_s(1), after_s(0.75))
@@ -114,8 +117,7 @@ class TestEarliest:
 
 
 class TestRate:
-    def test_a_ceiling_slows_the_refill_and_leaves_the_level(self):
-        m = bucket()
+    def test_a_ceiling_slows_the_refill_and_leaves_the_level(self, m):
         m.charge(T0, 30)
         m.become(T0, m.quota, 0.5)
         assert (m.level(T0), m.level(after_s(10)), m.ns_per_unit) == (30, 35, 2e9)
@@ -132,8 +134,7 @@ class TestRate:
         m.become(T0, m.quota.with_amount(30))
         assert m.ceiling == 1
 
-    def test_a_smaller_bucket_lacked_less_by_what_it_has_shrunk(self):
-        m = bucket()
+    def test_a_smaller_bucket_lacked_less_by_what_it_has_shrunk(self, m):
         early = m.charge(T0, 50)
         m.charge(after_s(10), 10)  # 40 were missing
         m.become(after_s(10), m.quota.with_amount(30))
@@ -142,8 +143,7 @@ class TestRate:
         m.correct(after_s(10), early, 50, 0)
         assert m.level(after_s(10)) == 20  # the 10 of the least lack
 
-    def test_a_larger_bucket_is_taken_to_have_lacked_the_same(self):
-        m = bucket()
+    def test_a_larger_bucket_is_taken_to_have_lacked_the_same(self, m):
         m.charge(T0, 50)
         m.charge(after_s(10), 10)
         m.become(after_s(10), m.quota.with_amount(120))
@@ -201,8 +201,7 @@ class TestLowPoints:
         assert m.low_marks == marks[:5] + marks[6:]
         assert m.low_lacks == lacks[:6] + lacks[7:]
 
-    def test_one_that_a_later_one_undercuts_is_dropped(self):
-        m = bucket()
+    def test_one_that_a_later_one_undercuts_is_dropped(self, m):
         marks = [m.charge(after_s(second), 10) for second in (0, 2, 4, 29)]
         assert (m.low_marks, m.low_lacks) == (marks[:1] + marks[3:], [0, NS])
 
@@ -220,8 +219,7 @@ class TestLowPoints:
         m.correct(after_s(50), marks[0], 50, 0)
         assert (m.low_marks, m.low_lacks, lack_s(m, after_s(50))) == (marks[1:], [0, 20 * NS], 40)
 
-    def test_where_the_bucket_was_full_since_nothing_is_worth_anything(self):
-        m = bucket()
+    def test_where_the_bucket_was_full_since_nothing_is_worth_anything(self, m):
         marks = [m.charge(after_s(second), cost) for second, cost in ((0, 10), (20, 20), (21, 5))]
         m.correct(after_s(21), marks[0], 10, 0)
         assert (m.low_marks, m.low_lacks, lack_s(m, after_s(21))) == (marks[1:], [0, 19 * NS], 24)
@@ -237,9 +235,8 @@ class TestLowPoints:
         m.correct(after_s(100), marks[1], 30, 0)
         assert lack_s(m, after_s(100)) == 20  # that of the last charge alone
 
-    def test_a_mark_that_the_bucket_has_not_made_is_the_latest(self):
+    def test_a_mark_that_the_bucket_has_not_made_is_the_latest(self, m):
         """A store that has lost its ledger gets the marks of the old one."""
-        m = bucket()
         m.charge(T0, 10)
         m.correct(T0, after_s(1_000), 10, 4)
         assert lack_s(m) == 4
@@ -247,8 +244,7 @@ class TestLowPoints:
 
 
 class TestCorrect:
-    def test_nothing_changes_what_has_been_full_for_long(self):
-        m = bucket()
+    def test_nothing_changes_what_has_been_full_for_long(self, m):
         mark = m.charge(T0, 10)
         for true in (10, 5):
             m.correct(after_s(20), mark, 10, true)
@@ -268,8 +264,7 @@ class TestCorrect:
 
 
 class TestShift:
-    def test_a_nanosecond_that_others_have_spent_is_not_refunded(self):
-        m = bucket()
+    def test_a_nanosecond_that_others_have_spent_is_not_refunded(self, m):
         mark = m.charge(T0, 10)
         m.shift(after_s(10), 1)
         m.correct(after_s(10), mark, 10, 0)
@@ -292,8 +287,7 @@ class TestShift:
         m.shift(T0, by_ns)
         assert (m.held, m.held_amount, m.full_at_ns) == ({}, 0, T0 + by_ns)
 
-    def test_what_arrives_now_is_in_the_surplus_to_the_nanosecond(self):
-        m = bucket()
+    def test_what_arrives_now_is_in_the_surplus_to_the_nanosecond(self, m):
         m.charge(T0, 10)
         assert m.surplus_ns(T0 + 1, 10) == 1
         assert m.surplus_ns(T0 + 1, 4) == 0
@@ -345,8 +339,11 @@ class TestSpread:
     def spread(self, text: str = "62 units/min sliding", headroom_s: float = 0.0) -> Spread:
         return Spread(quota(text), T0, headroom_s)
 
-    def test_its_rate_and_its_burst(self):
-        m = self.spread()
+    @pytest.fixture
+    def m(self):
+        return self.spread()
+
+    def test_its_rate_and_its_burst(self, m):
         assert (m.ns_per_unit, m.reach_ns, m.period_ns) == (self.UNIT_NS, 2 * self.UNIT_NS, 60 * NS)
         assert self.spread("62 units/min burst 1 sliding").reach_ns == math.floor(60 * NS * (1 + 1 / SLICES) / 61)
 
@@ -357,15 +354,13 @@ class TestSpread:
     def test_a_quarter_of_the_headroom_lengthens_the_period_by_a_quarter_at_most(self, text, headroom_s, period_s):
         assert self.spread(text, headroom_s).period_ns == period_s * NS
 
-    def test_a_small_cost_goes_ahead_of_the_even_rate_and_a_large_one_when_it_is_full(self):
-        m = self.spread()
+    def test_a_small_cost_goes_ahead_of_the_even_rate_and_a_large_one_when_it_is_full(self, m):
         assert [m.earliest(T0, cost) - T0 for cost in (1, 2, 10)] == [-self.UNIT_NS, 0, 0]
         assert m.earliest(T0, 1, slack_ns=5) - T0 == 5 - self.UNIT_NS
         m.charge(T0, 10)
         assert [m.earliest(T0, cost) - T0 for cost in (1, 2, 10)] == [9 * self.UNIT_NS, *[10 * self.UNIT_NS] * 2]
 
-    def test_those_that_go_first_are_spread_from_now(self):
-        m = self.spread()
+    def test_those_that_go_first_are_spread_from_now(self, m):
         m.charge(T0, 10)
         assert m.earliest(after_s(30), 1) - T0 == (10 - 1) * self.UNIT_NS
         assert m.earliest(T0, 1, 3) - T0 == (10 + 3 - 1) * self.UNIT_NS
@@ -378,33 +373,28 @@ class TestSpread:
             (32, 0, SLICE_NS + 60 * NS), (3, 10, 60 * UNIT_NS), (33, 0, SLICE_NS + 61 * NS),
         ],
     )  # fmt: skip
-    def test_what_is_above_the_amount_waits_for_the_slice_that_leaves(self, cost, ahead, fits_ns):
-        m = self.spread()
+    def test_what_is_above_the_amount_waits_for_the_slice_that_leaves(self, m, cost, ahead, fits_ns):
         m.charge(T0, 20)
         m.charge(after_s(1), 30)
         assert m.earliest(after_s(1), cost, ahead) - T0 == fits_ns
 
-    def test_what_is_above_one_whole_period_waits_for_a_period_or_longer(self):
-        m = self.spread()
+    def test_what_is_above_one_whole_period_waits_for_a_period_or_longer(self, m):
         assert m.earliest(T0, 60, 10) == after_s(60)
         assert m.earliest(T0, 60, 100) == T0 + 100 * self.UNIT_NS
 
-    def test_a_slice_ends_after_a_part_of_the_period(self):
-        m = self.spread()
+    def test_a_slice_ends_after_a_part_of_the_period(self, m):
         for ns in (0, self.SLICE_NS, self.SLICE_NS + 1):
             m.charge(T0 + ns, 1)
         assert m.ends == [T0 + self.SLICE_NS, T0 + 2 * self.SLICE_NS + 1]
         assert m.amounts == [2, 1]
 
     @pytest.mark.parametrize("at_ns", [T0, T0 + 230])  # a float of the second instant is another instant
-    def test_a_correction_within_the_period(self, at_ns):
-        m = self.spread()
+    def test_a_correction_within_the_period(self, m, at_ns):
         mark = m.charge(at_ns, 10)
         m.correct(at_ns, mark, 10, 4)
         assert (m.used, m.amounts) == (4, [4])
 
-    def test_a_correction_after_the_period_changes_no_other_charge(self):
-        m = self.spread()
+    def test_a_correction_after_the_period_changes_no_other_charge(self, m):
         mark = m.charge(T0, 10)
         m.correct(after_s(61), mark, 10, 4)
         assert m.level(after_s(61)) == 62
@@ -412,8 +402,7 @@ class TestSpread:
         m.correct(after_s(62), mark, 10, 4)
         assert m.level(after_s(62)) == 55
 
-    def test_another_rate_leaves_the_debt(self):
-        m = self.spread()
+    def test_another_rate_leaves_the_debt(self, m):
         m.charge(T0, 30)
         m.become(T0, m.quota, 0.5)
         assert (m.full_at_ns - T0, m.ns_per_unit) == (60 * self.UNIT_NS, 2 * self.UNIT_NS)
@@ -516,17 +505,19 @@ class TestWindow:
     def window(self, text: str = "10 units/min window utc", headroom_s: float = 1.0) -> Window:
         return Window(quota(text), headroom_s)
 
+    @pytest.fixture
+    def m(self):
+        return self.window()
+
     def test_the_shortest_period(self):
         assert Window(Quota("units", 10, 1e-6, rule=Rule.WINDOW, anchor="utc"), 0.0).period_ns == 1_000
 
     @pytest.mark.parametrize(("back_ns", "level"), [(1, 6), (60 * NS, 6), (60 * NS + 1, 10)])
-    def test_a_clock_set_back_by_a_period_at_most_restarts_nothing(self, back_ns, level):
-        m = self.window()
+    def test_a_clock_set_back_by_a_period_at_most_restarts_nothing(self, m, back_ns, level):
         m.charge(T0, 4)
         assert m.level(T0 - back_ns) == level
 
-    def test_a_grant_that_may_be_used_later_is_made_before_the_end(self):
-        m = self.window()
+    def test_a_grant_that_may_be_used_later_is_made_before_the_end(self, m):
         assert m.earliest(after_s(58), 1) == after_s(58)
         assert m.earliest(after_s(58) + 1, 1, slack_ns=NS) == after_s(61)
         assert m.earliest(after_s(58) - 1, 1, slack_ns=NS) == after_s(58) - 1
@@ -539,13 +530,11 @@ class TestWindow:
             (13, 5, 5, 6, 121),
         ],
     )  # fmt: skip
-    def test_those_that_go_first_fill_whole_windows(self, used, at_s, cost, ahead, fits_s):
-        m = self.window()
+    def test_those_that_go_first_fill_whole_windows(self, m, used, at_s, cost, ahead, fits_s):
         m.charge(T0, used)
         assert m.earliest(after_s(at_s), cost, ahead) == after_s(fits_s)
 
-    def test_another_clock_moves_its_restarts(self):
-        m = self.window()
+    def test_another_clock_moves_its_restarts(self, m):
         m.charge(T0, 4)
         m.restart_in(T0 + 77, 25 * NS)
         assert (m.start_ns, m.stop_ns, m.ahead_ns) == (after_s(-35) + 77, after_s(25) + 77, -25 * NS - 77)
@@ -555,8 +544,7 @@ class TestWindow:
         assert isinstance(m.start_ns, int)
 
     @pytest.mark.parametrize(("left_ns", "ahead_ns"), [(59_900_000_000, 0), (59_899_999_999, 100_000_001)])
-    def test_a_tenth_of_a_second_is_no_other_clock(self, left_ns, ahead_ns):
-        m = self.window()
+    def test_a_tenth_of_a_second_is_no_other_clock(self, m, left_ns, ahead_ns):
         m.restart_in(T0, left_ns)
         assert (m.ahead_ns, m.stop_ns) == (ahead_ns, after_s(60) - ahead_ns)
 

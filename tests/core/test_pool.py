@@ -39,6 +39,11 @@ from paceline.shared.messages import Message
 from shared_pools import shared_pool
 
 
+@pytest.fixture
+def pool():
+    return pool_of("60 requests/min")
+
+
 class TestTheLine:
     def test_those_who_wait_go_one_by_one_when_they_fit(self):
         pool = pool_of("60 requests/min burst 1")
@@ -462,24 +467,21 @@ class TestEstimates:
         assert not pool.estimates
 
 
-def test_the_row_of_a_refusal_knows_the_other_attempts_in_flight():
-    pool = pool_of("60 requests/min")
+def test_the_row_of_a_refusal_knows_the_other_attempts_in_flight(pool):
     earlier, late = use_up(pool), use_up(pool, T0 + 5 * NS)
     row = pool.row(T0 + 5 * NS, late[0], RATE)
     assert (row.number, row.admitted) == (1, len(earlier))
 
 
 class TestStop:
-    def test_an_attempt_from_before_the_stop_that_was_not_sent_is_no_probe(self):
-        pool = pool_of("60 requests/min")
+    def test_an_attempt_from_before_the_stop_that_was_not_sent_is_no_probe(self, pool):
         early, refused = ask(pool)[1], ask(pool)[1]
         pool.refuse(T0 + NS, refused, MONEY, 0.0)
         assert isinstance(ask(pool, T0 + 602 * NS)[1], Reservation)  # the probe
         pool.cancel(T0 + 603 * NS, early)
         assert isinstance(ask(pool, T0 + 604 * NS)[1], Stopped)
 
-    def test_attempts_in_flight_at_the_stop_do_not_double_it(self):
-        pool = pool_of("60 requests/min")
+    def test_attempts_in_flight_at_the_stop_do_not_double_it(self, pool):
         in_flight = [ask(pool)[1] for _ in range(5)]
         for reservation in in_flight:
             pool.refuse(T0 + NS, reservation, MONEY, 0.0)
@@ -500,8 +502,7 @@ class TestStop:
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
 
-    def test_one_request_is_tried_after_a_while_and_a_served_one_ends_the_stop(self):
-        pool = pool_of("60 requests/min")
+    def test_one_request_is_tried_after_a_while_and_a_served_one_ends_the_stop(self, pool):
         early = [ask(pool)[1] for _ in range(2)]
         pool.refuse(T0, early[0], MONEY, 0.0)
         pool.settle(T0 + NS, early[1], {"requests": 1})  # it was sent before the stop
@@ -517,8 +518,7 @@ class TestStop:
         pool.settle(now_ns + 3_601 * NS, trial, {"requests": 1})
         assert pool.stopped is None
 
-    def test_a_wait_longer_than_the_policy_allows_stops_the_pool_until_its_end(self):
-        pool = pool_of("60 requests/min")
+    def test_a_wait_longer_than_the_policy_allows_stops_the_pool_until_its_end(self, pool):
         long = Refusal(RefusalKind.RATE, code="rate_limit_exceeded", retry_after_s=900.0)
         pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=900.0, why="the provider asks to wait 900 s")
         reason, end_ns = "the provider asks to wait 900 s (rate_limit_exceeded)", T0 + 900 * NS
@@ -531,8 +531,7 @@ class TestStop:
         assert (later.probe_ns, later.ends_ns) == (T0 + 1_801 * NS, T0 + 9_601 * NS)
         assert isinstance(ask(pool, T0 + 1_801 * NS)[1], Reservation)
 
-    def test_after_the_stated_end_one_request_goes_and_the_others_wait_for_its_answer(self):
-        pool = pool_of("60 requests/min")
+    def test_after_the_stated_end_one_request_goes_and_the_others_wait_for_its_answer(self, pool):
         pool.refuse(T0, ask(pool)[1], Refusal(RefusalKind.RATE, retry_after_s=900.0), 0.0, stop_s=900.0)
         end_ns = T0 + 900 * NS
         probe, other = pool.try_grant(end_ns, Waiter({})), ask(pool, end_ns)[1]
@@ -540,8 +539,7 @@ class TestStop:
         assert isinstance(other, WaitUntil)
         assert pool.stopped is None
 
-    def test_a_probe_that_is_refused_for_a_wait_within_the_policy_ends_it(self):
-        pool = pool_of("60 requests/min")
+    def test_a_probe_that_is_refused_for_a_wait_within_the_policy_ends_it(self, pool):
         long = Refusal(RefusalKind.RATE, retry_after_s=20_000.0)
         pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=20_000.0)
         now_ns = T0 + 600 * NS
@@ -560,8 +558,7 @@ class TestStop:
         assert ask(pool)[1].at_ns == end_ns  # the queue is full
         assert report(pool, T0)["cool_down_s"] == 9_000
 
-    def test_the_one_request_may_wait_for_a_pause(self):
-        pool = pool_of("60 requests/min")
+    def test_the_one_request_may_wait_for_a_pause(self, pool):
         pool.refuse(T0, ask(pool)[1], MONEY, 0.0)
         pool.pump(T0)
         now_ns = T0 + 600 * NS
@@ -583,8 +580,7 @@ class TestStop:
         assert pool.stopped.probe_ns == T0 + 600 * NS
 
     @pytest.mark.parametrize("end", ["tried", "never fits", "expires", "is late", "is withdrawn", "is cancelled"])
-    def test_a_request_that_is_not_sent_is_no_probe(self, end):
-        pool = pool_of("60 requests/min")
+    def test_a_request_that_is_not_sent_is_no_probe(self, pool, end):
         pool.refuse(T0, ask(pool)[1], MONEY, 0.0)
         now_ns = T0 + 600 * NS
         if end != "is cancelled":
@@ -608,8 +604,7 @@ class TestStop:
         assert isinstance(ask(pool, later_ns)[1], Reservation)
         assert isinstance(ask(pool, later_ns)[1], Stopped)  # that was the probe
 
-    def test_a_further_refusal_removes_the_one_request_that_waits(self):
-        pool = pool_of("60 requests/min")
+    def test_a_further_refusal_removes_the_one_request_that_waits(self, pool):
         early = [ask(pool)[1] for _ in range(2)]
         pool.refuse(T0, early[0], MONEY, 0.0)
         pool.pump(T0)
@@ -676,8 +671,7 @@ class TestCoolDown:
         pool.refuse(now_ns, waiters[1].outcome, RATE, 0.0)  # a measured rate decides
         assert pool.pump(now_ns) == waiters[2:]
 
-    def test_refusals_in_a_row_are_counted_once_for_those_in_flight_together(self):
-        pool = pool_of("60 requests/min")
+    def test_refusals_in_a_row_are_counted_once_for_those_in_flight_together(self, pool):
         together = use_up(pool)
         for reservation in together[:5]:
             pool.refuse(T0 + NS, reservation, RATE, 0.0)

@@ -64,6 +64,12 @@ def blocked(rate: MeasuredRate) -> MeasuredRate:
 # -- opening
 
 
+@pytest.fixture
+def rate():
+    """10 a second has just been measured."""
+    return held(10.0)
+
+
 def test_an_unknown_rate_begins_with_ten_attempts_a_second_and_doubles_each_second():
     rate = MeasuredRate(T0)
     first = go(rate)
@@ -75,8 +81,7 @@ def test_an_unknown_rate_begins_with_ten_attempts_a_second_and_doubles_each_seco
     assert rate.phase is RatePhase.OPENING
 
 
-def test_the_time_between_two_attempts_is_the_cost_of_the_first_one_at_the_present_rate():
-    rate = held(10.0)
+def test_the_time_between_two_attempts_is_the_cost_of_the_first_one_at_the_present_rate(rate):
     before = go(rate, 1.0)
     assert rate.earliest_ns(before.sent_ns) == before.sent_ns + round(NS / before.rate)
     heavy = go(rate, 7.0)
@@ -131,8 +136,7 @@ def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s,
             assert min(per_s, note.rate) - 1e-6 <= rate.cycle.top <= per_s + 2 / span_s + 1e-6
 
 
-def test_refused_attempts_are_no_part_of_what_was_admitted():
-    rate = held(10.0)
+def test_refused_attempts_are_no_part_of_what_was_admitted(rate):
     start_ns, sent = rate.empty.at_ns, [go(rate) for _ in range(12)]
     for note in sent[3:7]:
         rate.explained(note.sent_ns, note)
@@ -143,8 +147,7 @@ def test_refused_attempts_are_no_part_of_what_was_admitted():
     )  # 11 before it, 4 of them refused
 
 
-def test_a_measurement_goes_on_until_eight_attempts_were_admitted():
-    rate = held(10.0)
+def test_a_measurement_goes_on_until_eight_attempts_were_admitted(rate):
     start_ns = rate.empty.at_ns
     first = [go(rate) for _ in range(4)][-1]
     assert refuse(rate, first) is Finding.EARLY
@@ -155,8 +158,7 @@ def test_a_measurement_goes_on_until_eight_attempts_were_admitted():
     assert rate.empty.at_ns == second.sent_ns
 
 
-def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted():
-    rate = held(10.0)
+def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted(rate):
     one, two = go(rate), go(rate)
     go(rate)
     refuse(rate, two)
@@ -167,8 +169,7 @@ def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted():
     assert rate.admitted_total == admitted - 1
 
 
-def test_a_measured_rate_is_never_above_the_rate_at_which_the_attempt_went():
-    rate = held(10.0)
+def test_a_measured_rate_is_never_above_the_rate_at_which_the_attempt_went(rate):
     notes = [rate.sent(T0 + 2 * NS, 1.0) for _ in range(50)]
     refuse(rate, notes[-1])
     assert rate.cycle.top == notes[-1].rate
@@ -196,8 +197,7 @@ def test_the_time_before_the_first_attempt_is_left_out():
 # -- the cycle
 
 
-def test_the_rate_returns_to_the_measured_one_in_one_cycle_and_doubles_in_the_next():
-    rate = held(10.0)
+def test_the_rate_returns_to_the_measured_one_in_one_cycle_and_doubles_in_the_next(rate):
     while rate.phase is RatePhase.HOLDING:
         note = go(rate)
         assert note.rate <= 10.0 + 0.01
@@ -248,8 +248,7 @@ def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
     assert lengths == [1, 2, 2, 2, 1]
 
 
-def test_a_refused_test_finds_what_was_admitted_in_it():
-    rate = held(10.0)
+def test_a_refused_test_finds_what_was_admitted_in_it(rate):
     while rate.phase is RatePhase.HOLDING:
         go(rate)
     start = rate.test
@@ -272,8 +271,7 @@ def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
         assert rate.cycle.top == pytest.approx(top, rel=0.05)
 
 
-def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait():
-    rate = held(10.0)
+def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait(rate):
     before, now_ns = rate.rate, rate.next_at_ns
     for _ in range(1_000):
         now_ns += NS
@@ -284,8 +282,7 @@ def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait():
 # -- nothing admitted
 
 
-def test_the_first_two_refusals_after_a_cut_decide_nothing():
-    rate = held(10.0)
+def test_the_first_two_refusals_after_a_cut_decide_nothing(rate):
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
     assert rate.phase is RatePhase.HOLDING
@@ -349,8 +346,7 @@ def test_a_probe_that_is_admitted_ends_the_blocked_time(how):
     assert (rate.phase, rate.probe) == (RatePhase.HOLDING, None)
 
 
-def test_only_the_answer_of_the_probe_ends_the_blocked_time():
-    rate = held(10.0)
+def test_only_the_answer_of_the_probe_ends_the_blocked_time(rate):
     old = go(rate)
     refuse(rate, go(rate))
     blocked(rate)
@@ -361,9 +357,8 @@ def test_only_the_answer_of_the_probe_ends_the_blocked_time():
     assert rate.phase is RatePhase.BLOCKED
 
 
-def test_a_blocked_time_is_measured_from_end_to_end():
+def test_a_blocked_time_is_measured_from_end_to_end(rate):
     """A window that restarts: the rate before the block is far above the mean of its cycle."""
-    rate = held(10.0)
     begin = rate.block_end
     notes = [go(rate) for _ in range(30)]
     refuse(rate, notes[-1])
@@ -396,8 +391,7 @@ def window(rate: MeasuredRate, probes: int) -> tuple[Finding, RatePhase]:
     return finding, phase
 
 
-def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once():
-    rate = held(10.0)
+def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once(rate):
     assert [window(rate, 4)[1] for _ in range(2)] == [RatePhase.HOLDING] * 2
     finding, phase = window(rate, 0)
     assert (finding, phase) == (Finding.LATE, RatePhase.BLOCKED)
@@ -405,9 +399,8 @@ def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once():
     assert window(rate, 0)[1] is RatePhase.HOLDING
 
 
-def test_a_refusal_after_few_attempts_begins_no_blocked_time():
+def test_a_refusal_after_few_attempts_begins_no_blocked_time(rate):
     """Chance refuses that many in a row now and then, too."""
-    rate = held(10.0)
     window(rate, 4)
     window(rate, 4)
     go(rate)
@@ -441,8 +434,7 @@ def test_an_idle_caller_does_not_lengthen_the_blocked_time():
 # -- attempts that were not sent, and refusals with another reason
 
 
-def test_an_attempt_that_was_not_sent_counts_for_nothing():
-    rate = held(10.0)
+def test_an_attempt_that_was_not_sent_counts_for_nothing(rate):
     before_ns, before = rate.next_at_ns, rate.admitted_total
     note = go(rate)
     rate.unsent(note)
@@ -451,8 +443,7 @@ def test_an_attempt_that_was_not_sent_counts_for_nothing():
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
 
 
-def test_an_attempt_from_before_a_cut_that_was_not_sent_moves_no_instant():
-    rate = held(10.0)
+def test_an_attempt_from_before_a_cut_that_was_not_sent_moves_no_instant(rate):
     old = go(rate)
     go(rate)
     refuse(rate, go(rate))
@@ -545,22 +536,19 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
 # -- stated waits
 
 
-def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing():
-    rate = held(10.0)
+def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing(rate):
     assert refuse(rate, go(rate), asked_s=0.01) is Finding.UNDECIDED
     assert rate.phase is RatePhase.HOLDING
 
 
-def test_a_stated_wait_is_kept():
-    rate = held(10.0)
+def test_a_stated_wait_is_kept(rate):
     note = go(rate)
     assert refuse(rate, note, asked_s=1.5) is Finding.BLOCKED
     assert rate.phase is RatePhase.BLOCKED
     assert rate.next_at_ns == note.sent_ns + SOON_NS + round(1.5 * NS)
 
 
-def test_a_longer_stated_wait_is_tested_at_half():
-    rate = held(10.0)
+def test_a_longer_stated_wait_is_tested_at_half(rate):
     note = go(rate)
     refuse(rate, note, asked_s=50.0)
     assert rate.next_at_ns == note.sent_ns + SOON_NS + 25 * NS
@@ -571,16 +559,14 @@ def test_a_longer_stated_wait_is_tested_at_half():
     assert rate.stated_waits.share == 1.0
 
 
-def test_an_old_refusal_states_no_wait():
-    rate = held(10.0)
+def test_an_old_refusal_states_no_wait(rate):
     one, two = go(rate), go(rate)
     refuse(rate, two)
     assert refuse(rate, one, asked_s=30.0) is Finding.OLD
     assert rate.phase is RatePhase.HOLDING
 
 
-def test_a_stated_wait_of_a_day_is_probed():
-    rate = held(10.0)
+def test_a_stated_wait_of_a_day_is_probed(rate):
     waits_s = []
     for _ in range(20):
         note = go(rate)
@@ -619,8 +605,7 @@ def test_the_share_rises_if_a_shortened_wait_is_refused_without_a_test():
     assert waits.share == 0.5
 
 
-def test_a_wait_is_kept_up_to_a_minute():
-    rate = held(10.0)
+def test_a_wait_is_kept_up_to_a_minute(rate):
     rate.stated_waits.left = 2
     note = go(rate)
     refuse(rate, note, asked_s=STATED_MAX_S)
@@ -783,8 +768,7 @@ def test_a_refusal_below_the_measured_rate_is_followed_by_attempts_at_once():
     assert (rate.cycle.top, rate.chance.asked) == (top, top)
 
 
-def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason():
-    rate = held(10.0)
+def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason(rate):
     rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
     note = [go(rate) for _ in range(9)][-1]
     rate.refused(note.sent_ns + SOON_NS, note, only=False)
@@ -844,8 +828,7 @@ def test_an_outage_ends_a_doubt():
     assert rate.chance.share == 0.0
 
 
-def test_a_share_is_no_measurement_and_a_larger_one_is():
-    rate = held(10.0)
+def test_a_share_is_no_measurement_and_a_larger_one_is(rate):
     rate.chance.share, rate.chance.last = 0.3, rate.sent_count
     findings = {refuse(rate, [go(rate) for _ in range(3)][-1]) for _ in range(20)}
     assert findings == {Finding.CHANCE}
@@ -977,8 +960,7 @@ def test_no_more_than_the_whole_of_a_wait_is_kept():
     assert waits.share == 1.0
 
 
-def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent():
-    rate = held(10.0)
+def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent(rate):
     notes = [go(rate) for _ in range(6)]
     assert refuse(rate, notes[-2]) is Finding.EARLY
     before_ns = rate.next_at_ns
@@ -1003,8 +985,7 @@ def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amo
     assert rate.refused(now_ns, note, asked_ns) is finding
 
 
-def test_a_stated_wait_of_two_seconds_is_not_tested():
-    rate = held(10.0)
+def test_a_stated_wait_of_two_seconds_is_not_tested(rate):
     note = go(rate)
     refuse(rate, note, 2.0)
     assert rate.next_at_ns == note.sent_ns + SOON_NS + 2 * NS

@@ -16,6 +16,11 @@ from paceline.shared.peers import BILLION, FORGET_US, LEASE_US, LEFT_US
 FORGET_NS, LEASE_NS = FORGET_US * 1_000, LEASE_US * 1_000
 
 
+@pytest.fixture
+def pool():
+    return Shared("60 tokens/min")
+
+
 class TestGrants:
     def test_what_one_process_takes_is_gone_for_the_others(self):
         pool = Shared("10 requests/min")
@@ -39,13 +44,11 @@ class TestGrants:
         reply = pool.tell("a", wants=[[60.0], [60.0], [1.0]])
         assert (len(reply.grants), wait_s(reply)) == (1, 12.0)
 
-    def test_a_settle_without_a_cost_leaves_the_charge(self):
-        pool = Shared("60 tokens/min")
+    def test_a_settle_without_a_cost_leaves_the_charge(self, pool):
         marks = pool.take("a", 60)
         assert pool.tell("a", Settled([60.0], marks, [None])).standings[0].spent == 60
 
-    def test_what_was_spent_without_the_store_is_charged(self):
-        pool = Shared("60 tokens/min")
+    def test_what_was_spent_without_the_store_is_charged(self, pool):
         reply = pool.tell("a", Charged([90.0]))
         assert (reply.standings[0].spent, reply.standings[0].lack_ns) == (90, 90 * NS)
         assert wait_s(pool.ask("b", 1)) == 31.0
@@ -56,8 +59,7 @@ class TestGrants:
         reply = pool.ask("b", 1, quotas=pool.quotas[1:])
         assert (reply.wait_ns, reply.binds) == (NS, 0)
 
-    def test_slack_is_kept_unused(self):
-        pool = Shared("60 tokens/min")
+    def test_slack_is_kept_unused(self, pool):
         assert len(pool.tell("a", wants=[[1.0]] * 100, slack_s=10.0).grants) == 50
         assert pool.take("b", 10)
 
@@ -68,8 +70,7 @@ class TestGrants:
         pool.tell("a", *(Settled([1.0], marks, [None]) for marks in reply.grants))
         assert len(pool.tell("b", wants=[[1.0]] * 30).grants) == 20
 
-    def test_peers_are_those_heard_of_lately(self):
-        pool = Shared("60 tokens/min")
+    def test_peers_are_those_heard_of_lately(self, pool):
         assert [pool.tell(who).peers for who in "abb"] == [1, 2, 2]
         pool.now_ns += LEASE_NS
         assert pool.tell("b").peers == 2
@@ -78,14 +79,14 @@ class TestGrants:
 
 
 class TestPlaces:
+    @pytest.fixture
     def pool(self) -> Shared:
         """One token comes back a second, and none is there."""
         pool = Shared("60 tokens/min")
         pool.take("z", 60)
         return pool
 
-    def test_a_large_request_goes_before_later_small_ones(self):
-        pool = self.pool()
+    def test_a_large_request_goes_before_later_small_ones(self, pool):
         assert wait_s(pool.ask("a", 30, place_s=60)) == 30
         assert wait_s(pool.ask("b", 1, place_s=60)) == 31
         pool.wait(29)
@@ -95,24 +96,21 @@ class TestPlaces:
         pool.take("a", 30)
         assert wait_s(pool.ask("b", 1, place_s=60)) == 1
 
-    def test_who_came_first_stays_first(self):
-        pool = self.pool()
+    def test_who_came_first_stays_first(self, pool):
         waits = [wait_s(pool.ask(who, 10, place_s=60)) for who in "abc"]
         assert waits == [10, 20, 30]
         pool.wait(5)
         for _ in range(2):
             assert [wait_s(pool.ask(who, 10, place_s=60)) for who in "acb"] == [5, 25, 15]
 
-    def test_those_whose_turn_it_is_go_in_any_order(self):
-        pool = self.pool()
+    def test_those_whose_turn_it_is_go_in_any_order(self, pool):
         pool.ask("a", 1.5, place_s=60)
         pool.ask("b", 1.5, place_s=60)
         pool.wait(3)
         assert pool.take("b", 1.5)
         assert pool.take("a", 1.5)
 
-    def test_after_a_grant_the_next_is_behind_all(self):
-        pool = self.pool()
+    def test_after_a_grant_the_next_is_behind_all(self, pool):
         pool.tell("a", wants=[[10.0], [10.0]], place_s=60)
         pool.ask("b", 10, place_s=60)
         pool.wait(10)
@@ -120,14 +118,12 @@ class TestPlaces:
         assert (len(reply.grants), wait_s(reply)) == (1, 20)
         assert wait_s(pool.ask("b", 10, place_s=60)) == 10
 
-    def test_a_process_alone_takes_all_that_fits(self):
-        pool = self.pool()
+    def test_a_process_alone_takes_all_that_fits(self, pool):
         pool.tell("a", wants=[[10.0]] * 3, place_s=60)
         pool.wait(30)
         assert len(pool.tell("a", wants=[[10.0]] * 3, place_s=60).grants) == 3
 
-    def test_who_does_not_come_back_loses_it(self):
-        pool = self.pool()
+    def test_who_does_not_come_back_loses_it(self, pool):
         pool.ask("a", 60, place_s=5)
         pool.wait(5)
         pool.now_ns += GRACE_NS
@@ -136,8 +132,7 @@ class TestPlaces:
         assert pool.take("b", 1)
         assert pool.ask("a", 60, place_s=5).wait_ns
 
-    def test_who_has_nothing_to_wait_for_gives_it_up(self):
-        pool = self.pool()
+    def test_who_has_nothing_to_wait_for_gives_it_up(self, pool):
         pool.ask("a", 30, place_s=60)
         pool.wait(1)
         assert pool.ask("b", 1).wait_ns
@@ -150,8 +145,7 @@ class TestPlaces:
         pool.ask("a", 20, 30, place_s=60)
         assert len(pool.tell("b", wants=[[10.0, 0.0]] * 9, place_s=60).grants) == 4  # 20 of 60 are a's
 
-    def test_none_outlasts_a_clock_that_is_set_back(self):
-        pool = self.pool()
+    def test_none_outlasts_a_clock_that_is_set_back(self, pool):
         pool.ask("a", 60, place_s=5)
         pool.wait(-3_600)
         assert pool.ask("b", 1).wait_ns
@@ -208,6 +202,7 @@ class TestSlots:
 
 
 class TestCoolDown:
+    @pytest.fixture
     def pool(self) -> Shared:
         """Process ``a`` was refused, and all pause for 10 s."""
         pool = Shared("60 requests/min")
@@ -215,12 +210,11 @@ class TestCoolDown:
         pool.tell("a", Refused([1.0], 10 * NS))
         return pool
 
-    def test_it_is_everybodys(self):
-        reply = self.pool().ask("b", 1)
+    def test_it_is_everybodys(self, pool):
+        reply = pool.ask("b", 1)
         assert (wait_s(reply), reply.pause_ns, reply.binds) == (10, 10 * NS, -1)
 
-    def test_one_probe_goes_then_all(self):
-        pool = self.pool()
+    def test_one_probe_goes_then_all(self, pool):
         pool.wait(10)
         reply = pool.tell("b", wants=[[1.0], [1.0]])
         assert (len(reply.grants), reply.probe, reply.wait_ns, reply.binds) == (1, True, PROBE_NS, -1)
@@ -230,30 +224,26 @@ class TestCoolDown:
         assert (len(reply.grants), reply.probe, reply.pause_ns) == (1, False, 0)
         assert pool.take("a", 1)
 
-    def test_a_probe_that_was_never_sent_lets_another_go(self):
-        pool = self.pool()
+    def test_a_probe_that_was_never_sent_lets_another_go(self, pool):
         pool.wait(10)
         marks = pool.take("b", 1)
         pool.tell("b", Settled([1.0], marks, [0.0], answered=False, probe=True))
         assert pool.ask("a", 1).probe
         assert pool.ask("b", 1).wait_ns == PROBE_NS
 
-    def test_somebody_elses_answer_ends_nothing(self):
-        pool = self.pool()
+    def test_somebody_elses_answer_ends_nothing(self, pool):
         pool.wait(10)
         assert pool.ask("b", 1).probe
         pool.tell("a", Settled([1.0], [0], [None], probe=True))
         assert pool.ask("a", 1).wait_ns == PROBE_NS
 
-    def test_without_news_of_the_probe_the_others_go_soon(self):
-        pool = self.pool()
+    def test_without_news_of_the_probe_the_others_go_soon(self, pool):
         pool.wait(10)
         assert pool.ask("b", 1).probe
         pool.now_ns += PROBE_NS
         assert not pool.ask("a", 1).probe
 
-    def test_an_old_probe_ends_no_new_one(self):
-        pool = self.pool()
+    def test_an_old_probe_ends_no_new_one(self, pool):
         pool.wait(10)
         marks = pool.take("b", 1)
         pool.tell("a", Refused([1.0], 20 * NS))  # sent before the probe
@@ -261,29 +251,25 @@ class TestCoolDown:
 
 
 class TestMessagesToldAgain:
-    def test_their_news_counts_once(self):
-        pool = Shared("60 tokens/min")
+    def test_their_news_counts_once(self, pool):
         for _ in range(3):
             assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == 5
         assert pool.tell("a", Charged([5.0]), number=6).standings[0].spent == 5
         assert pool.tell("a", Charged([5.0]), number=8).standings[0].spent == 10
 
-    def test_what_they_want_is_granted_again(self):
-        pool = Shared("60 tokens/min")
+    def test_what_they_want_is_granted_again(self, pool):
         for left in (30, 0):
             reply = pool.ask("a", 30, number=1)
             assert reply.grants
             assert reply.standings[0].lack_ns == (60 - left) * NS
 
     @pytest.mark.parametrize(("gone_ns", "spent"), [(FORGET_NS, 5), (FORGET_NS + 1_000, 10)])
-    def test_a_number_is_remembered_for_an_hour(self, gone_ns, spent):
-        pool = Shared("60 tokens/min")
+    def test_a_number_is_remembered_for_an_hour(self, pool, gone_ns, spent):
         pool.tell("a", Charged([5.0]), number=7)
         pool.now_ns += gone_ns
         assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == spent
 
-    def test_one_that_has_left_is_remembered_for_ten_minutes(self):
-        pool = Shared("60 tokens/min")
+    def test_one_that_has_left_is_remembered_for_ten_minutes(self, pool):
         for who, number in (("p0", 7), ("p0", 7), ("p1", 1), ("p0", 7)):
             pool.tell(who, Charged([5.0]), number=number, leaving=True)
             pool.now_ns += LEFT_US * 1_000 // 4
@@ -317,15 +303,13 @@ class TestVanished:
         lack_s = pool.standing().lack_ns / NS
         assert lack_s == pytest.approx(60 - 20 + share * 13, abs=0.01)  # it was expected after 7 s
 
-    def test_it_is_expected_when_its_wait_is_over(self):
-        pool = Shared("60 tokens/min")
+    def test_it_is_expected_when_its_wait_is_over(self, pool):
         pool.take("a", 60)
         pool.ask("a", 1, place_s=5)  # waits for a second
         pool.wait(5)
         assert pool.standing().lack_ns / NS == pytest.approx(60 - 5 + share_of(pool, "a") * 2, abs=0.01)
 
-    def test_after_an_outage_its_report_is_awaited(self):
-        pool = Shared("60 tokens/min")
+    def test_after_an_outage_its_report_is_awaited(self, pool):
         pool.ask("a", 60, place_s=5)
         pool.ask("a", 1, place_s=5)
         pool.wait(20)  # no message of any process
@@ -336,8 +320,7 @@ class TestVanished:
         pool.tell("a", Charged([15.0]), alone=True)
         assert pool.take("new", 1)
 
-    def test_after_an_outage_its_report_is_not_awaited_for_long(self):
-        pool = Shared("60 tokens/min")
+    def test_after_an_outage_its_report_is_not_awaited_for_long(self, pool):
         pool.ask("a", 60, place_s=5)
         pool.ask("a", 1, place_s=5)
         pool.wait(20)
@@ -345,15 +328,13 @@ class TestVanished:
         pool.wait(2.5)
         assert pool.take("new", 1)
 
-    def test_after_an_outage_one_that_has_left_is_not_awaited(self):
-        pool = Shared("60 tokens/min")
+    def test_after_an_outage_one_that_has_left_is_not_awaited(self, pool):
         pool.ask("a", 60, place_s=5)
         pool.ask("a", 10, place_s=5, leaving=True)
         pool.wait(20)
         assert pool.take("new", 1)
 
-    def test_who_asks_seldom_waits_once_for_one_that_has_ended(self):
-        pool = Shared("60 tokens/min")
+    def test_who_asks_seldom_waits_once_for_one_that_has_ended(self, pool):
         pool.ask("a", 60, place_s=5)
         pool.ask("a", 1, place_s=5)  # and is killed
         waits = []
@@ -377,8 +358,7 @@ class TestVanished:
         pool.tell("a", wants=[[100.0]])
         assert pool.standing().lack_ns == lack_ns
 
-    def test_one_that_spends_nothing_without_the_store_costs_nothing(self):
-        pool = Shared("60 tokens/min")
+    def test_one_that_spends_nothing_without_the_store_costs_nothing(self, pool):
         pool.tell("b")
         pool.take("a", 60, closed=True)
         pool.ask("a", 10, place_s=5, closed=True)
@@ -394,8 +374,7 @@ class TestVanished:
         reply = pool.tell("a", Charged([15.0]), alone=True)
         assert reply.standings[0].lack_ns / NS - before == pytest.approx(15 - share * 13, abs=0.01)
 
-    def test_it_is_not_charged_while_the_store_was_away(self):
-        pool = Shared("60 tokens/min")
+    def test_it_is_not_charged_while_the_store_was_away(self, pool):
         pool.take("a", 60)
         pool.ask("a", 10, place_s=5)
         pool.wait(20)  # no message of any process
