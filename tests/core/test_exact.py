@@ -14,7 +14,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Exact
 from paceline.core.quota import NS, Quota, Rule, ns_per_unit, parse_quotas
-from paceline.core.results import LEARNED, QuotaError, Refusal, RefusalKind, Reservation
+from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
@@ -72,17 +72,6 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     ledger.cancel(T0 + 2 * NS, third := ledger.reserve(T0 + 2 * NS, {"units": 10}))
     assert not third.open
     assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
-
-
-def test_another_amount():
-    ledger = Ledger(parse_quotas("7 starts/min exact"), T0, headroom_s=0.0)
-    for _ in range(5):
-        ledger.reserve(T0, {"starts": 1})
-    ledger.adopt(T0, 0, 5)
-    assert (ledger.names, ledger.entries[0].meter.most) == (["5 starts/min exact"], 5)
-    assert ledger.reserve(T0, {"starts": 1}).at_ns == T0 + 60 * NS
-    ledger.adopt(T0, 0, 6)
-    assert isinstance(ledger.reserve(T0, {"starts": 1}), Reservation)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=60), st.integers(4, 1_000))
@@ -237,11 +226,6 @@ def test_the_status_says_when_all_of_it_is_free(rule, remaining, reset_s):
     clock.advance(10)
     (quota,) = limiter.status()["pools"]["starts"]["quotas"]
     assert (quota["remaining"], quota["reset_s"], quota["rule"], quota["learned"]) == (remaining, reset_s, rule, {})
-
-
-def test_what_it_cannot_be():
-    with pytest.raises(QuotaError, match="an exact quota grants its whole amount at once: leave out the burst"):
-        Quota.parse("7 starts/min burst 3 exact")
 
 
 @pytest.mark.parametrize("rule", ["exact", "even"])

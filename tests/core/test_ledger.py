@@ -257,6 +257,25 @@ class TestPause:
 
 
 class TestLimits:
+    @pytest.mark.parametrize(
+        ("text", "used", "levels"),
+        [
+            ("60 units/min", 50, {120: 10, 30: 10, 5: 5}),  # a larger bucket fills up, and a smaller one spills
+            ("7 units/min exact", 5, {5: 0, 6: 1, 14: 9}),
+            ("10 units/day window utc", 8, {20: 12, 5: -3}),
+            ("100 units/min sliding", 90, {200: 110, 50: -40}),
+            ("3 units slots", 3, {2: -1, 9: 6}),
+        ],
+    )
+    def test_what_is_used_stays_used_of_another_amount(self, text, used, levels):
+        ledger = ledger_of(text)
+        grant(ledger, T0, units=used)
+        found = {}
+        for amount in levels:
+            ledger.adopt(T0, 0, amount)
+            found[amount] = ledger.meters[0].level(T0)
+        assert (found, ledger.meters[0].most) == (levels, amount)
+
     def test_a_given_limit_that_is_raised_elsewhere_refuses_less(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
         ledger.adopt(T0, 0, 40)

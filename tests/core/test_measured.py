@@ -178,13 +178,6 @@ def test_a_refusal_needs_no_pause_in_a_crowd(driver):
     assert waits.quota.startswith(("requests, not measured yet", "queue")) or "measured" in waits.quota
 
 
-def test_a_stated_wait_holds_the_next_attempt_back(driver):
-    driver.until_refused(3, Refusal(RefusalKind.RATE, retry_after_s=1.5))
-    at_ns = driver.now_ns
-    driver.send()
-    assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
-
-
 def test_a_cancelled_attempt_leaves_its_turn_to_the_next_one(driver):
     driver.send()
     cancelled = driver.send()
@@ -473,14 +466,6 @@ def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
     assert quotas_of(driver) == ["6k requests/min", "100 concurrency"]
     assert driver.pool.ledger.meters[0].rate.sent_count == 0
     assert driver.pool.ledger.meters[1].bound.in_flight == 0
-
-
-def test_an_attempt_alone_in_flight_bounds_nothing(driver):
-    attempt = driver.send()
-    for _ in range(2):  # the second time it is closed already
-        driver.refuse(attempt, Refusal(RefusalKind.RATE, unit="concurrency"))
-    assert quotas_of(driver) == []
-    driver.send()
 
 
 def test_a_limit_that_an_answer_states_counts_what_was_sent_before(driver):

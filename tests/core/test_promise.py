@@ -5,14 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from core_worlds import AMOUNTS, BUCKETS, EXACT, ODD, T0, gaps_ns, grant, grant_when_due, quota, rate_of, state_of
+from core_worlds import AMOUNTS, BUCKETS, EXACT, ODD, T0, gaps_ns, grant_when_due, quota, rate_of, state_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grids import some
 from paceline.core.ledger import Ledger
 from paceline.core.quota import FAR_NS, NS, Quota
-from paceline.core.results import COOL_DOWN, NeverFits, Reservation, WaitUntil
+from paceline.core.results import NeverFits, Reservation, WaitUntil
 
 SPACED = some(
     ["100 requests/min sliding", "900 tokens/hour window", "50 starts/s sliding", "7 requests/min sliding"],
@@ -138,25 +138,6 @@ def test_all_units_are_charged_or_none(text, attempts):
             least = min(amount, old) if m.quota.rule == "window" else amount  # a spread one charges its burst at most
             assert old - new >= min(least, 1) * 0.999 - 1e-6 if amount else new == old
         assert after[2] == before[2] + 1
-
-
-def test_the_binding_quota_is_named():
-    ledger = ledger_of("2 requests/min, 100 tokens/min", 0.0)
-    grant(ledger, T0, requests=1, tokens=100)
-    assert ledger.reserve(T0, {"requests": 1, "tokens": 1}) == WaitUntil(T0 + 600_000_000, "100 tokens/min")
-    grant(ledger, T0, requests=1, tokens=0)
-    assert ledger.reserve(T0, {"requests": 1, "tokens": 1}) == WaitUntil(T0 + 30 * NS, "2 requests/min")
-    ledger.pause.begin(T0 + 31 * NS)
-    ledger.pause.begin(T0 + 5 * NS)  # a shorter pause changes nothing
-    assert ledger.reserve(T0, {}) == WaitUntil(T0 + 31 * NS, COOL_DOWN)
-
-
-def test_a_cost_that_can_never_fit_is_said_at_once():
-    ledger = ledger_of("10 requests/min, 100 tokens/min burst 50", 0.0)
-    for cost in ({"tokens": 50.5}, {"input_tokens": 40, "output_tokens": 11}):
-        assert ledger.reserve(T0, cost) == NeverFits("tokens", sum(cost.values()), 50)
-    assert isinstance(ledger.reserve(T0, {"tokens": 50}), Reservation)
-    assert ledger.reserve(T0, {"tokens": 51}) == NeverFits("tokens", 51, 50)  # said even when it would have to wait
 
 
 def test_units_that_a_cost_leaves_out():

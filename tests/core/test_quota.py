@@ -65,6 +65,7 @@ def test_reading(text, expected):
         ("5 requests/min slots", "slots have no period"),
         ("5 requests/day window Europe/Berlim", "Europe/Berlim"),
         ("5 requests/min window Europe/Berlin", "day"),
+        ("7 starts/min burst 3 exact", "an exact quota grants its whole amount at once: leave out the burst"),
         ("5 usd/2month", "unknown period 'month'"),
         ("5 usd/month burst 1", "unknown period 'month'"),
         ("5 usd/day window month", "unknown option 'month'"),

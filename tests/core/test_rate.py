@@ -136,17 +136,6 @@ def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s,
             assert min(per_s, note.rate) - 1e-6 <= rate.cycle.top <= per_s + 2 / span_s + 1e-6
 
 
-def test_refused_attempts_are_no_part_of_what_was_admitted(rate):
-    start_ns, sent = rate.empty.at_ns, [go(rate) for _ in range(12)]
-    for note in sent[3:7]:
-        rate.explained(note.sent_ns, note)
-    last = sent[-1]
-    assert refuse(rate, last) is Finding.EARLY
-    assert rate.cycle.top == pytest.approx(
-        (7 + 1) / ((last.sent_ns - start_ns) / NS)
-    )  # 11 before it, 4 of them refused
-
-
 def test_a_measurement_goes_on_until_eight_attempts_were_admitted(rate):
     start_ns = rate.empty.at_ns
     first = [go(rate) for _ in range(4)][-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_worlds import T0, grant, grant_when_due, quota
+from core_worlds import T0, grant_when_due, quota
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,12 +107,3 @@ def test_a_backlog_of_large_costs_is_not_shut_out():
     for _ in range(100):
         now_ns, _ = grant_when_due(ledger, now_ns, {"units": 10})
     assert now_ns - T0 <= 99 / 8 * 60 * NS
-
-
-def test_another_amount():
-    ledger = spread("100 units/min sliding")
-    ledger.adopt(T0, 0, 50)
-    assert ledger.never([51.0]) is None  # within the given limit
-    assert ledger.never([101.0]) == NeverFits("units", 101, 100)
-    grant(ledger, T0, units=50)
-    assert grant_when_due(ledger, T0, {"units": 1})[0] >= T0 + 60 * NS
