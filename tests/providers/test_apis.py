@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import Limiter
+from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import RefusalKind
+from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_for_host, provider_named
@@ -69,6 +71,7 @@ PATHS = {
         f"/model/{ARN}/converse": ("converse", "eu-west-1/eu.anthropic.claude-opus-5-5", False), "/model/m/count-tokens": None,
         "/model/invoke": None, "/guardrail/x/version/1/apply": None, "/": None, "/model/m/converse/x": None,
     },
+    "azure": {"/openai/deployments/prod/chat/completions": ("chat", "prod", False)},  # without a host the deployment alone
     "perplexity": {  # APIs with limits of their own
         "/chat/completions": ("chat", "m", False), "/v1/responses": ("responses", "agent-api", False),
         "/v1/agent": ("responses", "agent-api", False), "/search": ("search", "search-api", False), "/async/jobs": None,
@@ -149,6 +152,7 @@ def test_the_usage_of_an_answer(provider, path, body, answer, usage):
         ("groq", 400, 50, {TOKENS: 500}),
         ("deepseek", 100, 400, {TOKENS: 200, CONCURRENCY: 1, REQUESTS: 1}),
         ("cerebras", 400, 20, {TOKENS: 500, "uncached_tokens": 500}),
+        ("cerebras", 64_000, 20, {TOKENS: 16_484}),  # a maximum counts up to a cap
         ("cerebras", -1, 20, {TOKENS: 16_484, "uncached_tokens": 16_484}),
         ("vertex", 50, 400, {TOKENS: 150}),
     ],
@@ -344,6 +348,25 @@ def test_the_first_answer_raises_the_limits_of_mistral_s_free_plan():
     scheduler.observe(mistral.readings(headers, 0.0), permit.reservation)
     assert [m.quota.amount for m in scheduler.pool.ledger.meters] == [720, 5_000_000]
     permit.cancel()
+
+
+def test_two_deployments_of_azure_are_two_pools():
+    host = "acme-eu.openai.azure.com"
+    limiter = Limiter({"azure/*": "600 requests/min, 100k tokens/min", f"azure/{host}/prod": "1M tokens/min window"})
+    prod, other = (
+        limiter.pacer.pools.of_model("azure", f"{host}/{name}").pool for name in ("prod", "gpt-4o-2024-08-06")
+    )
+    assert (prod.name, other.name) == (f"azure/{host}/prod", f"azure/{host}/gpt-4o-2024-08-06")
+    assert prod.ledger.entries[0].meter.quota.amount == 1_000_000
+    assert usage_cost(prod.name, USED)[TOKENS] == 13
+
+
+@pytest.mark.parametrize(("name", "what"), [("azure", "a day"), ("gemini", "a day, and nobody")])
+def test_a_day_that_is_over_is_not_tried_again_in_seconds(name, what):
+    case = next(case for case in load(name)["error"] if case["what"].startswith(what))
+    refusal = provider_named(name).refusal(429, case.get("headers", {}), json.dumps(case["body"]).encode())
+    assert refusal.kind is RefusalKind.RATE
+    assert isinstance(RetryPolicy().after(Failures(of_pool=1), refusal, Row(1), 0.5), GiveUp)
 
 
 @pytest.mark.parametrize("case", load("groq")["header"], ids=lambda case: case["what"])

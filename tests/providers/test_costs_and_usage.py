@@ -150,17 +150,6 @@ def test_images_are_counted_as_asked(name, n, images):
     assert "images" not in provider.held(chat, 10, 500)
 
 
-@pytest.mark.parametrize(("asked", "held"), [(None, 16_384), (100, 100), (16_384, 16_384), (64_000, 16_384)])
-def test_cerebras_holds_a_maximum_up_to_a_cap(asked, held):
-    cerebras = provider_named("cerebras")
-    body = {"model": "gpt-oss-120b", "messages": []} | ({"max_completion_tokens": asked} if asked else {})
-    call = cerebras.describe("/v1/chat/completions", body)
-    assert cerebras.held(call, 1_000, 50)[TOKENS] == 1_000 + held
-    assert cerebras.charged(call, Usage(1_000, 30))[TOKENS] == 1_030
-    embedding = cerebras.describe("/v1/embeddings", {"model": "m", "input": TEXT})
-    assert cerebras.held(embedding, 1_000, 50)[TOKENS] == 1_000
-
-
 def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
     call = Call("anthropic", "messages", "claude-opus-5", 1_000, max_output_tokens=400)
     assert ANTHROPIC.held(call, 1_100, 50) == {REQUESTS: 1, INPUT_TOKENS: 1_100, OUTPUT_TOKENS: 50, TOKENS: 1_150}

@@ -8,11 +8,8 @@ from types import SimpleNamespace
 import pytest
 from cases import check_error, feed, load, sse
 
-from paceline.core.progress import Row
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS
-from paceline.core.results import RefusalKind
 from paceline.estimation.estimate import estimate_tokens
-from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
 from paceline.providers.gemini import MEDIA
@@ -143,16 +140,6 @@ def test_usage_at_the_end_of_a_long_answer():
     reader.feed(b'{"candidates": ["' + b"QUJD" * 100_000 + b'"], "usageMetadata": {"promptTokenCount": 9}}')
     reader.close()
     assert reader.usage == Usage(9, partial=True)
-
-
-def test_a_day_that_is_over_is_not_tried_again_in_seconds():
-    case = next(case for case in CASES["error"] if case["what"].startswith("a day, and nobody"))
-    import json
-
-    refusal = PROVIDER.refusal(429, {}, json.dumps(case["body"]).encode())
-    assert refusal is not None
-    assert refusal.kind is RefusalKind.RATE
-    assert isinstance(RetryPolicy().after(Failures(of_pool=1), refusal, Row(1), 0.5), GiveUp)
 
 
 @pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 99 Nov 2026 00:00:00 GMT", "x"])

@@ -11,40 +11,78 @@ from paceline.providers.base import Usage
 from paceline.providers.registry import provider_for_host, provider_named
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 50}
+AZURE = "acme-eu.openai.azure.com"
 CLAUDE = "/v1/projects/p/locations/{}/publishers/anthropic/models/{}:streamRawPredict"
 
 
-@pytest.mark.parametrize(
-    ("host", "provider"),
-    [
-        ("au.api.openai.com", "openai"),
-        ("ae.api.openai.com", "openai"),
-        ("acme.openai.azure.us", "azure"),
-        ("us-east-1.api.x.ai", "xai"),
-        ("bedrock-runtime-fips.us-east-1.amazonaws.com", "bedrock"),
-        ("aiplatform.eu.rep.googleapis.com", "vertex"),
-        ("api.moonshot.cn", "moonshot"),
-        ("api.z.ai", "zai"),
-        ("ws.ap-southeast-1.maas.aliyuncs.com", "dashscope"),
-        ("adb-1.2.azuredatabricks.net", "databricks"),
-        ("inference.do-ai.run", "digitalocean"),
-        ("models.github.ai", "github"),
-        ("router.huggingface.co", "huggingface"),
-        ("gateway.ai.cloudflare.com", "cloudflare"),
-        ("ai-gateway.vercel.sh", "vercel"),
-        ("integrate.api.nvidia.com", "nvidia"),
-        ("api.sambanova.ai", "sambanova"),
-        ("api-inference.together.ai", "together"),
-        ("ai.mongodb.com", "voyage"),
-    ],
-)
-def test_hosts(host, provider):
-    assert provider_for_host(host).name == provider
+HOSTS = {
+    "au.api.openai.com": "openai",
+    "ae.api.openai.com": "openai",
+    "acme.openai.azure.us": "azure",
+    "us-east-1.api.x.ai": "xai",
+    "bedrock-runtime-fips.us-east-1.amazonaws.com": "bedrock",
+    "aiplatform.eu.rep.googleapis.com": "vertex",
+    "api.moonshot.cn": "moonshot",
+    "api.z.ai": "zai",
+    "ws.ap-southeast-1.maas.aliyuncs.com": "dashscope",
+    "adb-1.2.azuredatabricks.net": "databricks",
+    "inference.do-ai.run": "digitalocean",
+    "models.github.ai": "github",
+    "router.huggingface.co": "huggingface",
+    "gateway.ai.cloudflare.com": "cloudflare",
+    "ai-gateway.vercel.sh": "vercel",
+    "integrate.api.nvidia.com": "nvidia",
+    "api.sambanova.ai": "sambanova",
+    "api-inference.together.ai": "together",
+    "ai.mongodb.com": "voyage",
+    "API.OpenAI.com": "openai",
+    "api.openai.com:443": "openai",
+    "eu.api.openai.com": "openai",
+    "aiplatform.googleapis.com": "vertex",
+    "us-central1-aiplatform.googleapis.com": "vertex",
+    "europe-west4-aiplatform.googleapis.com:443": "vertex",
+    # of plans and regions
+    "token-plan-sgp.xiaomimimo.com": "xiaomi",
+    "token-plan.cn-beijing.maas.aliyuncs.com": "dashscope",
+    "coding.dashscope.aliyuncs.com": "alibaba_coding_plan",
+    "api.kimi.ai": "kimi_code",
+    "api.minimax.chat": "minimax",
+    "api.siliconflow.cn": "siliconflow",
+    "ark.ap-southeast.bytepluses.com": "volcengine",
+    "inference.generativeai.us-chicago-1.oci.oraclecloud.com": "oci",
+    "acme.snowflakecomputing.com": "snowflake_cortex",
+    "api.business.githubcopilot.com": "github_copilot",
+    "model-1.api.baseten.co": "baseten",
+    # of none
+    "api.openai.com.evil.example": None,
+    "notapi.openai.com": None,
+    "localhost": None,
+    "": None,
+    "[::1]:80": None,
+    "evil-aiplatform.googleapis.com.example": None,
+    "xaiplatform.googleapis.com": None,
+    "storage.googleapis.com": None,
+}
+
+
+@pytest.mark.parametrize(("host", "name"), HOSTS.items())
+def test_hosts(host, name):
+    found = provider_for_host(host)
+    assert (found and found.name) == name
 
 
 @pytest.mark.parametrize(
     ("host", "path", "model"),
     [
+        (AZURE, "/openai/deployments/prod/chat/completions", f"{AZURE}/prod"),
+        (AZURE, "/openai/deployments/prod/embeddings", f"{AZURE}/prod"),
+        (AZURE, "/openai/deployments/prod/images/generations", f"{AZURE}/prod"),
+        (AZURE, "/openai/deployments/prod/images/edits", f"{AZURE}/prod"),
+        (AZURE, "/openai/v1/chat/completions", f"{AZURE}/m"),
+        (AZURE, "/openai/v1/responses", f"{AZURE}/m"),
+        (AZURE, "/openai/deployments", None),
+        ("acme.cognitiveservices.azure.com", "/openai/responses", "acme.cognitiveservices.azure.com/m"),
+        ("acme.services.ai.azure.com", "/models/chat/completions", "acme.services.ai.azure.com/m"),
         ("acme.services.ai.azure.com", "/anthropic/v1/messages", "acme.services.ai.azure.com/m"),
         ("api.deepseek.com", "/anthropic/v1/messages", "m"),
         ("openrouter.ai", "/api/v1/messages", "m"),
@@ -82,7 +120,7 @@ def test_hosts(host, provider):
     ],
 )  # fmt: skip
 def test_paths(host, path, model):
-    call = provider_for_host(host).describe(path, BODY)
+    call = provider_for_host(host.upper()).describe(path, BODY)
     assert (call.model if call else None) == model
     assert call is None or call.input_tokens > 3
 
@@ -160,6 +198,7 @@ def test_perplexity_s_asynchronous_requests_have_limits_of_their_own():
 @pytest.mark.parametrize(
     ("provider", "model", "pool"),
     [
+        ("azure", f"{AZURE}/prod", f"{AZURE}/prod"),
         ("anthropic", "claude-haiku-4.5", "claude-haiku-4-5"),
         ("anthropic", "claude-sonnet-4.5", "claude-sonnet-4x"),
         ("openai", "ft:gpt-4o-2024-08-06:acme::1", "gpt-4o"),
