@@ -178,12 +178,6 @@ def test_quotas_that_answers_name_are_added():
     json.dumps(report(pool, T0))
 
 
-def test_growing_too_fast_halves_the_speed():
-    pool = pool_of("600 requests/min")
-    pool.refuse(T0 + NS, send(pool, 0), Refusal(RefusalKind.GROWTH, unit="requests"), 1.0)
-    assert quota(pool, 1, "requests")["learned"] == {"ceiling": 0.5}
-
-
 @pytest.mark.parametrize("kind", [RefusalKind.CAPACITY, RefusalKind.NEVER_FITS])
 def test_what_is_not_our_rate_lowers_nothing(kind):
     pool = pool_of()
@@ -275,19 +269,6 @@ def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
     send(pool, 1)
 
 
-def test_one_at_a_time_at_full_speed():
-    pool = pool_of("60 requests/min burst 1")
-    at_ns = T0
-    for _ in range(60):
-        waiter = Waiter({"requests": 1})
-        outcome = pool.try_grant(at_ns, waiter)
-        if not isinstance(outcome, Reservation):
-            at_ns = outcome.at_ns
-            outcome = pool.try_grant(at_ns, waiter)
-        pool.settle(at_ns, outcome, None)
-    assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)
-
-
 def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
     """Its headers have said already how much is left; held against the ledger of before, it would be a bucket of one."""
     pool = pool_of("30 requests/min")
@@ -298,16 +279,6 @@ def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
     assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
     again = pool.try_grant(now_ns, Waiter({"requests": 1}))
     assert again.at_ns - now_ns < 5 * NS
-
-
-def test_a_quota_that_an_answer_adds_does_not_hinder_the_settlement_of_earlier_attempts():
-    sources = [Source(SourceKind.ASSUMED)]
-    pool = Pool("m", LocalCapacity.of(parse_quotas("600 requests/min"), T0, learns=True, sources=sources))
-    earlier, one = send(pool, 0), send(pool, 0)
-    pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), one)
-    for reservation in (one, earlier):
-        pool.settle(T0 + NS, reservation, {"tokens": 900})
-    assert pool.ledger.in_flight == 0
 
 
 def test_a_refusal_about_slots_adds_slots():
@@ -1069,11 +1040,6 @@ class TestWindow:
         assert isinstance(spread, Spread)
         assert spread.used == 1
         assert pool.capacity.learning.trackers[0].meter is spread
-
-    def test_a_stated_limit_is_adopted(self):
-        pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
-        pool.observe(T0, [Reading("requests", 300.0, 200.0)], send(pool, 15))
-        assert amount_of(pool) == 300
 
     def test_numbers_say_enough(self):
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
