@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_pools import RATE, pool_of, use_up
+from core_pools import RATE, again, pool_of, use_up
 from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +57,15 @@ def test_the_one_that_loses_its_prompt_first_goes_first(pool):
     submit(pool, first, late, soon, last)
     assert order(pool) == [soon, late, first, last]
     assert pool.counts["overtook"] == 2
+
+
+def test_a_returned_attempt_goes_before_all_that_it_had_not_overtaken(pool):
+    first, follower, other = cold(), cached(lost_s=200), cached(lost_s=300)
+    submit(pool, first, follower, other)
+    assert pool.pump(T0 + NS) == [follower]
+    pool.refuse(T0 + NS, follower.outcome, RATE, 0.0)
+    second, _ = again(pool, T0 + NS, follower)
+    assert order(pool) == [other, first, second]  # again() knows nothing of the first attempt
 
 
 def test_a_returned_attempt_that_had_overtaken_goes_before_all(pool):

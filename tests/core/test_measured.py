@@ -468,6 +468,14 @@ def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
     assert driver.pool.ledger.meters[1].bound.in_flight == 0
 
 
+def test_an_attempt_alone_in_flight_bounds_nothing(driver):
+    attempt = driver.send()
+    for _ in range(2):  # the second time it is closed already
+        driver.refuse(attempt, Refusal(RefusalKind.RATE, unit="concurrency"))
+    assert quotas_of(driver) == []
+    driver.send()
+
+
 def test_a_limit_that_an_answer_states_counts_what_was_sent_before(driver):
     first, *others = (driver.send() for _ in range(4))
     driver.pool.observe(driver.now_ns, [Reading("requests", limit=100, remaining=98, period_s=60)], first)

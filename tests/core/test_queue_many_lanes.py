@@ -229,12 +229,11 @@ class Both:
         assert list(line._lanes) == list(scan.rows)
         assert len(line._busy) + len(line._idle) == len(line._lanes)
         assert line._virtual == scan.virtual
-        assert line.next_deadline_ns == min(
-            (t.deadline_ns for t in self.waiting.values() if t.deadline_ns is not None), default=None
-        )
 
     def finish(self) -> None:
         """All go, in the order that was foretold, and leave nothing behind."""
+        deadlines_ns = [t.deadline_ns for t in self.waiting.values() if t.deadline_ns is not None]
+        assert self.line.next_deadline_ns == min(deadlines_ns, default=None)
         foretold = self.line.peek(EVERYBODY)
         for waiter in foretold:
             assert self.line.head() is waiter

@@ -44,6 +44,13 @@ class TestGrants:
         reply = pool.tell("a", wants=[[60.0], [60.0], [1.0]])
         assert (len(reply.grants), wait_s(reply)) == (1, 12.0)
 
+    def test_a_refund_of_one_is_there_for_the_others(self):
+        pool = Shared("100 tokens/min")
+        marks = pool.take("a", 100)
+        pool.tell("a", Settled([100.0], marks, [40.0]))
+        assert pool.take("b", 60)
+        assert (pool.standing().spent, pool.standing().charged) == (100, 160)
+
     def test_a_settle_without_a_cost_leaves_the_charge(self, pool):
         marks = pool.take("a", 60)
         assert pool.tell("a", Settled([60.0], marks, [None])).standings[0].spent == 60
