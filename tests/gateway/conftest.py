@@ -6,42 +6,34 @@ from contextlib import ExitStack
 import httpx2
 import pytest
 from attack_helpers import connect, post
-from gateway_helpers import chat, start_gateway
+from gateway_helpers import chat, running_gateway, stub
 
 from paceline.config import Config
 from paceline.emulator import Emulator
-from paceline.gateway import dispatch
+from paceline.gateway import dispatch, stamps
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Start gateways; each is stopped at the end of the test."""
-    running = []
+    """Start gateways in front of an address, or of an ASGI application; each is stopped at the end of the test."""
     for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
         monkeypatch.setenv(f"{name}_API_KEY", f"sk-of-{name.lower()}")
+    process = ("stop_s", "store", "folder", "access_log")
+    with ExitStack() as ends:
 
-    def start(upstream, *, host="127.0.0.1", stop_s=20.0, store=None, keys=None, folder=None, access_log=None, **given):
-        names = ("openai", "anthropic", "gemini")
-        given = {"provider": "openai", "upstreams": {name: {"base_url": upstream} for name in names}, **given}
-        config = Config.load(environ={}, given=given)
-        settings = ProcessSettings(
-            config=config,
-            keys=keys or tmp_path / "keys.json",
-            host=host,
-            stop_s=stop_s,
-            store=store,
-            folder=folder,
-            access_log=access_log,
-        )
-        one = start_gateway(settings)
-        running.append(one)
-        return one
+        def start(upstream, *, host="127.0.0.1", keys=None, **given):
+            if callable(upstream):
+                upstream = ends.enter_context(stub(upstream))
+            names = ("openai", "anthropic", "gemini")
+            own = {name: given.pop(name) for name in process if name in given}
+            given = {"provider": "openai", "upstreams": {name: {"base_url": upstream} for name in names}, **given}
+            config = Config.load(environ={}, given=given)
+            settings = ProcessSettings(config=config, keys=keys or tmp_path / "keys.json", host=host, **own)
+            return ends.enter_context(running_gateway(settings))
 
-    yield start
-    for one in running:
-        one.stop()
+        yield start
 
 
 @pytest.fixture
@@ -61,6 +53,12 @@ def emulator(provider):
     """A fresh emulator with fast limits, at no latency."""
     provider.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key=None, start_level=1.0)
     return provider
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """The files of keys and certificates are looked at each time, and not once a second."""
+    monkeypatch.setattr(stamps, "LOOK_S", 0.0)
 
 
 @pytest.fixture

@@ -40,22 +40,19 @@ class Running:
         join(self.thread)
 
 
-def address(listener):
-    return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def start_gateway(settings):
-    settings.check()
-    server, listener = uvicorn.Server(server_config(settings, settings.gateway)), listen("127.0.0.1", 0)
+def started(config):
+    """A server of uvicorn in a thread."""
+    server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    until(lambda: server.started)
-    return Running(address(listener), server, thread)
+    return Running(f"http://127.0.0.1:{listener.getsockname()[1]}", server, thread)
 
 
 @contextmanager
 def running_gateway(settings):
-    running = start_gateway(settings)
+    settings.check()
+    running = started(server_config(settings, settings.gateway))
+    until(lambda: running.server.started)
     try:
         yield running
     finally:
@@ -66,15 +63,11 @@ def running_gateway(settings):
 def stub(app):
     """A server of the test's own: an ASGI application."""
     options = {"lifespan": "off", "ws": "none", "timeout_graceful_shutdown": 0}  # no call meets its end
-    config = uvicorn.Config(app, log_config=None, log_level="critical", timeout_keep_alive=600, **options)
-    server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
+    running = started(uvicorn.Config(app, log_config=None, log_level="critical", timeout_keep_alive=600, **options))
     try:
-        yield address(listener)
+        yield running.url
     finally:
-        server.should_exit = True
-        join(thread)
+        running.stop()
 
 
 async def read_body(receive):

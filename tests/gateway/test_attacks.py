@@ -160,96 +160,114 @@ def idle(running):
     return nothing and all(pool["waiting"] == pool["in_flight"] == 0 for pool in pools)
 
 
+def chunked(body, *headers, **given):
+    """A request whose body is sent in chunks: these bytes."""
+    return post(CHAT, *headers, b"transfer-encoding: chunked", body=body, length=False, **given)
+
+
+def get(target, *headers, method=b"GET"):
+    """The bytes of a request without a body."""
+    return b"\r\n".join([b"%s %s HTTP/1.1" % (method, target), *(headers or [b"host: localhost"])]) + b"\r\n\r\n"
+
+
+SMUGGLED = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+LENGTHS = [
+    [b"content-length: 5", b"transfer-encoding: chunked"],
+    [b"transfer-encoding: chunked", b"content-length: 5"],
+    [b"transfer-encoding: chunked, identity"],
+    [b"transfer-encoding: identity, chunked", b"content-length: 5"],
+    [b"transfer-encoding: xchunked"],
+    [b"transfer-encoding: chunked", b"transfer-encoding: identity"],
+    [b"transfer-encoding: gzip, chunked"],
+    [b"transfer-encoding: gzip", b"transfer-encoding: chunked"],
+    [b"transfer-encoding:\x0bchunked", b"content-length: 5"],
+    [b"transfer-encoding : chunked", b"content-length: 5"],
+    [b" transfer-encoding: chunked", b"content-length: 5"],
+    [b"transfer-encoding: \x00chunked", b"content-length: 5"],
+    [b"x: y\r\n transfer-encoding: chunked", b"content-length: 5"],
+    [b"x: y\rtransfer-encoding: chunked", b"content-length: 5"],
+    [b"x: y\ntransfer-encoding: chunked", b"content-length: 5"],
+    [b"transfer-encoding: 'chunked'"],
+    *([b"content-length: " + length] for length in (b"5, 5", b"+5", b"-5", b"0x5", b"5_0", b"9" * 23, b"")),
+    [b"content-length: 5", b"content-length: 6"],
+]
+"""Of which two servers may see another one."""
+
+LINES = [
+    b"GET /openai/v1/models HTTP/9.9", b"GET /openai/v1/\xc3\xa9 HTTP/1.1", b"GET /openai/v1/\x00 HTTP/1.1", b"PRI * HTTP/2.0",
+    b"CONNECT evil.example:443 HTTP/1.1", b"CONNECT /openai/v1/models HTTP/1.1", b"OPTIONS * HTTP/1.1", b"TRACE /openai/v1/models HTTP/1.1",
+    b"TRACK /openai/v1/models HTTP/1.1", b"PROPFIND /openai/v1/models HTTP/1.1", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+]  # fmt: skip
+CHUNKS = [b"x\r\n", b"5\nhello\n0\n\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\n", b"5\r\nhelloXX0\r\n\r\n"]
+HEADS = [b"x: " + b"a" * 70_000, *(b"\r\n".join(b"x%d: 1" % i for i in range(count)) for count in (5_000, 300))]
+ENDLESS = [b"1\r\nx\r\n%s%s" % (end, b"a" * 2_000_000) for end in (b"x: ", b"0\r\nx: ", b"1;x=")]
+OTHER_HOSTS = [
+    b"[", b"[::1", b"evil.example", b"localhost.evil.example", b"", b"localhost@evil.example", b"127.0.0.1.nip.io", b"\xff"
+]  # fmt: skip
+OTHER_PAGES = [
+    [b"origin: https://evil.example"], [b"origin: null"], [b"origin: http://["], [b"sec-fetch-site: cross-site"],
+    [b"sec-fetch-site: same-site"], [b"referer: https://evil.example", b"origin: https://localhost.evil.example"],
+]  # fmt: skip
+PAGES = [
+    (b"POST", CHAT),
+    (b"OPTIONS", CHAT),
+    (b"GET", b"/openai/v1/models"),
+    (b"GET", b"/status"),
+    (b"GET", b"/metrics"),
+]
+EMPTY = b"content-length: 0"
+REFUSED = {
+    "an ambiguous length": ((400, None), [post(CHAT, *lines, body=SMUGGLED, length=False) for lines in LENGTHS]),
+    "two hosts": ((400,), [post(CHAT, b"host: localhost")]),
+    "no host": ((400,), [post(CHAT).replace(b"host: localhost\r\n", b"")]),
+    "an older version": (
+        (400,), [b"GET /openai/v1/models%s\r\n\r\n" % end for end in (b"", b" HTTP/0.9\r\nhost: localhost")]
+    ),
+    "an invalid chunk": ((400, None), [chunked(body) for body in CHUNKS]),
+    "another request": ((400, 405, None), [line + b"\r\nhost: localhost\r\n\r\n" for line in LINES]),
+    "a huge head": ((431, None), [post(CHAT, line) for line in HEADS]),
+    "a huge target": ((431, None), [post(CHAT + b"?" + b"a" * 300_000)]),
+    "endless trailers and extensions": ((400, 431, None), [chunked(body) for body in ENDLESS]),
+    "names of others": (
+        (403,), [get(path, b"host: " + host, EMPTY, method=method) for host in OTHER_HOSTS for method, path in PAGES]
+    ),
+    "other websites": (
+        (403,), [get(path, b"host: localhost", EMPTY, *lines, method=method) for lines in OTHER_PAGES for method, path in PAGES]
+    ),
+}  # fmt: skip
+"""Without keys: the status of each, or ``None`` where the connection ends without one."""
+
+
+@pytest.mark.parametrize(("statuses", "requests"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_reaches_no_server(open_gateway, upstream, statuses, requests):
+    for sent in requests:
+        assert next(iter(answers(talk(open_gateway.url, sent))), None) in statuses, sent[:400]
+        assert upstream.raw == b"", sent[:400]
+
+
 class TestFraming:
     """Requests whose end two servers may see at different places."""
-
-    @pytest.mark.parametrize(
-        "headers",
-        [
-            [b"content-length: 5", b"transfer-encoding: chunked"],
-            [b"transfer-encoding: chunked", b"content-length: 5"],
-            [b"transfer-encoding: chunked, identity"],
-            [b"transfer-encoding: identity, chunked", b"content-length: 5"],
-            [b"transfer-encoding: xchunked"],
-            [b"transfer-encoding: chunked", b"transfer-encoding: identity"],
-            [b"transfer-encoding: gzip, chunked"],
-            [b"transfer-encoding: gzip", b"transfer-encoding: chunked"],
-            [b"transfer-encoding:\x0bchunked", b"content-length: 5"],
-            [b"transfer-encoding : chunked", b"content-length: 5"],
-            [b" transfer-encoding: chunked", b"content-length: 5"],
-            [b"transfer-encoding: \x00chunked", b"content-length: 5"],
-            [b"x: y\r\n transfer-encoding: chunked", b"content-length: 5"],
-            [b"x: y\rtransfer-encoding: chunked", b"content-length: 5"],
-            [b"x: y\ntransfer-encoding: chunked", b"content-length: 5"],
-            [b"transfer-encoding: 'chunked'"],
-            [b"content-length: 5", b"content-length: 6"],
-            [b"content-length: 5, 5"],
-            [b"content-length: +5"],
-            [b"content-length: -5"],
-            [b"content-length: 0x5"],
-            [b"content-length: 5_0"],
-            [b"content-length: 99999999999999999999999"],
-            [b"content-length:"],
-        ],
-    )
-    def test_an_ambiguous_length_is_refused_or_resolved(self, open_gateway, upstream, headers):
-        sent = post(CHAT, *headers, body=b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", length=False)
-        got = talk(open_gateway.url, sent)
-        assert answers(got)[:1] in ([400], [])
-        assert upstream.raw == b""
-
-    @pytest.mark.parametrize(
-        "sent",
-        [
-            post(CHAT, b"host: localhost"),
-            post(CHAT).replace(b"host: localhost\r\n", b""),
-            b"GET /openai/v1/models\r\n\r\n",
-            b"GET /openai/v1/models HTTP/0.9\r\nhost: localhost\r\n\r\n",
-        ],
-    )
-    def test_two_hosts_none_and_older_versions_are_refused(self, open_gateway, upstream, sent):
-        assert answers(talk(open_gateway.url, sent)) == [400]
-        assert upstream.raw == b""
 
     @pytest.mark.parametrize(
         ("target", "method"), [(b"//openai/v1/models", b"GET"), (b"//", b"GET"), (b"*", b"OPTIONS")]
     )
     def test_a_target_that_is_no_path_is_named(self, guarded, upstream, target, method):
-        got = talk(guarded[0].url, post(target).replace(b"POST", method, 1))
-        assert answers(got) == [400]
-        assert b"paceline_path" in got
-        assert upstream.raw == b""
+        got = talk(guarded[0].url, get(target, method=method))
+        assert (answers(got), b"paceline_path" in got, upstream.raw) == ([400], True, b"")
 
-    @pytest.mark.parametrize(
-        "headers", [[b"transfer-encoding: CHUNKED"], [b"Transfer_Encoding: gzip", b"transfer-encoding: chunked"]]
-    )
-    def test_a_chunked_body_is_sent_with_its_length(self, open_gateway, upstream, headers):
-        sent = post(CHAT, *headers, body=b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY), length=False)
+    @pytest.mark.parametrize("lines", [[], [b"Transfer_Encoding: gzip"]])
+    def test_a_chunked_body_is_sent_with_its_length_and_no_trailers(self, open_gateway, upstream, lines):
+        trailers = b"x-evil: 1\r\nauthorization: Bearer other\r\nx-paceline-timeout: x\r\nhost: evil.example\r\n"
+        sent = chunked(b"%x;a=b\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), BODY, trailers), *lines)
         assert answers(talk(open_gateway.url, sent)) == [200]
         assert upstream.raw.endswith(b"\r\n\r\n" + BODY)
         assert b"content-length: %d\r\n" % len(BODY) in upstream.raw.lower()
-        assert b"\r\ntransfer-encoding:" not in upstream.raw.lower()
-
-    @pytest.mark.parametrize(
-        "body", [b"x\r\n", b"5\nhello\n0\n\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\n", b"5\r\nhelloXX0\r\n\r\n"]
-    )
-    def test_an_invalid_chunk_is_refused(self, open_gateway, upstream, body):
-        sent = post(CHAT, b"transfer-encoding: chunked", body=body, length=False)
-        assert answers(talk(open_gateway.url, sent)) in ([400], [])
-        assert upstream.raw == b""
+        for word in (b"\r\ntransfer-encoding:", b"evil", b"other"):
+            assert word not in upstream.raw.lower()
 
     def test_a_chunked_body_of_http_1_0_is_not_smuggled(self, open_gateway, upstream):
-        body = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
-        talk(open_gateway.url, post(CHAT, b"transfer-encoding: chunked", body=body, version=b"1.0", length=False))
+        talk(open_gateway.url, chunked(SMUGGLED, version=b"1.0"))
         assert b"smuggled" not in upstream.raw
-
-    def test_trailers_are_dropped(self, open_gateway, upstream):
-        trailers = b"x-evil: 1\r\nauthorization: Bearer other\r\nx-paceline-timeout: x\r\nhost: evil.example\r\n"
-        body = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), BODY, trailers)
-        got = talk(open_gateway.url, post(CHAT, b"transfer-encoding: chunked", body=body, length=False))
-        assert answers(got) == [200]
-        assert b"evil" not in upstream.raw
-        assert b"other" not in upstream.raw
 
     def test_pipelined_requests_are_answered_in_order(self, open_gateway, upstream):
         got = talk(open_gateway.url, post() + post(b"/openai/v1/a%20b", body=b"") + post(), 3)
@@ -259,27 +277,6 @@ class TestFraming:
     def test_garbage_after_a_request_is_no_answer_to_it(self, open_gateway, upstream):
         got = talk(open_gateway.url, post() + b"\x00garbage\r\n\r\n")
         assert 400 not in answers(got)
-
-    @pytest.mark.parametrize(
-        "line",
-        [
-            b"GET /openai/v1/models HTTP/9.9",
-            b"GET /openai/v1/\xc3\xa9 HTTP/1.1",
-            b"GET /openai/v1/\x00 HTTP/1.1",
-            b"PRI * HTTP/2.0",
-            b"CONNECT evil.example:443 HTTP/1.1",
-            b"CONNECT /openai/v1/models HTTP/1.1",
-            b"OPTIONS * HTTP/1.1",
-            b"TRACE /openai/v1/models HTTP/1.1",
-            b"TRACK /openai/v1/models HTTP/1.1",
-            b"PROPFIND /openai/v1/models HTTP/1.1",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        ],
-    )
-    def test_other_requests_get_an_error(self, open_gateway, upstream, line):
-        got = talk(open_gateway.url, line + b"\r\nhost: localhost\r\n\r\n")
-        assert answers(got)[:1] in ([400], [405], [])
-        assert upstream.raw == b""
 
     def test_http_1_0_is_answered(self, open_gateway, upstream):
         got = talk(open_gateway.url, post(version=b"1.0"))
@@ -296,72 +293,57 @@ class TestFraming:
         assert b"http2-settings" not in upstream.raw.lower()
 
     def test_a_body_is_asked_for_only_if_it_is_wanted(self, open_gateway, upstream):
-        head = post(CHAT, b"expect: 100-continue", b"origin: null", b"content-length: 85", length=False, body=b"")
-        assert answers(talk(open_gateway.url, head)) == [403]
-        head = post(CHAT, b"expect: 100-continue", b"content-length: %d" % len(BODY), length=False, body=b"")
+        """After an answer without the body the connection ends: what comes next may be the body, or another request."""
+        expects = b"expect: 100-continue", b"content-length: %d" % len(BODY)
         with connect(open_gateway.url) as connection:
-            connection.sendall(head)
+            connection.sendall(post(CHAT, *expects, b"origin: null", length=False, body=b""))
+            assert answers(read(connection, 1)) == [403]
+            assert connection.recv(1) == b""
+        with connect(open_gateway.url) as connection:
+            connection.sendall(post(CHAT, *expects, length=False, body=b""))
             assert read(connection, 1) == b"HTTP/1.1 100 Continue\r\n\r\n"
             connection.sendall(BODY)
             assert answers(read(connection, 1)) == [200]
         assert b"expect" not in upstream.raw.lower()
-
-    def test_after_an_answer_without_the_body_the_connection_ends(self, open_gateway, upstream):
-        """What comes next may be the body, or another request."""
-        head = post(CHAT, b"expect: 100-continue", b"origin: null", b"content-length: 85", length=False, body=b"")
-        with connect(open_gateway.url) as connection:
-            connection.sendall(head)
-            assert answers(read(connection, 1)) == [403]
-            assert connection.recv(1) == b""
 
     def test_an_early_answer_does_not_cut_the_body_off(self, open_gateway, upstream):
         early = post(CHAT, b"origin: null", body=b"x" * 4_000_000)
         assert answers(talk(open_gateway.url, early + post(), 2)) == [403, 200]
 
 
+TARGETS = [
+    (b"http://evil.example/openai/v1/models", b"/v1/models"),
+    (b"http://user:pass@evil.example:1/openai/v1/models", b"/v1/models"),
+    (b"/openai/v1/models?host=evil.example&url=http://evil.example", b"/v1/models?host=evil"),
+    (b"/openai/@evil.example/x", b"/@evil.example/x"),
+    (b"/openai@evil.example/v1", b"/openai@evil.example/v1"),  # a path of the native server
+    (b"/openai.evil.example/v1", b"/openai.evil.example/v1"),
+    (b"/openai/anthropic/v1/messages", b"/anthropic/v1/messages"),
+    *((target, None) for target in [
+        b"/openai/http://evil.example/x", b"/openai//evil.example/x", b"//evil.example/openai/v1/models", b"///evil.example",
+        b"/openai%2f..%2fanthropic/v1", b"/openai/../anthropic/v1", b"/openai/..;/anthropic/v1", b"/openai/..%3b/anthropic/v1",
+        b"/openai/%2e%2e/anthropic/v1", b"/openai/%252e%252e/anthropic/v1", b"/openai/%25252e%25252e/anthropic/v1",
+        b"/openai/.%2e/anthropic/v1", b"/openai/%c0%ae%c0%ae/anthropic", b"/openai/v1\\..\\x", b"/openai/v1/%5c%2e%2e",
+        b"/openai/v1/%0d%0aevil: 1", b"/openai/v1/%0d%0aevil:%201", b"/openai/v1/%00",
+    ]),
+]  # fmt: skip
+"""Targets, and the path at the provider; ``None`` where nothing is asked."""
+
+
 class TestAddress:
     """No request decides which host is asked."""
 
-    @pytest.mark.parametrize(
-        ("target", "path"),
-        [
-            (b"http://evil.example/openai/v1/models", b"/v1/models"),
-            (b"http://user:pass@evil.example:1/openai/v1/models", b"/v1/models"),
-            (b"/openai/v1/models?host=evil.example&url=http://evil.example", b"/v1/models?host=evil"),
-            (b"/openai/@evil.example/x", b"/@evil.example/x"),
-            (b"/openai/http://evil.example/x", None),
-            (b"/openai//evil.example/x", None),
-            (b"//evil.example/openai/v1/models", None),
-            (b"///evil.example", None),
-            (b"/openai@evil.example/v1", b"/openai@evil.example/v1"),  # a path of the native server
-            (b"/openai.evil.example/v1", b"/openai.evil.example/v1"),
-            (b"/openai%2f..%2fanthropic/v1", None),
-            (b"/openai/../anthropic/v1", None),
-            (b"/openai/..;/anthropic/v1", None),
-            (b"/openai/..%3b/anthropic/v1", None),
-            (b"/openai/%2e%2e/anthropic/v1", None),
-            (b"/openai/%252e%252e/anthropic/v1", None),
-            (b"/openai/%25252e%25252e/anthropic/v1", None),
-            (b"/openai/.%2e/anthropic/v1", None),
-            (b"/openai/%c0%ae%c0%ae/anthropic", None),
-            (b"/openai/v1\\..\\x", None),
-            (b"/openai/v1/%5c%2e%2e", None),
-            (b"/openai/v1/%0d%0aevil: 1", None),
-            (b"/openai/v1/%0d%0aevil:%201", None),
-            (b"/openai/v1/%00", None),
-            (b"/openai/anthropic/v1/messages", b"/anthropic/v1/messages"),
-        ],
-    )
-    def test_the_first_part_of_the_path_does(self, open_gateway, upstream, other, target, path):
-        got = talk(open_gateway.url, b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % target)
-        assert other.raw == b""
-        if path is None:
-            assert answers(got)[0] in (400, 404)
-            assert upstream.raw == b""
-        else:
-            assert answers(got) == [200]
-            assert upstream.raw.startswith(b"GET %s" % path)
-            assert b"\r\nhost: %s\r\n" % upstream.url[7:].encode() in upstream.raw.lower()
+    def test_the_first_part_of_the_path_does(self, open_gateway, upstream, other):
+        for target, path in TARGETS:
+            upstream.raw.clear()
+            got = talk(open_gateway.url, get(target))
+            assert other.raw == b"", target
+            assert answers(got)[0] in ((400, 404) if path is None else (200,)), target
+            if path is None:
+                assert upstream.raw == b"", target
+            else:
+                assert upstream.raw.startswith(b"GET %s" % path), target
+                assert b"\r\nhost: %s\r\n" % upstream.url[7:].encode() in upstream.raw.lower()
 
     def test_no_header_does(self, open_gateway, upstream):
         tricks = b"forwarded x-forwarded-host x-forwarded-for x-forwarded-proto x-original-url x-rewrite-url x-host"
@@ -454,37 +436,19 @@ class TestHeaders:
         assert b"content-length: %d\r\n" % len(BODY) in head
 
     NEVER = (
-        b"X-HTTP-Method",
-        b"x-http-method-override",
-        b"x-method-override",
-        b"x_http_method-override",
-        b"X-Original-URL",
-        b"x_rewrite_url",
-    )
+        b"X-HTTP-Method x-http-method-override x-method-override x_http_method-override X-Original-URL x_rewrite_url"
+    ).split()
     ACCOUNT = (
-        b"OpenAI-Organization",
-        b"openai-project",
-        b"openai_project",
-        b"x-goog-user-project",
-        b"x-dashscope-workspace",
-        b"cookie",
-    )
-    OTHERS = (
-        b"anthropic-beta",
-        b"anthropic-version",
-        b"chatgpt-account-id",
-        b"openai-beta",
-        b"x-title",
-        b"x-of-tomorrow",
-    )
+        b"OpenAI-Organization openai-project openai_project x-goog-user-project x-dashscope-workspace cookie"
+    ).split()
+    OTHERS = b"anthropic-beta anthropic-version chatgpt-account-id openai-beta x-title x-of-tomorrow".split()
 
     def test_no_header_changes_the_method_the_path_or_the_account(self, open_gateway, upstream):
         lines = [b"%b: value%d" % (name, number) for number, name in enumerate(self.NEVER + self.ACCOUNT)]
-        assert answers(talk(open_gateway.url, post(CHAT, *lines, *(name + b": other" for name in self.OTHERS)))) == [
-            200
-        ]
+        others = [name + b": other" for name in self.OTHERS]
+        assert answers(talk(open_gateway.url, post(CHAT, *lines, *others))) == [200]
         assert b"value" not in upstream.raw
-        assert upstream.raw.count(b": other\r\n") == len(self.OTHERS)
+        assert upstream.raw.count(b": other\r\n") == len(others)
 
     def test_the_account_of_a_clients_own_key_is_named(self, servers, upstream, tmp_path, monkeypatch):
         with attacked(servers, tmp_path / "keys.json") as running:
@@ -511,68 +475,6 @@ class TestHeaders:
         talk(open_gateway.url, post(CHAT, b"connection: keep-alive", b"connection: X-Hop", b"x-hop: 1"))
         assert b"x-hop" not in upstream.raw.lower()
 
-    @pytest.mark.parametrize(
-        "line",
-        [
-            b"x: " + b"a" * 70_000,
-            b"\r\n".join(b"x%d: 1" % i for i in range(5_000)),
-            b"\r\n".join(b"x%d: 1" % i for i in range(300)),
-        ],
-    )
-    def test_a_huge_head_is_refused(self, open_gateway, upstream, line):
-        assert answers(talk(open_gateway.url, post(CHAT, line))) in ([431], [])
-        assert upstream.raw == b""
-
-    def test_a_huge_target_is_refused(self, open_gateway, upstream):
-        assert answers(talk(open_gateway.url, post(CHAT + b"?" + b"a" * 300_000))) in ([431], [])
-        assert upstream.raw == b""
-
-    @pytest.mark.parametrize("end", [b"x: ", b"0\r\nx: ", b"1;x="])
-    def test_endless_trailers_and_extensions_end_the_connection(self, open_gateway, upstream, end):
-        body = b"1\r\nx\r\n" + end + b"a" * 2_000_000
-        got = talk(open_gateway.url, post(CHAT, b"transfer-encoding: chunked", length=False, body=body))
-        assert answers(got) in ([], [400], [431])
-        assert upstream.raw == b""
-
-    @pytest.mark.parametrize(
-        "host",
-        [
-            b"[",
-            b"[::1",
-            b"evil.example",
-            b"localhost.evil.example",
-            b"",
-            b"localhost@evil.example",
-            b"127.0.0.1.nip.io",
-            b"\xff",
-        ],
-    )
-    def test_names_of_others_are_refused_without_keys(self, open_gateway, upstream, host):
-        for target in (b"GET /openai/v1/models", b"GET /status", b"POST " + CHAT):
-            sent = b"%s HTTP/1.1\r\nhost: %s\r\ncontent-length: 0\r\n\r\n" % (target, host)
-            assert answers(talk(open_gateway.url, sent)) == [403]
-        assert upstream.raw == b""
-
-    @pytest.mark.parametrize(
-        "lines",
-        [
-            b"origin: https://evil.example",
-            b"origin: null",
-            b"origin: http://[",
-            b"sec-fetch-site: cross-site",
-            b"sec-fetch-site: same-site",
-            b"referer: https://evil.example\r\norigin: https://localhost.evil.example",
-        ],
-    )
-    @pytest.mark.parametrize(
-        "target",
-        [b"POST /openai/v1/chat/completions", b"OPTIONS /openai/v1/chat/completions", b"GET /status", b"GET /metrics"],
-    )
-    def test_other_websites_are_refused_without_keys(self, open_gateway, upstream, lines, target):
-        sent = target + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n" + lines + b"\r\n\r\n"
-        assert answers(talk(open_gateway.url, sent)) == [403]
-        assert upstream.raw == b""
-
     def test_its_own_page_is_served_and_no_other_server_s_of_this_machine(self, open_gateway):
         """Older browsers send no sec-fetch-site."""
         own = open_gateway.url.encode()
@@ -597,32 +499,13 @@ class TestAnswers:
     """Servers that answer against the rules."""
 
     @pytest.mark.parametrize(
-        "answer",
-        [
-            b"",
-            b"\x00\x01\x02",
-            b"HTTP/1.1",
-            b"HTTP/1.1 200 OK\r\n",
-            b"SSH-2.0-OpenSSH_9.6\r\n",
-            reply(b"999 What"),
-            reply(b"000 What"),
-            reply(b"99 What"),
-            reply(b"101 Switching Protocols", b"connection: upgrade", b"upgrade: x"),
-            reply(b"200 OK", b"x: " + b"a" * 100_000),
-            reply(b"200 OK", b"\r\n".join(b"x%d: 1" % i for i in range(5_000))),
-            reply(b"200 OK", b"x\x01y: 1"),
-            reply(b"200 OK", b"x y: 1"),
-            reply(b"200 OK", b"x: a\x00b"),
-            reply(b"200 OK", b"content-length: x", length=False),
-            reply(b"200 OK", b"content-length: -1", length=False),
-            reply(b"200 OK", b"content-length: 5", b"content-length: 6", length=False, body=b"12345"),
-        ],
+        "answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", reply(b"999 What"), reply(b"200 OK", b"x: " + b"a" * 100_000)]
     )
     def test_an_invalid_head_is_a_502(self, open_gateway, upstream, answer, caplog):
+        """Those of ``test_client.py`` are each one for the gateway."""
         upstream.answer, upstream.then = answer, socket.socket.close
         for path in (b"/openai/v1/models", b"/openai/v1/files"):
-            got = talk(open_gateway.url, b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
-            assert answers(got) == [502]
+            assert answers(talk(open_gateway.url, get(path))) == [502]
         assert "Traceback" not in caplog.text
 
     @pytest.mark.parametrize(
@@ -660,19 +543,15 @@ class TestAnswers:
     )
     def test_unusual_heads_are_passed_on(self, open_gateway, upstream, answer, status, caplog):
         upstream.answer = answer
-        ask = b"GET /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
-        got = talk(open_gateway.url, ask * 2, 2)
+        got = talk(open_gateway.url, get(b"/openai/v1/models") * 2, 2)
         assert answers(got) == [status] * 2
-        assert b"x-hop" not in got
-        assert b"upgrade" not in got
-        assert "Traceback" not in caplog.text
+        assert (b"x-hop" in got, b"upgrade" in got, "Traceback" in caplog.text) == (False, False, False)
 
     def test_a_head_answer_keeps_its_length(self, open_gateway, upstream, caplog):
         upstream.answer = reply(b"200 OK", b"content-length: 100", length=False)
-        got = talk(open_gateway.url, b"HEAD /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2, 2)
+        got = talk(open_gateway.url, get(b"/openai/v1/models", method=b"HEAD") * 2, 2)
         assert answers(got) == [200] * 2
-        assert b"content-length: 100" in got
-        assert "Traceback" not in caplog.text
+        assert (b"content-length: 100" in got, "Traceback" in caplog.text) == (True, False)
 
     @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"429 Too Many Requests"])
     @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
@@ -692,33 +571,28 @@ class TestAnswers:
         running = serve(upstream.url, timeout_s=0.1)
         assert answers(talk(running.url, b"GET /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [504]
 
-    @pytest.mark.parametrize("part", [b"HTTP/1.1 100 Continue\r\n\r\n" * 10, b"x: %s\r\n" % (b"a" * 60_000)])
-    def test_an_endless_head_ends_with_the_client(self, serve, own_upstream, part):
+    @pytest.mark.parametrize(
+        ("begun", "part"),
+        [
+            (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10),
+            (b"HTTP/1.1 200 OK\r\n", b"x: %s\r\n" % (b"a" * 60_000)),
+            (reply(b"200 OK", b"transfer-encoding: chunked", length=False), b"400\r\n" + b"a" * 1_024 + b"\r\n"),
+        ],
+        ids=["informational", "head", "answer"],
+    )
+    def test_an_endless_answer_ends_with_the_client(self, serve, own_upstream, begun, part):
         def pour(connection):
             while True:
                 connection.sendall(part)
-                time.sleep(0.01)
+                time.sleep(0.001)
 
-        own_upstream.answer, own_upstream.then = (b"" if part.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\n"), pour
+        own_upstream.answer, own_upstream.then = begun, pour
         running = serve(own_upstream.url)
         with connect(running.url) as connection:
             connection.sendall(post())
             until(lambda: own_upstream.open)
-            time.sleep(0.1)
-        until(lambda: idle(running))
-        until(lambda: own_upstream.open == 0)
-
-    def test_an_endless_answer_ends_with_the_client(self, serve, own_upstream):
-        def pour(connection):
-            while True:
-                connection.sendall(b"400\r\n" + b"a" * 1_024 + b"\r\n")
-
-        own_upstream.answer = reply(b"200 OK", b"transfer-encoding: chunked", length=False)
-        own_upstream.then = pour
-        running = serve(own_upstream.url)
-        with connect(running.url) as connection:
-            connection.sendall(post())
-            assert len(connection.recv(100_000)) > 0
+            if b"chunked" in begun:
+                assert len(connection.recv(100_000)) > 0
         until(lambda: idle(running))
         until(lambda: own_upstream.open == 0)
 
@@ -795,19 +669,19 @@ class TestRights:
 class TestKeysStay:
     """A client's key reaches no server, and a provider's key reaches no client and no log."""
 
+    QUERIES = (b"", b"?key=%s", b"?a=1&api_key=%s&b=2", b"?%%6bey=%s", b"?key=other&key=%s")
+    PLACES = (b"", b"x-api-key: %s", b"x-goog-api-key: %s", b"cookie: a=%s", b"x-other: Token %s", b"x-api-key: other")
+
     @pytest.mark.parametrize(
-        "line",
-        [b"", b"x-api-key: %s", b"x-goog-api-key: %s", b"cookie: a=%s", b"x-other: Token %s", b"x-api-key: other"],
+        ("line", "query"), [*((line, b"?key=%s") for line in PLACES), *((b"x-api-key: %s", query) for query in QUERIES)]
     )
-    @pytest.mark.parametrize("query", [b"", b"?key=%s", b"?a=1&api_key=%s&b=2", b"?%%6bey=%s", b"?key=other&key=%s"])
     def test_that_of_the_client(self, guarded, upstream, line, query):
         running, key = guarded
         lines = [b"authorization: Bearer " + key] + ([line.replace(b"%s", key)] if line else [])
         got = talk(running.url, post(CHAT + query.replace(b"%s", key).replace(b"%%", b"%"), *lines))
         assert answers(got) == [200]
-        assert key not in upstream.raw
-        assert key[:20] not in upstream.raw
-        assert b"other" not in upstream.raw
+        for word in (key, key[:20], b"other"):
+            assert word not in upstream.raw
         assert b"authorization: bearer sk-of-openai\r\n" in upstream.raw.lower()
 
     @pytest.mark.parametrize(
@@ -828,39 +702,35 @@ class TestKeysStay:
     @pytest.mark.parametrize(
         "line",
         [
-            b"authorization: Bearer ",
-            b"authorization: Bearer pk-wrong",
-            b"authorization: Basic pk-wrong",
-            b"authorization: pk-" + b"a" * 60_000,
-            b"authorization: Bearer \xff\xfe",
-            b"x-api-key:",
-            b"cookie: key=KEY",
-            b"x-paceline-key: KEY",
-            b"proxy-authorization: Bearer KEY",
-            b"authorization: Bearer KEYx",
-            b"authorization: Bearer \tKEY KEY",
+            *(b"authorization: " + value for value in (
+                b"Bearer ", b"Bearer pk-wrong", b"Basic pk-wrong", b"pk-" + b"a" * 60_000, b"Bearer \xff\xfe", b"Bearer KEYx", b"Bearer \tKEY KEY",
+            )),
+            b"x-api-key:", b"cookie: key=KEY", b"x-paceline-key: KEY", b"proxy-authorization: Bearer KEY",
         ],
-    )
-    @pytest.mark.parametrize("path", [CHAT, b"/status", b"/metrics", b"/api/v1/queue/x", b"/unknown"])
-    def test_a_wrong_one_gets_nothing(self, guarded, upstream, line, path, caplog):
+    )  # fmt: skip
+    def test_a_wrong_one_gets_nothing(self, guarded, upstream, line, caplog):
         running, key = guarded
-        got = talk(running.url, post(path, line.replace(b"KEY", key)))
-        assert answers(got) == [401]
-        assert upstream.raw == b""
-        assert key not in got
+        for path in (CHAT, b"/status", b"/metrics", b"/api/v1/queue/x", b"/unknown"):
+            got = talk(running.url, post(path, line.replace(b"KEY", key)))
+            assert (answers(got), key in got, upstream.raw) == ([401], False, b"")
         assert key.decode() not in caplog.text
 
-    def test_the_first_one_holds_at_once(self, serve, upstream, keys, monkeypatch):
+    def test_the_first_one_holds_at_once(self, serve, upstream, keys, at_once):
         running = serve(upstream.url)
         assert answers(talk(running.url, post())) == [200]
         keys.add("alice")
-        until(lambda: answers(talk(running.url, post())) == [401])
+        assert answers(talk(running.url, post())) == [401]
 
-    @pytest.mark.parametrize("encoding", [None, b"gzip", b"deflate"])
     @pytest.mark.parametrize(
-        "status", [b"401 Unauthorized", b"400 Bad Request", b"429 Too Many Requests", b"500 Error"]
+        ("status", "encoding", "path"),
+        [
+            (b"401 Unauthorized", None, CHAT),
+            (b"400 Bad Request", b"gzip", CHAT),
+            (b"429 Too Many Requests", b"deflate", CHAT),
+            (b"500 Error", b"gzip", b"/openai/v1/files"),
+            (b"401 Unauthorized", b"deflate", b"/openai/v1/files"),
+        ],
     )
-    @pytest.mark.parametrize("path", [CHAT, b"/openai/v1/files"])
     def test_that_of_the_provider_in_an_error(self, guarded, upstream, status, encoding, path, caplog):
         running, key = guarded
         echo = b'{"error": {"message": "wrong key: Bearer %s"}}' % PROVIDER_KEY
@@ -870,15 +740,13 @@ class TestKeysStay:
         lines = [b"authorization: Bearer " + key, b"accept-encoding: gzip, deflate"]
         got = talk(running.url, post(path, *lines, body=BODY.replace(b"gpt-5", b"m-%d" % next(NUMBERS))))
         assert answers(got) == [502 if status.startswith(b"401") else int(status[:3])]
-        assert PROVIDER_KEY not in got
         head, _, rest = got.partition(b"\r\n\r\n")
         assert b"content-encoding" not in head or PROVIDER_KEY not in zlib.decompress(rest, zlib.MAX_WBITS | 32)
-        assert PROVIDER_KEY.decode() not in caplog.text
-        for page in (b"/status", b"/history", b"/metrics", b"/", b"/api/v1/openapi.json"):
-            got = talk(running.url, b"GET %s HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\n\r\n" % (page, key))
-            assert answers(got) == [200]
-            assert PROVIDER_KEY not in got
-            assert key not in got
+        pages = (b"/status", b"/history", b"/metrics", b"/", b"/api/v1/openapi.json")
+        shown = [talk(running.url, get(page, b"host: x", b"x-api-key: " + key)) for page in pages]
+        assert [answers(page) for page in shown] == [[200]] * len(pages)
+        assert PROVIDER_KEY not in b"".join([got, caplog.text.encode(), *shown])
+        assert key not in b"".join(shown)
 
     @pytest.mark.long("starts two processes")
     def test_many_at_once_are_made(self, tmp_path):
@@ -888,6 +756,26 @@ class TestKeysStay:
         running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(2)]
         assert [one.wait() for one in running] == [0] * 2
         assert len(KeyFile(file)) == 2
+
+
+SLOW = [
+    (b"", b""),
+    (b"", b"\r"),
+    (b"POST ", b"x"),
+    (b"POST /openai/v1/x HTTP/1.1\r\nx: ", b"x"),
+    (b"POST /openai/v1/x HTTP/1.1\r\n", b"x: y\r\n"),
+    (post(CHAT, b"content-length: 1000", length=False), b"x"),
+    (chunked(b""), b"1\r\nx\r\n"),
+    (chunked(b"1\r\nx\r\n0\r\n"), b"x: y\r\n"),
+    (post(), b""),  # no other request
+    (post(), b"\r\n"),
+    (post(), b"P"),
+    (post(b"/status", b"content-length: 1000", length=False), b"x"),  # a body that is not waited for
+    (post(CHAT, b"origin: null", b"content-length: 1000", length=False), b"x"),
+    (post(CHAT, b"connection: upgrade", b"upgrade: h2c"), b"x"),
+    (post(b"/openai/v1/files", b"content-length: 9999999", length=False), b"x"),
+]
+"""What a connection sends at first, and again and again."""
 
 
 class TestSlowness:
@@ -900,37 +788,18 @@ class TestSlowness:
         monkeypatch.setattr(incoming, "BODY_S", 0.2)
         monkeypatch.setattr(app, "LOOK_S", 0.05)
 
-    @pytest.mark.parametrize(
-        ("first", "then"),
-        [
-            (b"", b""),
-            (b"", b"\r"),
-            (b"POST ", b"x"),
-            (b"POST /openai/v1/x HTTP/1.1\r\nx: ", b"x"),
-            (b"POST /openai/v1/x HTTP/1.1\r\n", b"x: y\r\n"),
-            (post(CHAT, b"content-length: 1000", length=False), b"x"),
-            (post(CHAT, b"transfer-encoding: chunked", length=False, body=b""), b"1\r\nx\r\n"),
-            (post(CHAT, b"transfer-encoding: chunked", length=False, body=b"1\r\nx\r\n0\r\n"), b"x: y\r\n"),
-            (post(), b""),  # no other request
-            (post(), b"\r\n"),
-            (post(), b"P"),
-            (post(b"/status", b"content-length: 1000", length=False), b"x"),  # a body that is not waited for
-            (post(CHAT, b"origin: null", b"content-length: 1000", length=False), b"x"),
-            (post(CHAT, b"connection: upgrade", b"upgrade: h2c"), b"x"),
-            (post(b"/openai/v1/files", b"content-length: 9999999", length=False), b"x"),
-        ],
-    )
-    def test_the_connection_ends(self, serve, upstream, first, then):
+    def test_the_connection_ends(self, serve, upstream):
         running = serve(upstream.url)
-        with connect(running.url) as connection, suppress(ConnectionResetError, BrokenPipeError):
-            connection.sendall(first)
-            for _ in range(200):
-                read(connection, quiet_s=0.02)
-                connection.sendall(then)
-                if not then and not running.server.server_state.connections:
-                    break
-        until(lambda: not running.server.server_state.connections)
-        until(lambda: idle(running))
+        for first, then in SLOW:
+            with connect(running.url) as connection, suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(first)
+                for _ in range(200):
+                    read(connection, quiet_s=0.02)
+                    connection.sendall(then)
+                    if not then and not running.server.server_state.connections:
+                        break
+            until(lambda: not running.server.server_state.connections, f"the end of {first!r}")
+            until(lambda: idle(running))
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_of_a_client_that_reads_nothing(self, serve, own_upstream, stream):
@@ -998,9 +867,9 @@ class TestCrowds:
         assert upstream.raw.endswith(body)
         assert "a request failed" not in caplog.text
 
-    @pytest.mark.parametrize(
-        "name",
-        [
+    def test_a_hostile_name_forges_nothing(self, serve, upstream, caplog):
+        running = serve(upstream.url)
+        names = [
             "gpt-5\nINFO forged",
             'x"} 1\nforged 1',
             "<script>alert(1)</script>",
@@ -1008,18 +877,16 @@ class TestCrowds:
             "\u202e",
             "\ud800",
             "a" * 5_000,
-        ],
-    )
-    def test_a_hostile_name_forges_nothing(self, serve, upstream, name, caplog):
-        running = serve(upstream.url)
+        ]
         with caplog.at_level(logging.INFO):
-            got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
-        assert answers(got)[0] in (200, 429)
-        metrics = talk(running.url, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            for name in names:
+                got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
+                assert answers(got)[0] in (200, 429)
+        metrics = talk(running.url, get(b"/metrics"))
         assert answers(metrics) == [200]
         assert not any(line.startswith(b"forged") for line in metrics.split(b"\n"))
         assert not any(record.getMessage().count("\n") for record in caplog.records)
-        page = talk(running.url, b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: text/html\r\n\r\n")
+        page = talk(running.url, get(b"/", b"host: localhost", b"accept: text/html"))
         assert b"<script>alert" not in page
 
     def test_a_connection_too_many_ends_the_one_that_is_idle_for_longest(self, serve, upstream, monkeypatch, caplog):

@@ -9,8 +9,8 @@ import signal
 import socket
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
-import aiohttp
 import httpx2
 import pytest
 from click.testing import CliRunner
@@ -24,12 +24,11 @@ from paceline.gateway import errors, server, stamps
 from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.errors import on_error
 from paceline.gateway.keys import KeyFile
-from paceline.gateway.life import LifeEvent
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
-from waits import join, soon, until
+from waits import until
 
 CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
@@ -70,39 +69,27 @@ class Odd:
 class TestPassing:
     def test_requests_and_answers_pass_unchanged(self, serve, client):
         parts = [b"data: {\xe2", b"\x82", b"\xac}\r\n\r\n: note\n\n", b"data: [DONE]\n\n"]
-        odd = Odd(parts, SSE | {"x-request-id": "r1", "openai-processing-ms": "12"})
-        with stub(odd) as url:
-            running = serve(url)
-            body = b'{"model": "gpt-5",  "stream": true, "messages": [{"role": "user", "content": "\xe2\x82\xac"}]}'
-            headers = {"content-type": "application/json; x=y", "x-own": "1", "accept-encoding": "br, gzip;q=0.5"}
-            answer = client.post(f"{running.url}{CHAT}?a=%2F&b=", content=body, headers=headers)
+        running = serve(odd := Odd(parts, SSE | {"x-request-id": "r1", "openai-processing-ms": "12"}))
+        body = b'{"model": "gpt-5",  "stream": true, "messages": [{"role": "user", "content": "\xe2\x82\xac"}]}'
+        headers = {"content-type": "application/json; x=y", "x-own": "1", "accept-encoding": "br, gzip;q=0.5"}
+        answer = client.post(f"{running.url}{CHAT}?a=%2F&b=", content=body, headers=headers)
         assert answer.content == b"".join(parts)
-        assert answer.headers["x-request-id"] == "r1"
-        assert answer.headers["x-paceline-attempts"] == "1"
+        assert (answer.headers["x-request-id"], answer.headers["x-paceline-attempts"]) == ("r1", "1")
         method, path, query, seen, received = odd.seen[0]
         assert (method, path, query, received) == ("POST", b"/v1/chat/completions", b"a=%2F&b=", body)
-        assert seen[b"content-type"] == b"application/json; x=y"
-        assert seen[b"x-own"] == b"1"
-        assert seen[b"accept-encoding"] == b"gzip;q=0.5"
-        assert seen[b"host"] == url.removeprefix("http://").encode()
+        sent = {b"content-type": b"application/json; x=y", b"x-own": b"1", b"accept-encoding": b"gzip;q=0.5"}
+        assert sent.items() <= seen.items()
+        assert seen[b"host"].startswith(b"127.0.0.1:")
+        assert seen[b"host"] != running.url.removeprefix("http://").encode()
 
-    @pytest.mark.parametrize("path", ["/v1/models", "/openai/v1/models", "/anthropic/v1/messages/batches"])
-    def test_what_costs_nothing_passes_too(self, serve, client, path):
-        with stub(odd := Odd()) as url:
-            assert client.get(serve(url).url + path).status_code == 200
-        assert odd.seen[0][1].startswith(b"/v1/m")
-
-    @pytest.mark.parametrize("encoding", [None, "gzip", "deflate"])
-    @pytest.mark.parametrize("stream", [False, True])
+    @pytest.mark.parametrize(("stream", "encoding"), [(False, None), (True, "gzip"), (False, "deflate")])
     def test_usage_is_charged(self, serve, client, stream, encoding):
         usage = b'{"id": "1", "object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 70, "completion_tokens": 10}}'
         body = b"data: " + usage + b"\n\ndata: [DONE]\n\n" if stream else usage
         sent = {None: bytes, "gzip": gzip.compress, "deflate": zlib.compress}[encoding](body)
         headers = (SSE if stream else {}) | ({"content-encoding": encoding} if encoding else {})
-        with stub(Odd([sent[:20], sent[20:]], headers)) as url:
-            running = serve(url, limits={"gpt-5": "100k requests/min, 10M tokens/min"})
-            answer = client.post(running.url + CHAT, json=chat(stream=stream))
-        assert answer.content == body
+        running = serve(Odd([sent[:20], sent[20:]], headers), limits={"gpt-5": "100k requests/min, 10M tokens/min"})
+        assert client.post(running.url + CHAT, json=chat(stream=stream)).content == body
         assert {quota["unit"]: quota["spent"] for quota in running.pool()["quotas"]} == {"requests": 1, "tokens": 80}
 
     @pytest.mark.parametrize(
@@ -130,28 +117,11 @@ class TestPassing:
                 return getattr(self.transport, name)
 
         monkeypatch.setattr(server._Protocol, "connection_made", lambda self, transport: made(self, Counted(transport)))
-        with stub(Odd(parts, headers)) as url:
-            answer = client.post(serve(url).url + CHAT, json=chat(stream=writes is None))
+        answer = client.post(serve(Odd(parts, headers)).url + CHAT, json=chat(stream=writes is None))
         assert answer.content == b"".join(parts)
         assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")
         assert parts[0] in written[0]
         assert writes in (None, len(written))
-
-    def test_answers_come_as_they_are_sent(self, serve):
-        odd = Odd([b"data: 1\n\n", b"data: [DONE]\n\n"], SSE, held=1)
-
-        async def main(url):
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(url + CHAT, json=chat(stream=True)) as response,
-            ):
-                first = await response.content.readany()
-                assert first == b"data: 1\n\n"
-                odd.go.set()
-                assert await response.content.read() == b"data: [DONE]\n\n"
-
-        with stub(odd) as url:
-            asyncio.run(main(serve(url).url))
 
     def test_an_unknown_server_is_named(self, serve, emulator, client):
         running = serve(emulator.base_url, provider=None)
@@ -180,81 +150,31 @@ class TestPassing:
         assert [one.levelname for one in caplog.records if "too many open files" in one.getMessage()] == ["WARNING"]
         assert "failures in a row" not in caplog.text
 
-    def test_a_server_that_cannot_be_reached_is_a_502(self, serve, client):
-        answer = client.post(serve("http://127.0.0.1:9").url + CHAT, json=chat())
-        assert answer.status_code == 502
-        assert "cannot be reached" in answer.json()["error"]["message"]
-
 
 class TestQueue:
-    def test_requests_wait_and_none_is_refused(self, serve, emulator):
+    def test_requests_wait_and_none_is_refused(self, serve, emulator, client):
         emulator.reset(limits={"gpt-5": "1200 requests/min"})
-        running = serve(emulator.base_url, limits={"gpt-5": "1200 requests/min burst 20"})
-
-        async def main():
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-
-                async def one():
-                    async with session.post(running.url + CHAT, json=chat()) as response:
-                        return response.status, float(response.headers["x-paceline-waited"])
-
-                return await asyncio.gather(*[one() for _ in range(40)])
-
-        done = asyncio.run(main())
-        assert {status for status, _ in done} == {200}
-        assert max(waited for _, waited in done) > 0.3
+        running = serve(emulator.base_url, limits={"gpt-5": "1200 requests/min burst 1"})
+        answers = [client.post(running.url + CHAT, json=chat()) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert max(float(answer.headers["x-paceline-waited"]) for answer in answers) > 0
         assert emulator.tally()["refused_total"] == 0
 
-    def test_a_deadline_gets_an_honest_429(self, serve, emulator, client):
-        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
-        assert client.post(running.url + CHAT, json=chat()).status_code == 200
-        answer = client.post(running.url + CHAT, json=chat(), headers={"x-paceline-timeout": "0.5"})
-        assert answer.status_code == 429
-        assert 50 <= int(answer.headers["retry-after"]) <= 61
-        assert answer.headers["x-should-retry"] == "false"
-
-    def test_a_full_queue_gets_an_honest_429(self, serve, emulator, client):
+    def test_a_deadline_and_a_full_queue_get_an_honest_429(self, serve, emulator, client):
         running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"}, waiting_max=1)
-        client.post(running.url + CHAT, json=chat())
+
+        def refused(**headers):
+            answer = client.post(running.url + CHAT, json=chat(), headers=headers)
+            assert (answer.status_code, answer.headers["x-should-retry"]) == (429, "false")
+            return int(answer.headers["retry-after"])
+
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        assert 50 <= refused(**{"x-paceline-timeout": "0.5"}) <= 61
         waits = threading.Thread(target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat()}, daemon=True)
         waits.start()
         until(lambda: running.pool()["waiting"] == 1)
-        answer = client.post(running.url + CHAT, json=chat())
-        assert answer.status_code == 429
-        assert 100 <= int(answer.headers["retry-after"]) <= 121
+        assert 100 <= refused() <= 121
         running.gateway.drain()
-
-    def test_a_client_that_goes_away_leaves_the_queue(self, serve, emulator):
-        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
-
-        async def main():
-            timeout = aiohttp.ClientTimeout(total=None)
-            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
-                await (await session.post(running.url + CHAT, json=chat())).read()
-                tasks = [asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro) for _ in range(50)]
-                await soon(lambda: running.pool()["waiting"] == 50)
-                for task in tasks:
-                    task.cancel()
-
-        asyncio.run(main())
-        until(lambda: running.pool()["waiting"] == 0)
-        until(lambda: running.dispatch._bodies.held == 0)
-
-    def test_a_client_that_goes_away_ends_the_call(self, serve):
-        odd = Odd([b"data: 1\n\n", b"data: 2\n\n"], SSE, held=1)
-
-        async def main(url):
-            async with aiohttp.ClientSession() as session:
-                response = await session.post(url + CHAT, json=chat(stream=True))
-                assert await response.content.readany() == b"data: 1\n\n"
-                response.close()
-
-        with stub(odd) as url:
-            running = serve(url)
-            asyncio.run(main(running.url))
-            until(lambda: odd.gone == 1)
-            until(lambda: running.pool()["in_flight"] == 0)
-            assert running.pool()["counts"] == {"granted": 1, "settled": 1}
 
     def test_a_request_can_ask_for_its_place(self, serve, emulator, client):
         running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
@@ -306,36 +226,18 @@ class TestQueue:
 
 class TestStop:
     def test_what_is_in_flight_ends_and_what_waits_is_handed_back(self, serve):
-        odd = Odd()
-        with stub(odd) as url:
-            running = serve(url, limits={"gpt-5": "1 requests/min"})
-            odd.go.clear()
-            answers = []
-
-            def ask():
-                answers.append(httpx2.post(running.url + CHAT, json=chat(), timeout=30))
-
-            threads = [threading.Thread(target=ask) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            until(lambda: running.gateway.limiter.status()["pools"]["openai/gpt-5"]["waiting"] == 3 and odd.seen)
+        running = serve(odd := Odd(), limits={"gpt-5": "1 requests/min"})
+        odd.go.clear()
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(httpx2.post, running.url + CHAT, json=chat(), timeout=30) for _ in range(4)]
+            until(lambda: running.pool()["waiting"] == 3 and odd.seen)
             running.server.should_exit = True
-            until(lambda: len(answers) == 3)
-            assert {answer.status_code for answer in answers} == {503}
-            assert {answer.headers["retry-after"] for answer in answers} == {"1"}
+            until(lambda: sum(one.done() for one in asked) == 3)
             odd.go.set()
-            for thread in threads:
-                join(thread)
-            assert answers[-1].status_code == 200
-            running.stop()
-
-    def test_health(self, serve, emulator, client):
-        running = serve(emulator.base_url)
-        assert client.get(running.url + "/healthz").json() == {"status": "ok"}
-        assert client.get(running.url + "/readyz").status_code == 200
-        running.gateway.life.change(LifeEvent.ASKED)
-        assert client.get(running.url + "/healthz").status_code == 200
-        assert client.get(running.url + "/readyz").status_code == 503
+            answers = [one.result() for one in asked]
+        told = sorted((answer.status_code, answer.headers.get("retry-after")) for answer in answers)
+        assert told == [(200, None), *[(503, "1")] * 3]
+        running.stop()
 
 
 class TestKeys:
@@ -349,31 +251,27 @@ class TestKeys:
             running = serve(url)
             monkeypatch.delenv("ANTHROPIC_API_KEY")
             without = serve(url)
+
+            def ask(running, headers, path=CHAT):
+                return client.post(running.url + path, json=chat() | {"contents": []}, headers=headers).status_code
+
             litellm = [{"x-litellm-api-key": value} for value in (key, f"Bearer {key}")]
             for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"api-key": key}, *litellm):
-                assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == 200
-            path = "/gemini/v1beta/models/gemini-2.5-flash:generateContent"
-            assert client.post(f"{running.url}{path}?alt=sse&key={key}", json={"contents": []}).status_code == 200
-            for headers in ({}, {"authorization": "Bearer pk-wrong"}):
-                answer = client.post(running.url + CHAT, json=chat(), headers=headers)
-                assert answer.status_code == 401
-            assert (
-                client.post(f"{without.url}/anthropic/v1/messages", json=chat(), headers={"x-api-key": key}).status_code
-                == 503
-            )
+                assert ask(running, headers) == 200
+            assert ask(running, {}, f"/gemini/v1beta/models/gemini-2.5-flash:generateContent?alt=sse&key={key}") == 200
+            assert [ask(running, headers) for headers in ({}, {"authorization": "Bearer pk-wrong"})] == [401, 401]
+            assert ask(without, {"x-api-key": key}, "/anthropic/v1/messages") == 503
             monkeypatch.delenv("OPENAI_API_KEY")
             open_to_all = serve(url, keys=keys.file.with_name("none.json"))
-            mine = {"authorization": "Bearer sk-mine", "x-litellm-api-key": "sk-old"}
-            assert client.post(open_to_all.url + CHAT, json=chat(), headers=mine).status_code == 200
+            assert ask(open_to_all, {"authorization": "Bearer sk-mine", "x-litellm-api-key": "sk-old"}) == 200
         for _, _, query, headers, _ in odd.seen:
             assert b"x-litellm-api-key" not in headers
-            assert key.encode() not in query
-            assert not any(key.encode() in value for value in headers.values())
-        assert odd.seen[0][3][b"authorization"] == b"Bearer sk-of-openai"
-        assert b"x-api-key" not in odd.seen[1][3]
-        assert odd.seen[5][2:4] == (b"alt=sse", odd.seen[5][3])
-        assert odd.seen[5][3][b"x-goog-api-key"] == b"sk-of-gemini"
-        assert odd.seen[6][3][b"authorization"] == b"Bearer sk-mine"
+            assert key not in f"{query} {headers}"
+        seen = [headers for _, _, _, headers, _ in odd.seen]
+        assert seen[0][b"authorization"] == b"Bearer sk-of-openai"
+        assert b"x-api-key" not in seen[1]
+        assert (odd.seen[5][2], seen[5][b"x-goog-api-key"]) == (b"alt=sse", b"sk-of-gemini")
+        assert seen[6][b"authorization"] == b"Bearer sk-mine"
 
     def test_the_command_says_what_a_first_key_changes_and_refuses_unknown_units(self, tmp_path):
         def add(*arguments):
@@ -388,12 +286,16 @@ class TestKeys:
         assert "every client of a gateway with this file now needs a key" in said
         assert add("bob")[::2] == (0, "")
 
-    def test_without_a_key_of_a_provider_the_start_says_so(self, keys, tmp_path):
-        config = Config.load(environ={}, given={"provider": "openai"})
+    def greeting(self, url, tmp_path, **given):
+        config = Config.load(environ={}, given=given)
         settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
-        assert "the clients' keys are passed on" in "\n".join(_greeting("", settings, settings.check({})))
+        return list(_greeting(url, settings, settings.check({})))
+
+    def test_without_a_key_of_a_provider_the_start_says_so(self, keys, tmp_path):
+        assert "the clients' keys are passed on" in "\n".join(self.greeting("", tmp_path, provider="openai"))
         keys.add("alice")
-        assert "every request is refused; set OPENAI_API_KEY" in "\n".join(_greeting("", settings, settings.check({})))
+        said = "\n".join(self.greeting("", tmp_path, provider="openai"))
+        assert "every request is refused; set OPENAI_API_KEY" in said
 
     @pytest.mark.parametrize(
         ("provider", "variable"),
@@ -404,15 +306,12 @@ class TestKeys:
         ],
     )
     def test_the_start_names_the_variable_of_the_provider_s_sdk(self, provider, variable, tmp_path):
-        config = Config.load(environ={}, given={"provider": provider} if provider else {})
-        settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
-        said = list(_greeting("http://gw", settings, settings.check({})))
+        said = self.greeting("http://gw", tmp_path, **({"provider": provider} if provider else {}))
         assert f"in place of the provider's address: {variable}" in said
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
     def test_the_start_names_an_address_that_clients_can_ask(self, host, tmp_path):
-        settings = ProcessSettings(config=Config.load(environ={}), keys=tmp_path / "keys.json", host="127.0.0.1")
-        first, second, *_ = _greeting(f"https://{host}:25101", settings, settings.check({}))
+        first, second, *_ = self.greeting(f"https://{host}:25101", tmp_path)
         own = f"https://{socket.gethostname()}:25101"
         assert first == f"paceline gateway at https://{host}:25101  (page: {own}/)"
         assert second == f"in place of the provider's address: OPENAI_BASE_URL={own}/openai/v1"
@@ -424,15 +323,15 @@ class TestKeys:
         assert "2 workers must share one" in done.stderr
 
     @pytest.mark.parametrize(
-        ("limits", "arguments", "durable"),
+        ("limits", "arguments", "store"),
         [
-            ((), [], False),
-            (("60 requests/min",), [], False),
-            (("10 usd/day",), [], True),
-            (("10 usd/day",), ["--store", "memory:"], False),
+            ((), [], None),
+            (("60 requests/min",), [], None),
+            (("10 usd/day",), [], "sqlite:{}/paceline/gateway.db"),
+            (("10 usd/day",), ["--store", "memory:"], "memory:"),
         ],
     )
-    def test_a_budget_has_a_store_by_default(self, keys, limits, arguments, durable, monkeypatch, tmp_path):
+    def test_a_budget_has_a_store_by_default(self, keys, limits, arguments, store, monkeypatch, tmp_path):
         keys.add("alice", limits=limits)
         started = []
 
@@ -442,60 +341,38 @@ class TestKeys:
 
         monkeypatch.setattr("paceline.gateway.server.serve", serve)
         monkeypatch.setattr(signal, "signal", lambda *_: None)
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         command = ["serve", "--provider", "openai", "--port", "0", "--keys", str(keys.file), *arguments]
         assert CliRunner().invoke(app, command).exit_code == 0
-        store = (
-            f"sqlite:{tmp_path / 'state' / 'paceline' / 'gateway.db'}"
-            if durable
-            else arguments[1]
-            if arguments
-            else None
-        )
-        assert started[0].store == store
+        assert started[0].store == (store and store.format(tmp_path))
 
-    def test_what_a_key_has_spent_survives_a_restart(self, serve, keys, client, tmp_path, monkeypatch):
-        store = f"sqlite:{tmp_path / 'gateway.db'}"
-        headers = {"authorization": f"Bearer {keys.add('alice', limits=('0.0005 usd/day',))}"}
-        usage = {"prompt_tokens": 1_000, "completion_tokens": 1}
-        body = json.dumps({"choices": [{"message": {"content": "Hi."}}], "usage": usage}).encode()
-        with stub(Odd([body])) as url:
-            for status, patience_s in ((200, 60.0), (429, 0.2)):
-                monkeypatch.setattr("paceline.pacing.allowances.PATIENCE_S", patience_s)
-                running = serve(url, store=store, limits={"*": "100k requests/min"})
-                assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == status
-                until(lambda running=running: running.pool("budget/alice")["quotas"][0]["remaining"] < 0)
-                running.stop()
-
-    def test_a_revoked_one_ends_within_a_second(self, serve, keys, emulator, client):
-        key = keys.add("alice")
-        running = serve(emulator.base_url)
-
-        def ask():
-            return client.post(running.url + CHAT, json=chat(), headers={"x-api-key": key}).status_code
-
-        assert ask() == 200
-        keys.revoke("alice")
-        until(lambda: ask() == 401)
-
-    def test_a_rotated_one_has_two_secrets_for_a_time(self, keys, monkeypatch):
+    def test_a_rotated_one_has_two_secrets_for_a_time(self, keys, monkeypatch, caplog):
         now_s = [1_000_000.0]
         monkeypatch.setattr("paceline.gateway.keys.time.time", lambda: now_s[0])
         other, first = keys.add("bob"), keys.add("alice", weight=2.0, limits=("10 usd/day",))
         second = keys.rotate("alice", 3_600)
+        assert "until 1970" in CliRunner().invoke(app, ["keys", "list", "--keys", str(keys.file)]).stdout
         read = KeyFile(keys.file)
         assert read.find(first) is read.find(second) is not None
         assert (read.find(second).weight, read.find(second).limits, len(read)) == (2.0, ("10 usd/day",), 2)
         now_s[0] += 3_600
         assert [read.find(one) is not None for one in (first, second, other)] == [False, True, True]
-        third = keys.rotate("alice", 0)
-        assert [keys.find(one) is not None for one in (first, second, third)] == [False, False, True]
+        done = CliRunner().invoke(app, ["keys", "rotate", "alice", "--overlap-hours", "0", "--keys", str(keys.file)])
+        third = done.stdout.strip()
+        assert [KeyFile(keys.file).find(one) is not None for one in (first, second, third)] == [False, False, True]
         keys.revoke("alice")
         assert [one.name for one in keys.all()] == ["bob"]
         with pytest.raises(SettingsError, match="no key named 'alice'; known: bob"):
             keys.rotate("alice", 0)
+        keys.file.unlink()
+        for at_s in (0.0, stamps.LOOK_S):
+            read.look(at_s)
+        assert read.find(other) is None
+        assert caplog.text.count("is gone: no client has a valid key") == 1
 
-    def test_a_changed_one_keeps_its_secret_and_what_it_has_used(self, serve, keys, emulator, client, tmp_path):
+    def test_a_changed_one_keeps_its_secret_and_what_it_has_used(
+        self, serve, keys, emulator, client, tmp_path, at_once
+    ):
         key = keys.add("alice", limits=("1 requests/day",))
         running = serve(emulator.base_url, store=f"sqlite:{tmp_path / 'quotas.db'}")
 
@@ -505,9 +382,10 @@ class TestKeys:
 
         assert [ask(), ask()] == [200, 429]
         self.change(keys, "--limit", "2 requests/day", "--weight", "3")
-        until(lambda: ask() == 200)
-        assert ask() == 429
+        assert [ask(), ask()] == [200, 429]
         assert KeyFile(keys.file).find(key).weight == 3
+        keys.revoke("alice")
+        assert ask() == 401
 
     def test_what_is_not_named_stays(self, keys):
         key = keys.add("alice", weight=2.0, priority=1, models=("a",), limits=("1 usd/day",), may_read=True)
@@ -525,22 +403,6 @@ class TestKeys:
         assert done.exit_code == code
         return done.stderr
 
-    def test_a_file_that_is_gone_is_logged(self, keys, caplog):
-        key = keys.add("alice")
-        running = KeyFile(keys.file)
-        keys.file.unlink()
-        running.look(0.0)
-        running.look(stamps.LOOK_S)
-        assert running.find(key) is None
-        assert caplog.text.count("is gone: no client has a valid key") == 1
-
-    def test_the_command_rotates(self, keys):
-        keys.add("alice")
-        done = CliRunner().invoke(app, ["keys", "rotate", "alice", "--keys", str(keys.file)])
-        assert KeyFile(keys.file).find(done.stdout.strip()).name == "alice"
-        done = CliRunner().invoke(app, ["keys", "list", "--keys", str(keys.file)])
-        assert "until 20" in done.stdout
-
     def test_the_page_ends_with_the_gateway(self, serve, emulator, client):
         log = logging.getLogger("paceline")
         before = list(log.handlers)
@@ -549,16 +411,6 @@ class TestKeys:
         assert len(log.handlers) == len(before) + 1
         running.stop()
         assert log.handlers == before
-
-    def test_models_and_the_page(self, serve, keys, emulator, client):
-        key, reader = keys.add("alice", models=("gpt-5-*",)), keys.add("bob", may_read=True)
-        running = serve(emulator.base_url)
-        assert client.post(running.url + CHAT, json=chat(), headers={"x-api-key": key}).status_code == 403
-        allowed = chat(model="gpt-5-mini")
-        assert client.post(running.url + CHAT, json=allowed, headers={"x-api-key": key}).status_code == 200
-        assert client.get(running.url + "/status", headers={"x-api-key": key}).status_code == 403
-        assert client.get(running.url + "/status", headers={"x-api-key": reader}).status_code == 200
-        assert client.get(running.url + "/status").status_code == 401
 
 
 def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp_path):
@@ -590,33 +442,29 @@ def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp
     other.close()
 
 
+def status_of(**pool):
+    return {"pools": {"jobs": Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"] | pool}}
+
+
 @pytest.mark.parametrize("ages", [(None, 5.0, 0.5), (9.0, 0.5, None)], ids=["unused here", "used here once"])
 def test_what_is_left_is_what_the_store_has_said_last(ages):
     def status(age_s):
-        pool = Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"]
-        pool["quotas"][0]["remaining"] = age_s
         told = {"state": "new"} if age_s is None else {"state": "joined", "replied_ago_s": age_s}
-        return {"pools": {"jobs": pool | {"store": told}}}
+        one = status_of(store=told)
+        one["pools"]["jobs"]["quotas"][0]["remaining"] = age_s
+        return one
 
     assert merged([*map(status, ages)])["pools"]["jobs"]["quotas"][0]["remaining"] == 0.5
 
 
 def test_the_status_of_two_processes_as_one():
     def status(waits, granted, mean, binds):
-        limiter = Limiter({"jobs": "5 requests/min"})
-        pool = limiter.status()["pools"]["jobs"]
-        pool |= {
-            "waiting": waits,
-            "lanes": {"a": waits},
-            "lanes_waited_s": {"a": mean},
-            "binds": binds,
-            "counts": {"granted": granted},
-        }
-        pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
-        pool |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
         row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}
         plan = {"account": "anthropic", "window": "5h", "used": mean / 10, "stated_ago_s": mean}
-        return {"pools": {"jobs": pool}, "plans": [plan], "unpaced": [row]}
+        waited = {"lanes_waited_s": {"a": mean}, "wait_s": {"mean": mean, "longest": 2 * mean}}
+        waited |= {"waits": {"a": {"counts": [granted, 1], "sum_s": mean}}}
+        one = status_of(waiting=waits, lanes={"a": waits}, binds=binds, counts={"granted": granted}, **waited)
+        return one | {"plans": [plan], "unpaced": [row]}
 
     both = merged([status(2, 10, 1.0, None), status(3, 30, 5.0, "5 requests/min")])
     pool = both["pools"]["jobs"]
@@ -624,33 +472,15 @@ def test_the_status_of_two_processes_as_one():
     assert pool["lanes_waited_s"] == {"a": 5.0}
     assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
     assert pool["waits"] == {"a": {"counts": [40, 2], "sum_s": 6.0}}
-    assert [row["count"] for row in both["unpaced"]] == [5]
-    assert [row["used"] for row in both["plans"]] == [0.1]
+    assert ([row["count"] for row in both["unpaced"]], [row["used"] for row in both["plans"]]) == ([5], [0.1])
     assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2
 
 
 def test_of_two_processes_the_one_without_its_store_tells_of_it():
-    def status(**store):
-        return {"pools": {"jobs": Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"] | {"store": store}}}
-
-    new, joined, lost = status(state="new"), status(state="joined"), status(state="lost", reason="no answer")
+    states = {"state": "new"}, {"state": "joined"}, {"state": "lost", "reason": "no answer"}
+    new, joined, lost = (status_of(store=state) for state in states)
     assert merged([new, joined])["pools"]["jobs"]["store"] == {"state": "joined"}
     assert merged([joined, lost, new])["pools"]["jobs"]["store"]["state"] == "lost"
-
-
-def test_a_joint_limit_holds_all_models_of_the_gateway(serve, emulator, client):
-    given = {"limits": {"*": "6000 requests/min"}, "joint_limits": {"openai": "3 requests/min"}}
-    gateway = serve(emulator.base_url, **given)
-    headers = {"x-paceline-timeout": "5"}
-    answers = [
-        client.post(gateway.url + CHAT, json=chat(model=model), headers=headers)
-        for model in ("gpt-5", "gpt-5-mini", "o3", "gpt-5")
-    ]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert "3 requests/min of joint/openai/* would allow it in about" in answers[-1].json()["error"]["message"]
-    assert int(answers[-1].headers["retry-after"]) > 5
-    assert client.get(gateway.url + "/status").json()["pools"]["joint/openai/*"]["quotas"][0]["spent"] == 3
-    assert emulator.tally()["admitted"] == 3
 
 
 def test_each_worker_has_an_id_of_its_own_for_opentelemetry():

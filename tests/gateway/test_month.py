@@ -33,6 +33,8 @@ PRICE = 1e-4  # of a token, in USD
 OUTPUT_MAX = 20
 MOST = OUTPUT_MAX + 20  # tokens of a request, with its input
 
+LONG = pytest.mark.long("hundreds of calls of an operator's month; each part has its own test")
+
 
 class Provider:
     """Counts what it answers, by the name in the request and the day: of the gateway it knows the provider's key alone."""
@@ -177,7 +179,7 @@ class Month:
         return {row[by]: [int(row[name]) for name in ("requests", "input_tokens", "output_tokens")] for row in rows}
 
 
-@pytest.mark.parametrize("calls", [200, pytest.param(50_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("calls", [pytest.param(200, marks=LONG), pytest.param(50_000, marks=pytest.mark.soak)])
 async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeypatch, calls):
     provider, keys = Provider(), KeyFile(tmp_path / "keys.json")
     monkeypatch.setattr(tally, "today", lambda: provider.day)

@@ -38,12 +38,6 @@ CHAT = "/openai/v1/chat/completions"
 HEALTHCHECK = Path(__file__).parents[2] / "examples" / "gateway" / "healthcheck.py"
 
 
-@pytest.fixture
-def often(monkeypatch):
-    """Files are looked at each time."""
-    monkeypatch.setattr(stamps, "LOOK_S", 0.0)
-
-
 class TestKeysOfProviders:
     def server(self, environ, **table):
         config = Config.load(environ={}, given={"upstreams": {"openai": {"base_url": "http://127.0.0.1", **table}}})
@@ -77,7 +71,7 @@ class TestKeysOfProviders:
         with pytest.raises(SettingsError, match="variable A is not set, nor A_FILE"):
             self.server({}, key_env="A")
 
-    def test_a_key_that_cannot_be_read_leaves_the_one_before(self, tmp_path, often, caplog):
+    def test_a_key_that_cannot_be_read_leaves_the_one_before(self, tmp_path, at_once, caplog):
         file = tmp_path / "key"
         file.write_text("sk-1")
         secret = Secret("sk-1", file)
@@ -108,7 +102,7 @@ class TestKeysOfProviders:
         assert stamps.stamp(tmp_path / "data" / "key") != before
         assert stamps.stamp(tmp_path / "none") is None
 
-    def test_the_next_attempt_has_the_new_key(self, serve, emulator, client, tmp_path, often, monkeypatch, caplog):
+    def test_the_next_attempt_has_the_new_key(self, serve, emulator, client, tmp_path, at_once, monkeypatch, caplog):
         file = tmp_path / "key"
         file.write_text("sk-old")
         monkeypatch.delenv("OPENAI_API_KEY")

@@ -46,11 +46,13 @@ class TestLife:
 
     def test_a_leaving_gateway_answers_and_ends_its_connections(self, serve, emulator, client):
         running = serve(emulator.base_url)
+        assert client.get(running.url + "/readyz").status_code == 200
         first = client.post(running.url + CHAT, json=chat())
         assert "connection" not in first.headers
         running.gateway.life.change(LifeEvent.ASKED)
-        assert client.get(running.url + "/readyz").json() == {"status": "leaving"}
-        assert client.get(running.url + "/healthz").status_code == 200
+        leaving = client.get(running.url + "/readyz")
+        assert (leaving.status_code, leaving.json()) == (503, {"status": "leaving"})
+        assert client.get(running.url + "/healthz").json() == {"status": "ok"}
         last = client.post(running.url + CHAT, json=chat())
         assert (last.status_code, last.headers["connection"]) == (200, "close")
 

@@ -99,12 +99,6 @@ class TestWhoUsedWhat:
         told = "openai/gpt-5, key alice: its streams report no usage"
         assert caplog.text.count(told) == (0 if reports else 1)
 
-    def test_without_keys_all_are_one(self, serve, emulator, client):
-        running = serve(emulator.base_url)
-        client.post(running.url + CHAT, json=chat(), headers={"x-paceline-lane": "mine"})
-        until(lambda: client.get(running.url + USAGE).json()["keys"])
-        assert client.get(running.url + USAGE).json()["keys"].keys() == {"-"}
-
     def test_a_stream_counts_what_it_reports_and_what_is_refused_counts_nothing(self, serve, emulator, client):
         emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key=None, start_level=1.0)
         running = serve(emulator.base_url, limits={"*": "100k requests/min"}, max_attempts=1)
