@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
@@ -115,6 +115,9 @@ _PLAIN = (int, float)  # other numbers are converted to float
 around_waits: list[Callable[[Acquisition], AbstractContextManager[object]]] = []
 """Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this
 way."""
+
+_ALONE = nullcontext()
+"""Around a wait that nothing surrounds."""
 
 
 @contextmanager
@@ -589,10 +592,7 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            if around_waits:
-                with _surroundings(self):
-                    outcome = self._scheduler.wait(self._waiter)
-            else:
+            with _surroundings(self) if around_waits else _ALONE:
                 outcome = self._scheduler.wait(self._waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)
@@ -626,10 +626,7 @@ class Acquisition:
         self._used = True
         outcome: Outcome | None = None
         try:
-            if around_waits:
-                with _surroundings(self):
-                    outcome = await self._scheduler.wait_async(self._waiter)
-            else:
+            with _surroundings(self) if around_waits else _ALONE:
                 outcome = await self._scheduler.wait_async(self._waiter)
         except BaseException:  # also of what surrounds the wait, at its end
             self._give_back(outcome)

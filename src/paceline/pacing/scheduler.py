@@ -108,6 +108,7 @@ class Scheduler:
         further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
         stated: The units that are counted here and there before the first answer.
         now_ns: The present by its clock.
+        read: See :meth:`Section.read`.
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
@@ -127,7 +128,6 @@ class Scheduler:
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
         self.stated = frozenset(pool.ledger.units)
-        self.lines = Lines(pool, self.read, self.why)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand: ByHand | None = None
@@ -138,7 +138,9 @@ class Scheduler:
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
         of_worker = () if worker is None else (partial(worker.poke, self), lambda: worker.running)
-        self._section = Section(pool, clock, self.lines, self._lateness, *of_worker)
+        self._section = Section(pool, clock, self._lateness, *of_worker)
+        self.read = self._section.read
+        self.lines = self._section.lines = Lines(pool, self.read, self.why)
         self.transact = self._section.transact  # for the worker
         _schedulers.add(self)
         Scheduler.made = True
@@ -254,7 +256,7 @@ class Scheduler:
 
     def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
         """See :meth:`Pool.row`."""
-        return self._section.read(lambda now_ns: self.pool.row(now_ns, reservation, refusal))
+        return self.read(self.pool.row, reservation, refusal)
 
     def refuse(
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
@@ -341,7 +343,7 @@ class Scheduler:
 
     def foresee(self, waiter: Waiter) -> NeverFits | Expired | None:
         """See :meth:`Pool.foresee`."""
-        return self.read(lambda now_ns: self.pool.foresee(now_ns, waiter))
+        return self.read(self.pool.foresee, waiter)
 
     def expected_s(self, waiter: Waiter) -> float:
         """How long ``waiter`` would wait if it joined the queue now, in seconds.
@@ -369,10 +371,6 @@ class Scheduler:
     def status(self, shown: int = QUEUE_SHOWN) -> PoolStatus:
         """The state of the pool, as JSON values, with ``shown`` waiters at most."""
         return self.read(lambda now_ns: report(self.pool, now_ns, shown, self.prompt_cache))
-
-    def read(self, read: Callable[[int], T]) -> T:
-        """The result of ``read(now_ns)``; the pool does not change meanwhile."""
-        return self._section.read(read)
 
     @property
     def idle(self) -> bool:

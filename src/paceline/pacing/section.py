@@ -46,23 +46,25 @@ class Section:
     Args:
         pool: The pool.
         clock: The clock.
-        lines: The log lines of the pool.
         lateness: The granted waiters that have not continued.
         poke: Informs the worker that an exchange with the store is due, and returns whether it will be made; ``None``
             where this process keeps the quotas alone.
         running: Whether the worker's thread lives.
+
+    Attributes:
+        lines: The log lines of the pool.
     """
 
     def __init__(
         self,
         pool: Pool,
         clock: Clock,
-        lines: Lines,
         lateness: Lateness,
         poke: Callable[[], bool] | None = None,
         running: Callable[[], bool] = bool,
     ) -> None:
-        self._pool, self._clock, self._lines = pool, clock, lines
+        self._pool, self._clock = pool, clock
+        self.lines: Lines  # which reads the pool in this section
         self._lateness, self._poke, self._running = lateness, poke, running
         self._due = Due.LATER
         self._lock = threading.RLock()  # reentrant, for finalizers and signal handlers
@@ -81,7 +83,7 @@ class Section:
             RuntimeError: This thread is in the section.
         """
         if (kin := self.kin) is not None and kin.forked and kin.are_to_be_told():
-            self._lines.hint_at_store()
+            self.lines.hint_at_store()
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
@@ -104,9 +106,9 @@ class Section:
             done = self._work(now_ns) if self._deferred else []
             self._arm(now_ns)
         self._leave(done)
-        self._lines.notices()
+        self.lines.notices()
         if waits:
-            self._lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
+            self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
 
     def change(self, change: Callable[[int, *Ts], object], *args: *Ts) -> None:
@@ -172,16 +174,16 @@ class Section:
             elif not self._postponed:
                 return
         self._leave(done)
-        self._lines.say_waits(now_ns)
+        self.lines.say_waits(now_ns)
 
-    def read(self, read: Callable[[int], T]) -> T:
-        """The result of ``read(now_ns)``; the pool does not change meanwhile."""
+    def read(self, read: Callable[[int, *Ts], T], *args: *Ts) -> T:
+        """The result of ``read(now_ns, *args)``; the pool does not change meanwhile."""
         with self._lock:
             inside = self._busy
             now_ns = self._clock.now_ns()
             if self._loops and not inside:
                 self._run(now_ns, self._forget_closed)
-            found = self._run(now_ns, read)
+            found = self._run(now_ns, read, *args)
             if inside or not (self._deferred or self._postponed):
                 return found
             done = self._work(now_ns) if self._deferred else []
@@ -270,7 +272,7 @@ class Section:
         finally:
             self._leave(done)
         if self._pool.notices:
-            self._lines.notices()
+            self.lines.notices()
 
     # Outside of the lock.
 
