@@ -75,7 +75,7 @@ class GeminiBatches:
             file = self._files.by_id.get(call.id)
             if file is None or call.method != "GET":
                 return self._error(404, f"The file {call.id} does not exist.", "NOT_FOUND")
-            return self._download(file) if call.verb else BatchReply(value=_file(file))
+            return BatchReply(pieces=file.pieces(), reads=file.batch) if call.verb else BatchReply(value=_file(file))
         if not call.id:
             return self._list(call)
         batch = self._batch(call.id)
@@ -109,13 +109,6 @@ class GeminiBatches:
             return self._error(429, "The emulator keeps no more files: delete some.", "RESOURCE_EXHAUSTED")
         done = HttpAnswer(200, [JSON, (b"x-goog-upload-status", b"final")], dump({"file": _file(file)}))
         return BatchReply(answer=done, creates=True)
-
-    def _download(self, file: StoredFile) -> BatchReply:
-        def done() -> None:
-            if file.batch is not None:
-                file.batch.read = True
-
-        return BatchReply(pieces=file.pieces(), done=done)
 
     def _create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         about = (load(body) or {}).get("batch") or {}

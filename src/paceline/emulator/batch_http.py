@@ -129,8 +129,8 @@ class BatchApi:
             await send({"type": "http.response.body", "body": step, "more_body": True})
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
-        if reply.done is not None:
-            reply.done()
+        if reply.reads is not None:
+            reply.reads.read = True
 
     def _error(
         self, call: BatchCall, status: int, text: str, code: str | None = None, param: str | None = None
@@ -169,7 +169,7 @@ class BatchApi:
                 return self._error(call, 409, f"Cannot cancel a batch with status '{batch.state}'.")
         elif call.method != "GET":
             return self._wrong(call)
-        return BatchReply(value=self._together_job(batch) if together else self._openai_batch(batch))
+        return BatchReply(value=self._shown(batch, call))
 
     def _batch(self, name: str, prefix: str, style: str) -> EmulatedBatch | None:
         digits = name.removeprefix(prefix)
@@ -207,12 +207,9 @@ class BatchApi:
             return self._wrong(call)
         if not call.verb:
             return BatchReply(value=self._described(now, call, file))
-
-        def done() -> None:
-            if file.batch is not None and file is self._results[file.batch].get("output"):
-                file.batch.read = True
-
-        return BatchReply(pieces=file.pieces(), done=done)
+        batch = file.batch
+        is_output = batch is not None and file is self._results[batch].get("output")
+        return BatchReply(pieces=file.pieces(), reads=batch if is_output else None)
 
     def _create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body)
@@ -241,10 +238,7 @@ class BatchApi:
             "input_file_id": file.id,
             "completion_window": value["completion_window"],
         }
-        batch = self.batches.create(now, "openai", entries, about, problems)
-        if isinstance(batch, Full):
-            return self._full(call, batch, entries)
-        return BatchReply(value=self._openai_batch(batch), creates=True)
+        return self._made(call, self.batches.create(now, "openai", entries, about, problems), entries)
 
     def _wrong_fields(self, call: BatchCall, value: dict[str, Any], kinds: Mapping[str, str]) -> BatchReply | None:
         """The error for a creation with an invalid field."""
@@ -272,6 +266,23 @@ class BatchApi:
             return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
         return None
 
+    def _made(self, call: BatchCall, made: EmulatedBatch | Full, entries: list[BatchEntry]) -> BatchReply:
+        """The answer to a creation."""
+        if isinstance(made, Full):
+            return self._full(call, made, entries)
+        shown = self._shown(made, call)
+        if made.style == "together":
+            return BatchReply(201, {"job": shown, "warning": ""}, creates=True)
+        return BatchReply(value=shown, creates=True)
+
+    def _shown(self, batch: EmulatedBatch, call: BatchCall) -> dict[str, Any]:
+        """A batch as its API shows it."""
+        if batch.style == "anthropic":
+            return _anthropic_batch(batch, call.root)
+        output, error = (file.id if file else None for file in map(self._files_of(batch).get, ("output", "error")))
+        show = {"openai": _openai_batch, "together": _together_job, "mistral": _mistral_job}[batch.style]
+        return show(batch, output, error)
+
     def _full(self, call: BatchCall, full: Full, entries: list[BatchEntry]) -> BatchReply:
         if full.kind == "memory":
             return self._error(call, 400, f"The emulator keeps at most {full.limit:,.0f} requests of batches.")
@@ -293,40 +304,15 @@ class BatchApi:
             page, more = _page(files[::-1], lambda f: f.id, call, 10_000, 10_000)
             data = [_file(file) for file in page]
         elif call.dialect is OPENAI_LIKE["together"]:
-            return BatchReply(value=[self._together_job(batch) for batch in self._all("together")])
+            return BatchReply(value=[self._shown(batch, call) for batch in self._all("together")])
         else:
             batches, more = _page(self._all("openai"), _openai_id, call, 20, 100)
-            data = [self._openai_batch(batch) for batch in batches]
-        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
-        return BatchReply(value={"object": "list", "data": data, **ends, "has_more": more})
+            data = [self._shown(batch, call) for batch in batches]
+        return BatchReply(value={"object": "list", **_listed(data), "has_more": more})
 
     def _all(self, style: str) -> list[EmulatedBatch]:
         found = [b for b in self.batches.by_serial.values() if b.style == style and not b.deleted]
         return found[::-1]
-
-    def _openai_batch(self, batch: EmulatedBatch) -> dict[str, Any]:
-        files = self._files_of(batch)
-        errors = [{"code": p.code, "line": p.line, "message": p.message, "param": p.param} for p in batch.problems]
-        failed = batch.state == "failed"
-        total = 0 if failed or batch.state == "validating" else len(batch.entries)
-        usage = {
-            "input_tokens": batch.input_tokens, "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": batch.output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": batch.input_tokens + batch.output_tokens,
-        }  # fmt: skip
-        return {
-            "id": _openai_id(batch), "object": "batch", **batch.about, "model": batch.model or None,
-            "errors": {"object": "list", "data": errors} if failed else None, "status": batch.state,
-            "output_file_id": files["output"].id if "output" in files else None,
-            "error_file_id": files["error"].id if "error" in files else None,
-            "created_at": int(batch.created_s), "expires_at": int(batch.expires_s),
-            **{f"{state}_at": int(batch.times[state]) if state in batch.times else None for state in _STATES},
-            "request_counts": {
-                "total": total, "completed": batch.counts["succeeded"],
-                "failed": batch.counts["errored"] + batch.counts["expired"],
-            },
-            "usage": usage,
-        }  # fmt: skip
 
     def _files_of(self, batch: EmulatedBatch) -> dict[str, StoredFile]:
         """The result files of a batch that has ended: only those that have a line."""
@@ -368,24 +354,7 @@ class BatchApi:
         if any(len(one.custom_id) > 64 for one in entries):
             problems.append(BatchProblem("invalid_line", "A custom_id has more than 64 characters."))
         about = {"endpoint": value["endpoint"], "input_file_id": file.id}
-        batch = self.batches.create(now, "together", entries, about, problems)
-        if isinstance(batch, Full):
-            return self._full(call, batch, entries)
-        return BatchReply(201, {"job": self._together_job(batch), "warning": ""}, creates=True)
-
-    def _together_job(self, batch: EmulatedBatch) -> dict[str, Any]:
-        files, done = self._files_of(batch), batch.counts["succeeded"] + batch.counts["errored"]
-        running = {"finalizing": "in_progress", "cancelling": "in_progress"}
-        return {
-            "id": f"together-{batch.serial:x}", **batch.about, "user_id": "emulated", "model_id": batch.model,
-            "status": running.get(batch.state, batch.state).upper(),
-            "progress": 100.0 * done / max(len(batch.entries), 1),
-            "output_file_id": files["output"].id if "output" in files else None,
-            "error_file_id": files["error"].id if "error" in files else None,
-            "error": batch.problems[0].message if batch.problems else None,
-            "created_at": iso(batch.created_s), "job_deadline": iso(batch.expires_s),
-            "completed_at": iso(batch.times[batch.state]) if batch.state in ENDED else None,
-        }  # fmt: skip
+        return self._made(call, self.batches.create(now, "together", entries, about, problems), entries)
 
     # --- Mistral -----------------------------------------------------------------------------------------------------
 
@@ -397,14 +366,14 @@ class BatchApi:
         if not call.id:
             size, jobs = call.number("page_size", 100, 1_000), self._all("mistral")
             start = call.number("page", 0, MOST_BATCHES) * size
-            data = [self._mistral_job(job) for job in jobs[start : start + size]]
+            data = [self._shown(job, call) for job in jobs[start : start + size]]
             return BatchReply(value={"object": "list", "data": data, "total": len(jobs)})
         batch = self._batch(call.id, "job-", "mistral")
         if batch is None:
             return self._not_found(call)
         if call.verb:
             self.batches.cancel(now, batch)
-        return BatchReply(value=self._mistral_job(batch))
+        return BatchReply(value=self._shown(batch, call))
 
     def _mistral_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body) or {}
@@ -426,24 +395,7 @@ class BatchApi:
         if not self._world.knows(model):
             return self._error(call, 400, f"Invalid model: {model}", "invalid_model")
         about = {"endpoint": value["endpoint"], "metadata": metadata, "input_files": names, "model": model}
-        batch = self.batches.create(now, "mistral", entries, about, problems)
-        if isinstance(batch, Full):
-            return self._full(call, batch, entries)
-        return BatchReply(value=self._mistral_job(batch), creates=True)
-
-    def _mistral_job(self, batch: EmulatedBatch) -> dict[str, Any]:
-        files, counts, failed = self._files_of(batch), batch.counts, batch.state == "failed"
-        ended_s = batch.times[batch.state] if batch.state in ENDED else None
-        return {
-            "id": f"job-{batch.serial:x}", "object": "batch", **batch.about, "status": _MISTRAL_STATES[batch.state],
-            "errors": [{"message": problem.message, "count": 1} for problem in batch.problems] if failed else [],
-            "output_file": files["output"].id if "output" in files else None,
-            "error_file": files["error"].id if "error" in files else None,
-            "created_at": int(batch.created_s), "started_at": int(batch.times.get("in_progress", 0)) or None,
-            "completed_at": int(ended_s) if ended_s is not None else None, "total_requests": len(batch.entries),
-            "completed_requests": counts["succeeded"] + counts["errored"], "succeeded_requests": counts["succeeded"],
-            "failed_requests": counts["errored"],
-        }  # fmt: skip
+        return self._made(call, self.batches.create(now, "mistral", entries, about, problems), entries)
 
     # --- Anthropic ---------------------------------------------------------------------------------------------------
 
@@ -468,11 +420,7 @@ class BatchApi:
             return BatchReply(value=_anthropic_batch(batch, call.root))
         if not ended:
             return self._error(call, 400, f"Batch {call.id} has no results yet: its processing has not ended.")
-
-        def done() -> None:
-            batch.read = True
-
-        return BatchReply(pieces=self._result_lines(batch), done=done)
+        return BatchReply(pieces=self._result_lines(batch), reads=batch)
 
     def _anthropic_delete(self, call: BatchCall, batch: EmulatedBatch, *, ended: bool) -> BatchReply:
         if not ended:
@@ -501,17 +449,12 @@ class BatchApi:
                 return self._error(call, 400, f"requests.{index}.params: Field required")
             seen.add(custom_id)
             entries.append(entry(custom_id, one["params"], "messages", ANTHROPIC))
-        batch = self.batches.create(now, "anthropic", entries)
-        if isinstance(batch, Full):
-            return self._full(call, batch, entries)
-        return BatchReply(value=_anthropic_batch(batch, call.root), creates=True)
+        return self._made(call, self.batches.create(now, "anthropic", entries), entries)
 
     def _anthropic_list(self, call: BatchCall) -> BatchReply:
         newest_first = self._all("anthropic")
         page, more = _page(newest_first, _anthropic_id, call, 20, 1_000, after="after_id", before="before_id")
-        data = [_anthropic_batch(batch, call.root) for batch in page]
-        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
-        return BatchReply(value={"data": data, **ends, "has_more": more})
+        return BatchReply(value={**_listed([_anthropic_batch(batch, call.root) for batch in page]), "has_more": more})
 
     def _result_lines(self, batch: EmulatedBatch) -> Iterator[bytes]:
         for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
@@ -529,6 +472,60 @@ def _openai_id(batch: EmulatedBatch) -> str:
 
 def _anthropic_id(batch: EmulatedBatch) -> str:
     return f"msgbatch_{batch.serial:024x}"
+
+
+def _openai_batch(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
+    errors = [{"code": p.code, "line": p.line, "message": p.message, "param": p.param} for p in batch.problems]
+    failed = batch.state == "failed"
+    total = 0 if failed or batch.state == "validating" else len(batch.entries)
+    usage = {
+        "input_tokens": batch.input_tokens, "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": batch.output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": batch.input_tokens + batch.output_tokens,
+    }  # fmt: skip
+    return {
+        "id": _openai_id(batch), "object": "batch", **batch.about, "model": batch.model or None,
+        "errors": {"object": "list", "data": errors} if failed else None, "status": batch.state,
+        "output_file_id": output,
+        "error_file_id": error,
+        "created_at": int(batch.created_s), "expires_at": int(batch.expires_s),
+        **{f"{state}_at": int(batch.times[state]) if state in batch.times else None for state in _STATES},
+        "request_counts": {
+            "total": total, "completed": batch.counts["succeeded"],
+            "failed": batch.counts["errored"] + batch.counts["expired"],
+        },
+        "usage": usage,
+    }  # fmt: skip
+
+
+def _together_job(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
+    done = batch.counts["succeeded"] + batch.counts["errored"]
+    running = {"finalizing": "in_progress", "cancelling": "in_progress"}
+    return {
+        "id": f"together-{batch.serial:x}", **batch.about, "user_id": "emulated", "model_id": batch.model,
+        "status": running.get(batch.state, batch.state).upper(),
+        "progress": 100.0 * done / max(len(batch.entries), 1),
+        "output_file_id": output,
+        "error_file_id": error,
+        "error": batch.problems[0].message if batch.problems else None,
+        "created_at": iso(batch.created_s), "job_deadline": iso(batch.expires_s),
+        "completed_at": iso(batch.times[batch.state]) if batch.state in ENDED else None,
+    }  # fmt: skip
+
+
+def _mistral_job(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
+    counts, failed = batch.counts, batch.state == "failed"
+    ended_s = batch.times[batch.state] if batch.state in ENDED else None
+    return {
+        "id": f"job-{batch.serial:x}", "object": "batch", **batch.about, "status": _MISTRAL_STATES[batch.state],
+        "errors": [{"message": problem.message, "count": 1} for problem in batch.problems] if failed else [],
+        "output_file": output,
+        "error_file": error,
+        "created_at": int(batch.created_s), "started_at": int(batch.times.get("in_progress", 0)) or None,
+        "completed_at": int(ended_s) if ended_s is not None else None, "total_requests": len(batch.entries),
+        "completed_requests": counts["succeeded"] + counts["errored"], "succeeded_requests": counts["succeeded"],
+        "failed_requests": counts["errored"],
+    }  # fmt: skip
 
 
 def _status(batch: EmulatedBatch) -> str:
@@ -589,6 +586,12 @@ def _page(
         return found[start:end], start > 0
     start = names.index(call.text(after)) + 1 if call.text(after) in names else 0
     return found[start : start + limit], len(found) > start + limit
+
+
+def _listed(data: list[dict[str, Any]]) -> dict[str, Any]:
+    """A page with the ids of its ends."""
+    first, last = (data[end]["id"] if data else None for end in (0, -1))
+    return {"data": data, "first_id": first, "last_id": last}
 
 
 def _take(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ class BatchReply(NamedTuple):
         status: The HTTP status.
         value: The JSON value.
         pieces: The content of a file instead.
-        done: Called when all pieces were sent.
+        reads: The batch whose results these pieces are: it has been read when all of them were sent.
         creates: Whether something was created, so that the answer can be lost.
         answer: A whole answer instead, with headers of its own.
     """
@@ -26,7 +26,7 @@ class BatchReply(NamedTuple):
     status: int = 200
     value: Any = None
     pieces: Iterable[bytes] | None = None
-    done: Callable[[], None] | None = None
+    reads: EmulatedBatch | None = None
     creates: bool = False
     answer: HttpAnswer | None = None
 
