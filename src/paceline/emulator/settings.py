@@ -193,9 +193,8 @@ class Settings:
             does as the request's dialect (Groq returns it).
         failed_count: Refused requests use up the requests quota too.
         faults: Probability per request of ``500``, ``503``, ``529``, ``429`` (refused for want of capacity, with the
-            status of a rate), ``drop`` (the connection closes without an answer), ``slow`` (takes ``slow_factor`` times as long), ``growth`` ("slow down") and ``stream`` (a
+            status of a rate), ``drop`` (the connection closes without an answer), ``slow`` (takes five times as long), ``growth`` ("slow down") and ``stream`` (a
             streamed answer ends in an error event in the middle; an answer in one piece is a 500).
-        slow_factor: See ``faults``.
         other_users: The share of every rate that other users of the same key take, 0 to 1.
         other_users_from_s: Seconds after the start at which other users begin.
         latency_s: Seconds until the first piece of an answer.
@@ -205,7 +204,6 @@ class Settings:
         output_share: Output length as a part of ``max_tokens``, on average.
         output_spread: The length varies evenly by this part of the average, up and down.
         default_output_tokens: Replaces ``max_tokens`` where a request has none, for the length of the answer.
-        booked_output_tokens: What a ``tokens`` quota is charged at admission for the output of such a request.
         changes: New limits or faults in mid-run: ``[{"at_s": 60, "limits": {"gpt-6-luna": "250 requests/min"}}]``, seconds
             after the start.
         dialect: The dialect on OpenAI's paths: ``openai``, ``azure``, ``groq``, ``together`` (OpenAI's, with Together's
@@ -237,7 +235,6 @@ class Settings:
     settle: str = "provider"
     failed_count: bool = False
     faults: Mapping[str, float] = field(default_factory=dict)
-    slow_factor: float = 5.0
     other_users: float = 0.0
     other_users_from_s: float = 0.0
     latency_s: float = 0.0
@@ -247,7 +244,6 @@ class Settings:
     output_share: float = 0.5
     output_spread: float = 0.5
     default_output_tokens: int = 256
-    booked_output_tokens: int = 0
     changes: Sequence[Mapping[str, Any]] = ()
     dialect: str = ""
     refuse_in_stream: bool = False
@@ -317,9 +313,9 @@ class Settings:
 
 
 _RANGES: dict[str, float] = {
-    "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "slow_factor": 1e6, "other_users": 1.0,
+    "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "other_users": 1.0,
     "other_users_from_s": 1e9, "latency_s": 1e6, "latency_per_token_s": 1e3, "jitter": 1.0, "output_share": 1.0,
-    "output_spread": 1.0, "default_output_tokens": 1e6, "booked_output_tokens": 1e6, "cache_life_s": 1e7,
+    "output_spread": 1.0, "default_output_tokens": 1e6, "cache_life_s": 1e7,
     "cache_least_tokens": 1e7, "cache_misses": 1.0,
 }  # fmt: skip
 

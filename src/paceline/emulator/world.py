@@ -34,6 +34,9 @@ MOST_MODELS = 1_000
 _NOTHING = Hit()
 
 
+SLOW_FACTOR = 5.0
+"""How many times as long a request with the fault ``slow`` takes."""
+
 LONG_TIMES = 20
 """How many times the true wait a refusal states with the setting ``retry_after`` at ``long``."""
 
@@ -205,8 +208,7 @@ class World:
         fault = self._fault() if self.settings.faults else None
         if (unserved := self._unserved(pool, model, fault)) is not None:
             return self.refuse(now, unserved, pool)
-        booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
-        held = input_tokens + (booked if counting.holds_output else 0)
+        held = input_tokens + (max_output_tokens or 0 if counting.holds_output else 0)
         hit = self._found(now, prompt)
         free = 0 if counting.counts_cached else hit.read
         returned = free if counting.holds_cached or self.settings.cache_held else 0
@@ -314,7 +316,7 @@ class World:
             most = most or settings.default_output_tokens
             spread = settings.output_spread and random.uniform(-settings.output_spread, settings.output_spread)
             admitted.output_tokens = min(most, max(1, round(most * settings.output_share * (1 + spread))))
-        factor = settings.slow_factor if fault == "slow" else 1.0
+        factor = SLOW_FACTOR if fault == "slow" else 1.0
         if settings.jitter:
             factor *= random.uniform(1 - settings.jitter, 1 + settings.jitter)
         if settings.latency_spread > 1:
