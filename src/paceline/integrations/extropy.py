@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS
+from paceline.http.instrument import Instrumented
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Acquisition, Permit, hand_down, take
@@ -162,27 +163,11 @@ class ExtropyLimiter:
         return stats if self.routine is self.pivotal else {**stats, "routine": self.routine.stats()}
 
 
-class PacedEngine:
-    """The effect of :func:`pace_engine`, until :meth:`undo` or the end of a ``with`` block."""
-
-    def __init__(self, dual: Any, create: Callable[..., ExtropyLimiter]) -> None:
-        self._dual, self._create, self._original = dual, create, dual.__dict__["create"]
-        dual.create = staticmethod(create)
-
-    def undo(self) -> None:
-        """Restore extropy's own limiter; a second call does nothing."""
-        if self._dual.create is self._create:
-            self._dual.create = self._original
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.undo()
-
-
-def pace_engine(limiter: Limiter) -> PacedEngine:
+def pace_engine(limiter: Limiter) -> Instrumented:
     """Make extropy's engine wait for ``limiter`` instead of its own limiter.
+
+    Returns:
+        Its ``undo()``, or the end of its ``with`` block, restores extropy's own limiter.
 
     Raises:
         ImportError: extropy is not installed, or this version has no ``DualRateLimiter``.
@@ -190,7 +175,9 @@ def pace_engine(limiter: Limiter) -> PacedEngine:
     dual = getattr(package("extropy.simulation.engine", REQUIREMENT), "DualRateLimiter", None)
     if dual is None:
         raise ImportError(f"this extropy has no DualRateLimiter: the integration needs {REQUIREMENT!r}")
-    return PacedEngine(dual, ExtropyLimiter.factory(limiter))
+    done = Instrumented()
+    done.replace(dual, "create", staticmethod(ExtropyLimiter.factory(limiter)))
+    return done
 
 
 def _default_model() -> str:

@@ -16,8 +16,9 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any
 
+from paceline.http.instrument import Instrumented
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 
@@ -45,38 +46,10 @@ class _SessionLog(logging.Handler):
         write.log(record.levelname, "{}", self.format(record))
 
 
-class PacedStarts:
-    """The effect of :func:`pace_starts`, until :meth:`undo` or the end of a ``with`` block."""
-
-    def __init__(self, orchestrator: Any) -> None:
-        self._orchestrator = orchestrator
-        self._handler, self._level = _SessionLog(), log.level
-        log.addHandler(self._handler)
-        if not log.isEnabledFor(logging.INFO):
-            log.setLevel(logging.INFO)
-        self._originals = {name: orchestrator.__dict__[name] for name in _SEAMS[:2]}
-
-    def undo(self) -> None:
-        """Restore MassGen's own starts; a second call does nothing."""
-        global _active  # noqa: PLW0603
-        if _active is self:
-            _active = None
-            log.removeHandler(self._handler)
-            log.setLevel(self._level)
-            for name, method in self._originals.items():
-                setattr(self._orchestrator, name, method)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.undo()
+_active = Instrumented()
 
 
-_active: PacedStarts | None = None
-
-
-def pace_starts(starts: Limiter | Wait) -> PacedStarts:
+def pace_starts(starts: Limiter | Wait) -> Instrumented:
     """Make every agent of this process wait for its starts and restarts; MassGen's own waits are off.
 
     The waits and the starts are lines with "Rate limit" in MassGen's log of the session, the starts with "Agent startup
@@ -89,6 +62,9 @@ def pace_starts(starts: Limiter | Wait) -> PacedStarts:
         starts: A limiter, or a function of your own. With a limiter, a start costs 1 of every unit of the pool
             ``starts/BACKEND/MODEL`` or else ``starts/BACKEND``; without such a pool an agent starts at once.
 
+    Returns:
+        Its ``undo()``, or the end of its ``with`` block, restores MassGen's own starts.
+
     Raises:
         ImportError: MassGen is not installed, or this version starts its agents in another way.
     """
@@ -98,9 +74,14 @@ def pace_starts(starts: Limiter | Wait) -> PacedStarts:
     if missing:
         raise ImportError(f"this massgen has no {missing[0]!r}: the integration needs {REQUIREMENT!r}")
     wait: Wait = starts if callable(starts) else functools.partial(_take, starts)
-    if _active is not None:
-        _active.undo()
-    _active = PacedStarts(orchestrator)
+    _active.undo()
+    _active = done = Instrumented()
+    handler = _SessionLog()
+    done.callback(log.setLevel, log.level)
+    done.callback(log.removeHandler, handler)
+    log.addHandler(handler)
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
     original = orchestrator._stream_agent_execution  # noqa: SLF001
 
     @functools.wraps(original)
@@ -117,9 +98,9 @@ def pace_starts(starts: Limiter | Wait) -> PacedStarts:
     async def start_at_once(self: Any, agent_id: str) -> None:
         """Replaces the wait in MassGen's loop."""
 
-    orchestrator._stream_agent_execution = stream  # noqa: SLF001
-    orchestrator._apply_agent_startup_rate_limit = start_at_once  # noqa: SLF001
-    return _active
+    done.replace(orchestrator, "_stream_agent_execution", stream)
+    done.replace(orchestrator, "_apply_agent_startup_rate_limit", start_at_once)
+    return done
 
 
 async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
