@@ -53,16 +53,6 @@ def test_wrong_options_are_explained(arguments, message):
     assert message in result.output
 
 
-def test_wrong_scenario_names_the_file_and_the_nearest_setting(tmp_path):
-    scenario = tmp_path / "scenario.toml"
-    for text, message in (("latnecy_s = 1", "did you mean 'latency_s'?"), ("rule = ", "Invalid value")):
-        scenario.write_text(text)
-        result = CliRunner().invoke(command, ["--scenario", str(scenario)])
-        assert result.exit_code == 2
-        assert message in result.output
-        assert "scenario.toml" in result.output
-
-
 @interrupts
 def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
     scenario = tmp_path / "scenario.toml"

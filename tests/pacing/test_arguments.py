@@ -8,7 +8,6 @@ import pytest
 import paceline
 from paceline import Group, Limiter, PacelineWarning, QuotaError
 from paceline.testing import ManualClock
-from virtual_time import virtual
 
 APART = "anthropic/c"
 QUOTAS = {
@@ -162,16 +161,6 @@ def test_settle_has_no_cached_tokens_because_the_answer_tells_them(limiter):
 def test_try_acquire_has_amounts_alone(limiter, option):
     with pytest.raises(QuotaError, match=f"amounts per unit alone: leave out {next(iter(option))}"):
         limiter.try_acquire("sum", **option)
-
-
-@virtual
-async def test_attempts_at_a_turn_go_on_after_a_refusal(clock):
-    limiter, made = Limiter(QUOTAS, clock=clock), []
-    for attempt in limiter.attempts(APART, input_tokens=100, conversation="c", cached_tokens=50, lane="bulk"):
-        async with attempt as permit:
-            made.append(permit)
-            permit.refused(retry_after_s=1) if len(made) == 1 else permit.settle(input_tokens=50)
-    assert len(made) == 2
 
 
 def test_a_further_attempt_keeps_its_lane_and_ends_no_later(limiter):

@@ -15,7 +15,7 @@ import pytest
 from paceline.batch.chunks import BatchKind, Load
 from paceline.batch.journal import BatchJournal
 from paceline.batch.merge import merge
-from paceline.batch.results import OutputError, encode_answer
+from paceline.batch.results import encode_answer
 from paceline.gateway.keys import KeyFile
 from paceline.pacing import durable
 from paceline.pacing.durable import Appender, WatchedFile, replacing
@@ -291,25 +291,6 @@ def test_the_journal_and_the_traffic_log_have_no_carriage_returns(tmp_path, wind
         assert path.read_bytes().endswith(b"\n")
         assert b"\r" not in path.read_bytes()
     assert windows.locks == {}
-
-
-def test_a_paid_batch_stays_in_the_journal_after_a_full_disk(tmp_path, windows, monkeypatch):
-    """In text mode the file was longer than the journal took it to be: the cut went into the line before."""
-    journal = BatchJournal(str(tmp_path / "out"))
-    journal.open()
-    chunk = journal.intend(load(), "account")
-    journal.created(chunk, "batch_paid")
-
-    def full(_fd, _content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(OutputError, match="No space left"):
-            journal.intend(load(), "account")
-    journal.close()
-    again = BatchJournal(str(tmp_path / "out"))
-    assert (again.unfinished, again.known) == (1, {"batch_paid"})
 
 
 def test_a_lock_of_an_append_is_far_from_its_lines(tmp_path, windows):

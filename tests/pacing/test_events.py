@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 
-import httpx2
 import pytest
 
 import paceline
@@ -264,22 +263,3 @@ class TestAFaultyListener:
     def test_what_cannot_be_called_is_said_at_once(self):
         with pytest.raises(paceline.SettingsError, match="events is 'log': it must be a function or None"):
             paceline.Limiter(QUOTAS, events="log")
-
-
-class TestOverHttp:
-    async def test_a_refused_attempt_and_the_next(self):
-        heard, answers = Heard(), [(429, {"retry-after": "0.01"}, {"error": {"code": "rate_limit_exceeded"}})]
-        answers.append((200, {}, {"usage": {"prompt_tokens": 12, "completion_tokens": 5}}))
-
-        def answer(request):
-            status, headers, body = answers.pop(0)
-            return httpx2.Response(status, headers=headers, json=body)
-
-        limiter = limiter_with(heard, clock=paceline.pacing.clock.SYSTEM_CLOCK)
-        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
-            limiter.attach(client, provider="openai")
-            body = {"model": "gpt-5", "messages": [], "max_tokens": 5}
-            await client.post("https://api.openai.com/v1/chat/completions", json=body)
-        assert heard.kinds == ["acquired", "refused", "acquired", "settled"]
-        assert (heard[1].reason, heard[1].retry_after_s) == ("rate", 0.01)
-        assert heard[3].used["tokens"] == 17

@@ -109,23 +109,6 @@ class TestBreaker:
         for task in tasks:
             task.result().cancel()
 
-    async def test_a_probe_that_fails_keeps_the_others_waiting(self, world):
-        limiter = world.limiter("6000 requests/min")
-        world.join(limiter)
-        self.pause(world, limiter, 2)
-        tasks = [asking(limiter) for _ in range(5)]
-        await world.moved(2.1)
-        (gone,) = (task.result() for task in tasks if task.done())
-        self.pause(world, limiter, 60)
-        gone.settle()
-        await world.moved(59)
-        assert sum(task.done() for task in tasks) == 1
-        await world.moved(2)
-        assert sum(task.done() for task in tasks) == 2
-        for task in tasks:
-            task.cancel()
-        await world.moved()
-
 
 class TestStale:
     def test_a_deadline_is_not_missed_by_what_was_said_long_ago(self, world):

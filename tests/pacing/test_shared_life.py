@@ -281,25 +281,6 @@ class TestRefused:
         assert world.store.charged(1)[1] == 100  # the refused attempt stays charged
 
 
-class TestSlots:
-    async def test_they_are_shared_and_handed_on(self, world):
-        one, other = world.limiter("4 concurrency"), world.limiter("4 concurrency")
-        held = [world.take(one) for _ in range(4)]
-        assert not other.try_acquire("jobs", tokens=0)
-        tasks = [asyncio.create_task(other.acquire("jobs", tokens=0)._wait_async()) for _ in range(3)]
-        await world.moved(1)
-        assert not any(task.done() for task in tasks)
-        held.pop().settle()
-        await world.moved(0.05)
-        assert sum(task.done() for task in tasks) == 1
-        for permit in held:
-            permit.settle()
-        await world.moved(0.05)
-        assert all(task.done() for task in tasks)
-        for task in tasks:
-            task.result().settle()
-
-
 def test_threads_that_start_the_courier_at_once_start_one(world):
     limiter, ready = world.limiter(), threading.Barrier(8)
     limiter.pacer.pools.scheduler("jobs")

@@ -107,7 +107,7 @@ def test_it_shows_the_pools(page):
     drive(page.url.rstrip("/"), script)
 
 
-@pytest.mark.parametrize("document", ["{}", "[1]", '{"pools": []}', '{"pools": {"x": {}}}', "no"])
+@pytest.mark.parametrize("document", ['{"pools": {"x": {}}}', "no"])
 def test_a_server_that_serves_something_else(document):
     async def serve(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
