@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from paceline.pacing.status import Waiting
     from paceline.planner.forecast import eta
     from paceline.providers.answers import HeaderLimits, finish_of, limits_in, refusal_of
-    from paceline.providers.finish import Finish
+    from paceline.responses.finish import Finish
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
@@ -73,7 +73,7 @@ _HOMES = {
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
     "paceline.providers.answers": ("HeaderLimits", "finish_of", "limits_in", "refusal_of"),
-    "paceline.providers.finish": ("Finish",),
+    "paceline.responses.finish": ("Finish",),
     "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -16,8 +16,8 @@ from paceline.core.results import RefusalKind
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_for_host, provider_named
-from paceline.providers.streams import MAX_EVENT
 from paceline.providers.tables import lookup
+from paceline.responses.events import MAX_EVENT
 
 PROVIDER = provider_named("bedrock")
 CASES = load("bedrock")

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from grids import some
 from paceline.core.results import Reading, Refusal
-from paceline.providers import events, parse
 from paceline.providers.base import Call
 from paceline.providers.generic import Generic
 from paceline.providers.registry import PROVIDERS as KNOWN
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.verdict import judge
+from paceline.responses import events
+from paceline.responses.errors import error_in
 
 unhurried = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 2
@@ -205,7 +206,7 @@ def test_deep_nesting(alike):
 @unhurried
 @given(value=st.one_of(JSON, st.sampled_from(REAL_BODIES)))
 def test_each_form_of_an_error_has_a_mark_in_its_bytes(value):
-    if parse.error_in(value) is not None:
+    if error_in(value) is not None:
         assert not events._is_sound(json.dumps(value).encode())
 
 

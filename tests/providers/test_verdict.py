@@ -12,7 +12,8 @@ from paceline.core.results import RefusalKind
 from paceline.providers import verdict
 from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
-from paceline.providers.verdict import HELD_MAX, WHOLE_MAX, Beginning, Verdict, is_result, judge
+from paceline.providers.verdict import HELD_MAX, WHOLE_MAX, Beginning, Verdict, judge
+from paceline.responses.errors import is_result
 
 TEXT = {"choices": [{"message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]}
 SSE, JSON = {"content-type": "text/event-stream"}, {"content-type": "application/json"}

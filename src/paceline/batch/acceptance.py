@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
-from paceline.providers.finish import FINISHED, Finish, State, blocks, finish_of
-from paceline.providers.verdict import is_result
+from paceline.responses.errors import blocks, is_result
+from paceline.responses.finish import FINISHED, Finish, State, finish_of
 
 UNREAD: Final = "result_unread"
 """The error's code of a request that the provider may have answered and charged: only ``--repair`` sends it again."""

@@ -11,7 +11,7 @@ from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
 from paceline.batch.results import ANY, OutputError, ResultsFile
 from paceline.batch.summary import FIRST, RunTally
-from paceline.providers.finish import State
+from paceline.responses.finish import State
 
 CUTS: Final = (
     f"most of the first {FIRST} answers are cut off: they reach the maximum of tokens. Give a larger one (--max-tokens, or"

@@ -30,9 +30,8 @@ from paceline.batch.results import read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
 from paceline.pacing.lack import lack_of
-from paceline.providers.parse import error_in
 from paceline.providers.roots import joined
-from paceline.providers.verdict import is_result
+from paceline.responses.errors import error_in, is_result
 
 SMALL_MAX: Final = 16 * 2**20
 """Bytes of an answer that is not a file of results."""

@@ -37,8 +37,8 @@ from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid
 from paceline.core.hints import counted
-from paceline.providers.finish import State
 from paceline.providers.registry import provider_named
+from paceline.responses.finish import State
 
 NOTHING_MADE: Final = frozenset([0, 401, 402, 403, 413, 429])
 """The refusals of a creation by what stands before it: of the certificate (0), the key, the money, the size, the rate."""

@@ -30,7 +30,7 @@ from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.timing import StopError, Timing
 from paceline.batch.transport import session
 from paceline.http.describe import Metered
-from paceline.providers.finish import State
+from paceline.responses.finish import State
 
 IN_FLIGHT_MAX: Final = 20
 """Batches at once: enough to fill a queue, and few enough to ask each of them every minute."""

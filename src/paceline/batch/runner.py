@@ -22,7 +22,7 @@ from paceline.batch.transport import PausedError
 from paceline.core.quota import NS
 from paceline.http.describe import Metered, describe
 from paceline.pacing.durable import LOOK_S
-from paceline.providers.finish import State
+from paceline.responses.finish import State
 
 WRITE_AGAIN_S: Final = 1.0
 UNWRITTEN_MAX_S: Final = 600.0

@@ -16,7 +16,7 @@ from paceline.batch.ideal import IdealSpeed
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.hints import counted
 from paceline.providers.base import Usage
-from paceline.providers.finish import State
+from paceline.responses.finish import State
 
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
 _LEAST_S, _CLASSES = 0.001, 480  # from 1 ms to 160 days

@@ -9,7 +9,7 @@ from paceline.gateway.client import Headers
 from paceline.gateway.relay import ClientReply, NoteRoom, decoded, decoder
 from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity
-from paceline.providers.events import JsonLines, ServerSent, StreamEventKind, splitter_of
+from paceline.responses.events import JsonLines, ServerSent, StreamEventKind, splitter_of
 
 ANSWER_S: Final = 600.0
 """How long an answer is kept: the clients that repeat a request do so within minutes."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from paceline.providers.base import Provider
-from paceline.providers.streams import MAX_EVENT
+from paceline.responses.events import MAX_EVENT
 
 OPTIONS: Final = "stream_options"
 

@@ -16,9 +16,9 @@ from paceline.gateway.waiting import PLACE_S
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.base import Call
-from paceline.providers.parse import error_of
 from paceline.providers.refusals import is_about_key
 from paceline.providers.registry import base_of
+from paceline.responses.errors import error_of
 
 log = logging.getLogger("paceline.gateway")
 

@@ -12,8 +12,9 @@ from paceline.gateway.keys import lists, model_listed
 from paceline.gateway.relay import ClientReply, decoded, decoder
 from paceline.gateway.upstreams import Routes
 from paceline.pacing.answers import UNREADABLE, cause_of_status
-from paceline.providers import parse
 from paceline.providers.refusals import refuses_key
+from paceline.responses.errors import error_of
+from paceline.responses.values import decode
 
 LIST_MAX: Final = 8 * 2**20
 """The bytes of a list: a router with a thousand models sends one MB."""
@@ -46,9 +47,9 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
     if not (asked and reply.is_good and (bound or named)):
         return reply
     raw = await reply.peek(LIST_MAX + 1)
-    decode = decoder({"content-encoding": reply.encoding})
-    body = raw if decode is None else decoded(decode, raw, LIST_MAX + 1)
-    found = _shown(parse.decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
+    unpack = decoder({"content-encoding": reply.encoding})
+    body = raw if unpack is None else decoded(unpack, raw, LIST_MAX + 1)
+    found = _shown(decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
     if found is not None:
         made = json_reply(reply.status, found)
         made.server = reply.server
@@ -99,7 +100,7 @@ async def cause_of(request: Incoming, reply: ClientReply) -> str:
         refusal = None if unread else request.place.members[0].provider.refusal(reply.status, headers, body)
         if refusal is not None:
             return refusal.kind.value
-        if refuses_key(reply.status, parse.error_of(body)[0]):
+        if refuses_key(reply.status, error_of(body)[0]):
             return "key"
     is_page = "html" in headers.get("content-type", "").lower()
     if reply.is_good and not reply.encoding and request.method == "GET" and lists("GET", unquote(request.path)):

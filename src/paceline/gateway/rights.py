@@ -19,8 +19,9 @@ from paceline.gateway.keys import ClientKey
 from paceline.http.describe import COUNTED, MODEL_MAX, PARTS_MAX, model_named
 from paceline.providers.base import COUNTING, Provider
 from paceline.providers.naming import NAMING_HEADER, is_naming, named, plain, texts_in
-from paceline.providers.parse import UNKNOWN, as_mapping
+from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import base_of
+from paceline.responses.values import as_mapping
 
 _STANDS_IN: Final = {"openrouter": "models"}
 """The field that a provider takes in place of ``model``."""

@@ -16,9 +16,9 @@ from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import PERSON, Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.pacing.plan_use import UNNAMED, Client
-from paceline.providers import parse
 from paceline.providers.base import Provider
 from paceline.providers.registry import CREDENTIALS, LOGIN, api_of, base_of, is_provider
+from paceline.responses.values import as_mapping, as_text, decode
 
 Header = Callable[[str], str]
 """Returns the value of a header of the request, by its name in lower case; empty for none."""
@@ -132,8 +132,8 @@ def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]])
 
 def _subagent(header: Header) -> str:
     """The subagent of Codex that sends a request; empty for none."""
-    turn = parse.as_mapping(parse.decode(header("x-codex-turn-metadata").encode()[:TURN_MAX]))
-    name = parse.as_text(turn.get("agent_name"))
+    turn = as_mapping(decode(header("x-codex-turn-metadata").encode()[:TURN_MAX]))
+    name = as_text(turn.get("agent_name"))
     return "" if name in ("", "/root") else header("thread-id") or name
 
 
@@ -162,7 +162,7 @@ def _lane(header: Header, client: Client) -> LaneName | None:
 
 def telling(body: Mapping[str, Any]) -> dict[str, Any]:
     """What of a body tells whose it is."""
-    return {"metadata": {"user_id": parse.as_text(parse.as_mapping(body.get("metadata")).get("user_id"))[:1_000]}}
+    return {"metadata": {"user_id": as_text(as_mapping(body.get("metadata")).get("user_id"))[:1_000]}}
 
 
 def is_login(provider: str, credential: str, header: Header) -> bool:
@@ -197,7 +197,7 @@ def _person(credential: str, header: Header, body: Callable[[], Mapping[str, Any
     """The person that a request claims to be of; empty for none. Seats of one organization are several persons."""
     claims = _claims(credential)
     if claims.get("sub"):
-        return "\n".join([parse.as_text(claims.get("iss")), parse.as_text(claims["sub"]), header(CHATGPT)])
+        return "\n".join([as_text(claims.get("iss")), as_text(claims["sub"]), header(CHATGPT)])
     found = _UUID.search(telling(body())["metadata"]["user_id"])
     return found[1] if found else ""
 
@@ -208,6 +208,6 @@ def _claims(credential: str) -> Mapping[str, Any]:
     if len(parts) != 3:
         return {}
     try:
-        return parse.as_mapping(parse.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))))
+        return as_mapping(decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))))
     except ValueError:
         return {}

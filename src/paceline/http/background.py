@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal
 from paceline.pacing.pacer import Pacer, Settle
-from paceline.providers import parse
 from paceline.providers.base import Usage
-from paceline.providers.parse import as_mapping
+from paceline.responses.values import as_mapping, decode
 
 JOBS_MAX: Final = 10_000
 """How many requests are remembered; of more, the oldest stay charged as they were held."""
@@ -56,7 +55,7 @@ class Poll:
 
     def close(self) -> None:
         """Settle the request, if this is its whole answer."""
-        payload = as_mapping(parse.decode(self._body)) or _last_event(self._body)
+        payload = as_mapping(decode(self._body)) or _last_event(self._body)
         if payload.get("id") == self._job and job_of(payload) is None and self._job in self._jobs:
             self._jobs.pop(self._job)(payload)
 
@@ -64,5 +63,5 @@ class Poll:
 def _last_event(body: bytearray) -> Mapping[str, Any]:
     """The answer in the last event of a stream that has one: an answer can be asked for as events, too."""
     lines = (line.removeprefix(b"data:") for line in reversed(body.splitlines()) if line.startswith(b"data:"))
-    answers = (as_mapping(as_mapping(parse.decode(line)).get("response")) for line in lines)
+    answers = (as_mapping(as_mapping(decode(line)).get("response")) for line in lines)
     return next(filter(None, answers), {})

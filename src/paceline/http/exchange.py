@@ -64,11 +64,12 @@ from paceline.pacing.tries import Tries
 from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import COUNTING, Provider, Usage, UsageReader
-from paceline.providers.finish import state_of
 from paceline.providers.plan_headers import plan_headers_in, plan_readings
 from paceline.providers.refusals import refuses_key
 from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
+from paceline.responses.finish import state_of
+from paceline.responses.values import MAPPING
 
 if TYPE_CHECKING:
     from paceline.pacing.traffic import TrafficLog
@@ -563,7 +564,7 @@ class Exchange:
                 permit.settle()  # the end of its slot is not known
             if not (slots and self.charge is None):  # as held until the caller has asked for the answer
                 remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
-        elif isinstance(payload, parse.MAPPING):
+        elif isinstance(payload, MAPPING):
             self.metered.scheduler.finished(state_of(payload))
             settle(None if self.metered.call.model == COUNTING else provider.usage(payload), None)
         else:

@@ -14,8 +14,8 @@ from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.providers import parse
 from paceline.providers.base import Provider, Usage
-from paceline.providers.parse import as_mapping, as_text
 from paceline.providers.registry import provider_named
+from paceline.responses.values import as_mapping, as_text, decode
 
 log = logging.getLogger("paceline.http")
 
@@ -128,11 +128,11 @@ class Trial:
 
 def has_form(start: bytes) -> bool:
     """Whether a body, or the beginning of a stream, is the answer of an LLM: it has choices or reports tokens."""
-    payload = parse.decode(start)
+    payload = decode(start)
     if payload is not None:
         return _has_form(payload)
     lines = (line.partition(b":")[2] if line.startswith(b"data:") else line for line in start.splitlines())
-    return any(_has_form(parse.decode(line)) for line in lines if line.lstrip().startswith(b"{"))
+    return any(_has_form(decode(line)) for line in lines if line.lstrip().startswith(b"{"))
 
 
 def _has_form(payload: Any) -> bool:

@@ -16,12 +16,13 @@ from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, R
 from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS
 from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
-from paceline.providers.finish import Finish
-from paceline.providers.finish import finish_of as finished
 from paceline.providers.forms import table
-from paceline.providers.parse import count, error_in
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
-from paceline.providers.verdict import Verdict, has_content, judge
+from paceline.providers.verdict import Verdict, judge
+from paceline.responses.errors import SDKS, error_in, has_content
+from paceline.responses.finish import Finish
+from paceline.responses.finish import finish_of as finished
+from paceline.responses.values import count, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -104,7 +105,7 @@ def reported(pool: str, answer: object) -> Usage | None:
 def _is_answer(answer: object) -> bool:
     """Whether it is an HTTP response, or an SDK's answer or its mapping."""
     found: Any = answer if isinstance(answer, Mapping) else getattr(answer, "__dict__", {})
-    return _response_in(answer)[0] is not None or not found.keys().isdisjoint(table("answers")["sdks"])
+    return _response_in(answer)[0] is not None or not found.keys().isdisjoint(SDKS)
 
 
 def _no_usage(pool: str, what: str) -> QuotaError:
@@ -274,7 +275,7 @@ def finish_of(answer: object) -> Finish:
     dumped = _dumped(answer)
     if not isinstance(dumped, Mapping | list | str):
         response, _ = _response_in(answer)
-        dumped = parse.decode(_body(answer if response is None else response, most=None))
+        dumped = decode(_body(answer if response is None else response, most=None))
     return finished(dumped)
 
 

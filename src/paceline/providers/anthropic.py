@@ -13,9 +13,9 @@ from paceline.providers import parse
 from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.forms import dialect, endpoint_of, is_long, pool_in
-from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import Found
+from paceline.responses.values import as_mapping, as_text, count, items_of
 
 _OWN: Final = dialect("anthropic")
 
@@ -76,7 +76,7 @@ class Anthropic(BaseProvider):
         if usage is None:
             return None
         hour = count(as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
-        tier = parse.as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
+        tier = as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
         return replace(usage, hour_write_tokens=min(hour, usage.cache_write_tokens), tier=tier)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
@@ -119,8 +119,8 @@ def _joined(usage: Usage, known: Usage) -> Usage:
 
 def _counted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What is to be added up: the sums of an answer, or its iterations if some are left out there. The end of a stream may state these alone."""
-    steps = parse.items_of(found.get("iterations"))
-    kinds = {parse.as_text(one.get("type")) for one in steps}
+    steps = items_of(found.get("iterations"))
+    kinds = {as_text(one.get("type")) for one in steps}
     if kinds.isdisjoint(_BESIDE):
         return [found]
     return steps if "message" in kinds else [found, *steps]

@@ -19,6 +19,7 @@ from paceline.providers.common import BaseProvider, token_cost
 from paceline.providers.forms import about, dialect
 from paceline.providers.registry import changed
 from paceline.providers.streams import EventStreamReader, Found
+from paceline.responses.values import items_of
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
 _HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
@@ -67,7 +68,7 @@ class Bedrock(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
-        found, results = parse.usage_of(payload, _OWN["usages"]), parse.items_of(payload.get("results"))
+        found, results = parse.usage_of(payload, _OWN["usages"]), items_of(payload.get("results"))
         return parse.usage_by(_OWN["counts"], found, *results)  # Titan counts each of its results
 
     def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:

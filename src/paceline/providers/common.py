@@ -19,6 +19,8 @@ from paceline.providers.quota_headers import NOTHING, readings_in
 from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
 from paceline.providers.texts import AUDIO_SECONDS
+from paceline.responses.errors import error_in, error_of, message_of
+from paceline.responses.values import decode, values_at
 
 IMAGES: Final = "images"
 """The unit of images that are made, and of those that Cohere embeds."""
@@ -158,8 +160,8 @@ class BaseProvider(Provider):
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
         if status >= 400:
-            return self._classify(status, *parse.error_of(body), headers)
-        return self._refused(parse.decode(body), headers)
+            return self._classify(status, *error_of(body), headers)
+        return self._refused(decode(body), headers)
 
     def usage_reader(self, call: Call) -> UsageReader:
         if call.stream and call.endpoint not in self.lines:
@@ -189,8 +191,8 @@ class BaseProvider(Provider):
 
     def _refused(self, payload: Any, headers: Headers = MappingProxyType({})) -> Refusal | None:
         """The refusal in an answer, or in an event of a stream."""
-        error = parse.error_in(payload)
-        return None if error is None else self._classify(None, error, parse.message_of(error), headers)
+        error = error_in(payload)
+        return None if error is None else self._classify(None, error, message_of(error), headers)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """Read an event of a stream; ``known``: the usage so far."""
@@ -198,11 +200,11 @@ class BaseProvider(Provider):
 
     def _call(self, own: Mapping[str, Any], endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
         """A request with this body, as the row ``own`` of its API reads it."""
-        schemas = parse.values_at(body, own["schemas"])
+        schemas = values_at(body, own["schemas"])
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
         choices, (others, beside) = self._choices(own, body), others_of(body, model)
-        most = parse.stated(*parse.values_at(body, limits.get(endpoint, limits[""]))) * choices or None
+        most = parse.stated(*values_at(body, limits.get(endpoint, limits[""]))) * choices or None
         most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)
         return Call(
             self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others, beside=beside
@@ -214,4 +216,4 @@ class BaseProvider(Provider):
 
     def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
         """How many answers a request asks for."""
-        return parse.stated(*parse.values_at(body, own.get("choices", ()))) or 1
+        return parse.stated(*values_at(body, own.get("choices", ()))) or 1

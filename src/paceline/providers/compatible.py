@@ -15,10 +15,10 @@ from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import IMAGES, INPUTS, CostRule, refusal_fields
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
-from paceline.providers.parse import as_mapping, as_text, at, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.registry import PROVIDERS, changed
+from paceline.responses.values import as_mapping, as_text, at, count, items_of
 
 FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
@@ -130,9 +130,9 @@ class Cohere(Compatible):
         if endpoint != "embed":
             return call
         inputs = sum(len(found) for key in ("texts", "images", "inputs") if isinstance(found := body.get(key), list))
-        parts = [parse.items_of(one.get("content")) for one in parse.items_of(body.get("inputs"))]
+        parts = [items_of(one.get("content")) for one in items_of(body.get("inputs"))]
         with_image = sum(any(part.get("type") == "image_url" for part in one) for one in parts)
-        return replace(call, inputs=inputs, images=len(parse.items_of(body.get("images"))) + with_image)
+        return replace(call, inputs=inputs, images=len(items_of(body.get("images"))) + with_image)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""

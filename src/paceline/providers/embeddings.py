@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from paceline.providers.forms import table
-from paceline.providers.parse import as_mapping
 from paceline.providers.registry import base_of, maker, method_path
+from paceline.responses.values import as_mapping
 
 Body = Mapping[str, Any]
 

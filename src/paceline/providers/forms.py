@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import inf
-from pathlib import Path
 from typing import Any
 
+from paceline.responses.values import table_beside
 
-@cache
+
 def table(name: str) -> dict[str, Any]:
     """What is in ``NAME.toml``."""
-    import tomllib
-
-    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
+    return table_beside(__file__, name)
 
 
 def dialect(api: str) -> Mapping[str, Any]:

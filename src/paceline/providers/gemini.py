@@ -16,6 +16,7 @@ from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.openai import MESSAGES, OpenAIDialect
 from paceline.providers.prompt import MediaTokens
+from paceline.responses.values import as_text, first_count, items_of
 
 _OWN: Final = dialect("gemini")
 
@@ -74,8 +75,8 @@ class Gemini(OpenAIDialect):
 
 def _audio_of(details: Any) -> int:
     """The audio in the counts of tokens by modality."""
-    parts = (one for one in parse.items_of(details) if parse.as_text(one.get("modality")).upper() == "AUDIO")
-    return sum(parse.first_count(one, ("tokenCount", "token_count", "tokens")) for one in parts)
+    parts = (one for one in items_of(details) if as_text(one.get("modality")).upper() == "AUDIO")
+    return sum(first_count(one, ("tokenCount", "token_count", "tokens")) for one in parts)
 
 
 _OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")

@@ -13,7 +13,8 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.providers.forms import table
-from paceline.providers.parse import UNKNOWN, as_mapping
+from paceline.providers.parse import UNKNOWN
+from paceline.responses.values import as_mapping
 
 NAME_MAX: Final = 200
 """The longest name of a field that is looked at, in characters."""

@@ -11,14 +11,14 @@ from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
-from paceline.providers.finish import ENDS, is_last
 from paceline.providers.forms import about, dialect, endpoint_of, is_long, pool_in
-from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.plan_headers import EVENT
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found, TranscriptReader
 from paceline.providers.texts import AUDIO_SECONDS
+from paceline.responses.finish import ENDS, is_last
+from paceline.responses.values import as_mapping, as_text, count, items_of, values_at
 
 MESSAGES: Final = "messages"
 """Anthropic's path, which many hosts with OpenAI's dialect serve, too (their documentation, 2026)."""
@@ -39,7 +39,7 @@ _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 def _goes_on(event: Mapping[str, Any]) -> bool:
     """Whether the answer goes on after an event with a usage, as with vLLM's ``continuous_usage_stats`` and Gemini: the usage is partial."""
-    kind, parts = as_text(event.get("type")), parse.items_of(event.get("choices") or event.get("candidates"))
+    kind, parts = as_text(event.get("type")), items_of(event.get("choices") or event.get("candidates"))
     if kind.startswith("response."):
         return kind not in ENDS
     return bool(parts) and not any(part.get("finish_reason") or part.get("finishReason") for part in parts)
@@ -84,9 +84,7 @@ class OpenAIDialect(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         found = parse.usage_of(payload)
-        inputs, outputs = (
-            next(iter(parse.values_at(found, _OWN["details"][part])), None) for part in ("input", "output")
-        )
+        inputs, outputs = (next(iter(values_at(found, _OWN["details"][part])), None) for part in ("input", "output"))
         return parse.usage_by(
             self.counts,
             found,
@@ -138,7 +136,7 @@ class OpenAI(OpenAIDialect):
 def _answer_of(payload: Mapping[str, Any]) -> str:
     """The id of a Responses answer, which the next request may name in place of its messages; empty for any other answer."""
     response = payload if payload.get("object") == "response" else as_mapping(payload.get("response"))
-    return parse.as_text(response.get("id"))[: parse.ANSWER_MAX]
+    return as_text(response.get("id"))[: parse.ANSWER_MAX]
 
 
 def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import DAY_S
 from paceline.providers.base import Headers, Usage
 from paceline.providers.forms import table
+from paceline.responses.values import (
+    MAPPING,
+    MAX_COUNT,
+    NUMBER,
+    as_mapping,
+    as_number,
+    as_text,
+    at,
+    count,
+    first_count,
+    values_at,
+)
 
 MAX_WAIT_S: Final = 366 * DAY_S  # a wait or reset beyond a year is nonsense
-MAX_COUNT: Final = 1e15  # so is a limit, a remainder or a count beyond this
-BOM: Final = b"\xef\xbb\xbf"
-"""The byte order mark that some servers write before a text."""
 UNKNOWN: Final = "unknown"
 """The model of a request that names none."""
-NUMBER: Final = int, float
-LISTS: Final = list, tuple  # a union of types takes several times as long to check
-MAPPING: Final = dict, Mapping  # nearly always a dict, and the check of the other takes five times as long
 _PERIODS_S: Final[Mapping[str, float]] = table("messages")["seconds"]
 
 
@@ -207,23 +212,6 @@ def longest(*waits: float | None) -> float | None:
     return max(filter(None, waits), default=None)
 
 
-def count(value: Any) -> int:
-    """A count of tokens out of JSON; 0 for anything else."""
-    if type(value) is int:  # nearly always
-        return value if 0 < value <= MAX_COUNT else 0
-    if value is None or isinstance(value, bool) or not isinstance(value, NUMBER):
-        return 0
-    return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
-
-
-def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
-    """The first count at one of ``paths``; 0 for none."""
-    for path in paths:
-        if (value := at(found, path) if "." in path else found.get(path)) and (amount := count(value)):
-            return amount
-    return 0
-
-
 def seconds(value: Any) -> float:
     """A length in seconds out of JSON, where some servers write it as a text; 0 for anything else."""
     found = number(value) if isinstance(value, str) else as_number(value)
@@ -236,52 +224,6 @@ def stated(*values: Any) -> int:
     for one in values:
         most = max(most, count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one))
     return most
-
-
-def as_number(value: Any) -> float | None:
-    """``value`` when it is a number, else ``None``."""
-    return value if isinstance(value, NUMBER) and not isinstance(value, bool) else None
-
-
-def as_mapping(value: Any) -> Mapping[str, Any]:
-    """``value`` when it is a mapping, else an empty one."""
-    return value if value is not None and isinstance(value, MAPPING) else {}
-
-
-def items_of(value: Any, most: int | None = None) -> list[Mapping[str, Any]]:
-    """The first items of a list as mappings; none of anything else."""
-    return [as_mapping(one) for one in value[:most]] if isinstance(value, list) else []
-
-
-_names: Final = lru_cache(maxsize=None)(lambda path: tuple(path.split(".")))  # paths of tables alone
-
-
-def at(value: Any, path: str) -> Any:
-    """The value at a path like ``choices.0.text`` in mappings and lists; ``None`` if there is none."""
-    for name in _names(path):
-        if isinstance(value, dict):
-            value = value.get(name)
-        elif isinstance(value, LISTS):
-            if not name.isdigit() or int(name) >= len(value):
-                return None
-            value = value[int(name)]
-        elif isinstance(value, Mapping):
-            value = value.get(name)
-        else:
-            return None
-    return value
-
-
-def values_at(found: Mapping[str, Any], paths: Iterable[str]) -> list[Any]:
-    """The values at these paths that are there. Most paths are a name."""
-    return [one for path in paths if (one := at(found, path) if "." in path else found.get(path)) is not None]
-
-
-def as_text(value: Any) -> str:
-    """``value`` when it is a text, digits for an integer, else nothing."""
-    if isinstance(value, str):
-        return value
-    return str(value)[:20] if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
 def inputs_in(value: Any) -> int:
@@ -306,14 +248,6 @@ def undated(model: str) -> str:
 def spelled(model: str) -> str:
     """A model's alias with ``-`` for ``.``, which some write: ``claude-haiku-4.5-20251001`` is ``claude-haiku-4-5``."""
     return undated(model).replace(".", "-")
-
-
-def decode(body: bytes | bytearray) -> Any:
-    """The JSON in ``body``, or ``None``."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 _USAGES: Final = "usage", "response.usage", "message.usage", "x_groq.usage"
@@ -378,110 +312,3 @@ def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage
         return None
     cached, written = min(found["cached"], input_tokens), min(found["written"], input_tokens)
     return Usage(input_tokens, output_tokens, cached, written, partial=not told, **further)
-
-
-_FIELDS: Final = table("errors")["fields"]
-_SIGNS: Final = frozenset(_FIELDS["signs"])
-
-
-def error_in(payload: Any) -> Mapping[str, Any] | None:
-    """The error in the JSON value of an answer, or of an event, whose status says nothing; ``None`` for no error.
-
-    Takes the forms of ``_FORMS``, also in a list.
-    """
-    if isinstance(payload, list):
-        payload = payload[0] if payload else None
-    if not isinstance(payload, MAPPING):
-        return None
-    if _SIGNS.isdisjoint(payload) and payload.get("type") != "error":  # nearly all
-        return _error_of_choice(payload)
-    found = (form(payload) for form in _FORMS)
-    return next((error or None for error in found if error is not None), None)
-
-
-def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for holder in (payload, as_mapping(payload.get("response"))):
-        error = holder.get("error")
-        if isinstance(error, Mapping) and error:
-            return error
-        if isinstance(error, str) and error:
-            if "id" in payload and payload.get("status") in _FIELDS["outcomes"]:
-                return {}  # a job that has failed: the model's error
-            beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
-            return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
-    return None
-
-
-def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next(filter(None, (as_mapping(one.get("error")) for one in items_of(payload.get("choices")))), None)
-
-
-def _coded(row: Mapping[str, Any], payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """An object whose code says that there is an error, by a row of ``errors.toml``."""
-    holder = as_mapping(at(payload, row["at"])) if "at" in row else payload
-    code, texts = holder.get(row["code"]), [holder.get(name) for name in row.get("messages", ())]
-    if as_text(code) in _FIELDS["fine"]:
-        return None
-    said = next(filter(None, texts), texts[-1] if texts else None)
-    return {"code": row["prefix"] + as_text(code) if "prefix" in row else code, "message": said} if texts else holder
-
-
-def _first_of_errors(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    errors = items_of(payload.get("errors"), 1) if payload.get("success") is not True else []
-    return errors[0] or None if errors else None
-
-
-def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    said = next((payload[name] for name in ("message", "msg", "errorMsg") if isinstance(payload.get(name), str)), None)
-    answers = any(payload.get(name) for name in ("data", "result", "results", "choices", "output", "content"))
-    is_error = said is not None and as_text(payload.get("code")).lower() not in _FIELDS["fine"] and not answers
-    return {**payload, "message": said} if is_error else None
-
-
-_FORMS: Final[tuple[Callable[[Mapping[str, Any]], Mapping[str, Any] | None], ...]] = (
-    _plain,  # {"error": {...}}; {"error": "..."} with a code beside; both also inside ``response``
-    _error_of_choice,  # {"choices": [{"error": {...}}]}
-    lambda payload: payload if payload.get("type") == "error" or as_text(payload.get("__type")) else None,  # AWS
-    *(partial(_coded, row) for row in table("errors")["forms"]),
-    _first_of_errors,  # Cloudflare
-    _bare,  # a ``code`` with a message, where there is no more
-)
-"""The forms of errors; an empty one is no error, and ends the search."""
-
-_STATUSES: Final = {
-    name.lower(): int(status) for status, names in table("errors")["statuses"].items() for name in names
-}
-
-
-def stated_status(error: Mapping[str, Any]) -> int | None:
-    """The HTTP status that an error states as a number, or by its type; ``None`` if it states none."""
-    fields = [as_text(error.get(name)) for name in ("code", "status", "status_code", "http_code", "type", "__type")]
-    for text in fields:
-        if len(text) == 3 and text.isascii() and text.isdigit() and 400 <= int(text) <= 599:
-            return int(text)
-    return next((_STATUSES[text.lower()] for text in fields if text.lower() in _STATUSES), None)
-
-
-def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
-    """The error object of an answer's body, and the text that may contain numbers.
-
-    Takes ``{"error": {...}}``, ``{"error": "..."}``, the object itself, and any of them in a list. A body that is not
-    JSON yields an empty object and its own first 4 096 characters.
-    """
-    payload = decode(body[:1_000_000])
-    if isinstance(payload, list) and payload:
-        payload = payload[0]
-    if not isinstance(payload, Mapping):
-        return {}, body[:4_096].decode("utf-8", "replace")
-    named = payload.get("error")
-    error = named if isinstance(named, Mapping) else error_in(payload) or payload
-    return error, message_of(error)
-
-
-def message_of(error: Mapping[str, Any]) -> str:
-    """The message of an error, in any of the places where providers put it; the first 4,096 characters."""
-    for holder in (error, as_mapping(error.get("detail"))):
-        for name in filter(holder.__contains__, _FIELDS["messages"]):
-            if text := as_text(holder[name]):
-                return text[:4_096]
-    return ""

@@ -33,9 +33,9 @@ from typing import Any, Final, NamedTuple
 from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
-from paceline.providers.parse import as_mapping, as_text
 from paceline.providers.quota_headers import grouped
 from paceline.providers.quota_headers import until_s as by_this_clock_s
+from paceline.responses.values import MAX_COUNT, as_mapping, as_number, as_text, items_of
 
 REJECTED: Final = "rejected"
 """The status of a window that refuses."""
@@ -305,12 +305,12 @@ def _limits(body: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str, s
     """The limits of Codex in a body: the windows, the name of the family, and what it is about."""
     own = as_text(body.get("metered_limit_name")) or as_text(body.get("limit_name"))
     yield as_mapping(body.get("rate_limits") or body.get("rate_limit")), own, ""
-    for other in parse.items_of(body.get("additional_rate_limits"), LIMITS_MAX):
+    for other in items_of(body.get("additional_rate_limits"), LIMITS_MAX):
         label = as_text(other.get("limit_name"))
         yield as_mapping(other.get("rate_limit")), as_text(other.get("metered_feature")) or label, label
 
 
 def _as_header(value: Any, unit: float) -> str:
     """A number in JSON as a header has it; empty for anything else."""
-    number = parse.as_number(value)
-    return f"{number * unit:.6f}" if number is not None and abs(number) <= parse.MAX_COUNT else ""
+    number = as_number(value)
+    return f"{number * unit:.6f}" if number is not None and abs(number) <= MAX_COUNT else ""

@@ -13,17 +13,18 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
-from paceline.providers.parse import as_mapping, as_text, items_of, message_of
 from paceline.providers.plan_headers import refused_window
 from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
+from paceline.responses.errors import message_of, stated_status
+from paceline.responses.values import as_mapping, as_number, as_text, items_of
 
-_REFUSALS: Final = {RefusalKind(kind): row for kind, row in table("errors")["refusals"].items()}
+_REFUSALS: Final = {RefusalKind(kind): row for kind, row in table("refusals")["refusals"].items()}
 ORDER: Final = list(_REFUSALS)
 """The kinds, the one first that holds where an error names several."""
 MEANINGS: Final = {code: Refusal(kind) for kind, row in _REFUSALS.items() for code in row["codes"]}
 """The refusal that a code means, by its name in lower case; an HTTP status is one."""
 
-_SAYS: Final = {what: re.compile(pattern) for what, pattern in table("errors")["expressions"].items()}
+_SAYS: Final = {what: re.compile(pattern) for what, pattern in table("refusals")["expressions"].items()}
 
 _WORDS: Final = [
     (kind, re.compile("|".join(row["words"]), re.IGNORECASE), row["at"])
@@ -139,7 +140,7 @@ def classify(
     text = text[:TEXT_MAX]
     named = headers.get("x-amzn-errortype", "").partition(":")[0][:100]
     names = [*filter(None, [named]), *codes_of(error)]
-    said = meaning(parse.stated_status(error) if status is None else status, names, text, codes)
+    said = meaning(stated_status(error) if status is None else status, names, text, codes)
     if said is None:
         return None
     facts = facts_in(error, text)
@@ -210,10 +211,10 @@ def facts_in(error: Mapping[str, Any], text: str) -> Said:
 def _stated_s(error: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """The longest wait in the fields of an error, and in Google's ``RetryInfo``; the time until its quota restarts."""
     waits = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in details_of(error, "RetryInfo")]
-    for name, unit_s in table("errors")["fields"]["waits"].items():
-        stated = parse.as_number(error.get(name))
+    for name, unit_s in table("refusals")["waits"].items():
+        stated = as_number(error.get(name))
         waits.append(None if stated is None else parse.wait(stated * unit_s))
-    left_s, at_s = (parse.as_number(error.get(name)) for name in ("resets_in_seconds", "resets_at"))
+    left_s, at_s = (as_number(error.get(name)) for name in ("resets_in_seconds", "resets_at"))
     return parse.longest(*waits), parse.wait(left_s) or parse.Reset(at_s).asked_s({})
 
 

@@ -6,7 +6,6 @@ stream the event that is not complete yet.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,16 +14,16 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal
 from paceline.providers.base import Usage
-from paceline.providers.finish import FINISHED, OVER, SIGNS, State, is_last, promises_end, state_in, state_of
-from paceline.providers.parse import as_text, decode, error_in
 from paceline.providers.plan_headers import EVENT
+from paceline.responses.errors import error_in
+from paceline.responses.events import MAX_EVENT, data_in, frames, unpacked, values_of
+from paceline.responses.finish import FINISHED, OVER, SIGNS, State, is_last, promises_end, state_in, state_of
+from paceline.responses.values import decode
 
 Found = tuple[Usage | None, Refusal | None, bool]
 """What an event contains: the usage, a refusal, and whether the event ends the answer."""
 
 _END = 65_536  # bytes kept of each end of a JSON body; every known API names usage near one of them
-MAX_EVENT: Final = 16_777_216
-"""Bytes of one event; of a longer one only the beginning is read."""
 
 
 class _Reader:
@@ -240,21 +239,7 @@ class SseReader(_Reader):
             self.usage = self.usage and replace(self.usage, partial=self.usage.partial and not told)
 
 
-def data_in(event: bytes) -> list[bytes]:
-    """The lines of data of a server-sent event."""
-    return [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-
-
-def values_of(lines: list[bytes]) -> list[Any]:
-    """The JSON value of an event; of each line, if they are several events: some servers leave out the blank line between two."""
-    whole = decode(b"\n".join(lines))
-    return [whole] if whole is not None else [*map(decode, lines)]
-
-
-_PRELUDE, _CHECKSUM = 12, 4
-_SIZES: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}  # bytes of a value, by its type
 _ENDING: Final = "messageStop", "chunk"  # the kinds of frames that say why the answer ends
-_BYTES, _TEXT = 6, 7  # types of values that begin with their length in two bytes
 
 
 class EventStreamReader(_Reader):
@@ -301,50 +286,3 @@ class EventStreamReader(_Reader):
         if isinstance(event, dict) and kind != "messageStop":
             self._take(self._on_event(kind, event))
         return self.done
-
-
-def unpacked(chunk: Mapping[str, Any]) -> Any:
-    """The JSON value in the base64 of a chunk: the event of the model's own API."""
-    try:
-        return decode(base64.b64decode(as_text(chunk.get("bytes"))))
-    except ValueError:
-        return None
-
-
-def frames(buffer: bytearray) -> Iterator[tuple[dict[str, str], bytes]]:
-    """Remove the complete frames of an event stream from ``buffer``; yield the headers and the payload of each.
-
-    Raises:
-        ValueError: It is no event stream.
-    """
-    while len(buffer) >= _PRELUDE:
-        length, headers = int.from_bytes(buffer[:4], "big"), int.from_bytes(buffer[4:8], "big")
-        payload = _PRELUDE + headers
-        if not payload + _CHECKSUM <= length <= MAX_EVENT:
-            raise ValueError("the lengths of a frame are invalid")
-        if len(buffer) < length:
-            return
-        frame = bytes(buffer[: length - _CHECKSUM])
-        del buffer[:length]
-        yield _headers(frame[_PRELUDE:payload]), frame[payload:]
-
-
-def _headers(data: bytes) -> dict[str, str]:
-    """The headers whose values are texts, up to the first that is malformed."""
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(data):
-        name_end = at + 1 + data[at]
-        name, kind = data[at + 1 : name_end], data[name_end] if name_end < len(data) else -1
-        at = name_end + 1
-        if kind in (_BYTES, _TEXT):
-            size = int.from_bytes(data[at : at + 2], "big")
-            at += 2
-        elif kind in _SIZES:
-            size = _SIZES[kind]
-        else:
-            break
-        if kind == _TEXT:
-            found[name.decode("utf-8", "replace")] = data[at : at + size].decode("utf-8", "replace")
-        at += size
-    return found

@@ -16,11 +16,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.results import Refusal
-from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
-from paceline.providers.events import Splitter, StreamEventKind, is_stream, splitter_of
-from paceline.providers.forms import table
-from paceline.providers.parse import BOM, MAPPING, as_mapping, at, decode
+from paceline.responses.errors import error_in, error_of, has_content, has_result, stated_status
+from paceline.responses.events import Splitter, StreamEventKind, is_stream, splitter_of
+from paceline.responses.values import BOM, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -209,7 +208,7 @@ class Beginning:
         """The verdict."""
         if self.status >= 400:
             refusal = self.provider.refusal(self.status, self.headers, bytes(self.body))
-            error = parse.error_of(bytes(self.body))[0] if self.status == 400 else {}
+            error = error_of(bytes(self.body))[0] if self.status == 400 else {}
             return Judged(Verdict.FAULT if refusal is None else Verdict.REFUSAL, self.status, refusal, error)
         if self.status >= 300:  # a redirect is the caller's to follow
             return Judged(Verdict.FAULT, self.status)
@@ -238,7 +237,7 @@ class Beginning:
             if self.call.endpoint in TEXTS and is_text:
                 return Judged(Verdict.RESULT, self.status)
             return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
-        error = parse.error_in(payload)
+        error = error_in(payload)
         if error is None and not has_result(payload, strict=self.strict):
             return _unreadable(body, "a JSON value without a result")
         if error is not None:
@@ -249,7 +248,7 @@ class Beginning:
 
     def _of_error(self, body: bytes, error: Mapping[str, Any]) -> Judged:
         """The verdict on an error in an answer whose status is below 400."""
-        status = parse.stated_status(error)
+        status = stated_status(error)
         refusal = self.provider.refusal(status or self.status, self.headers, body)
         if refusal is not None:
             return Judged(Verdict.REFUSAL, status or 429, refusal, error)
@@ -278,45 +277,6 @@ def _form(body: bytearray) -> str:
 
 def _unreadable(body: bytearray, why: str) -> Judged:
     return Judged(Verdict.UNREADABLE, UNREADABLE_STATUS, why=why, start=bytes(body[:START_KEPT]))
-
-
-_RESULTS: Final[list[str]] = table("answers")["results"]
-
-
-def has_result(payload: Any, *, strict: bool = True) -> bool:
-    """Whether a JSON value, which is no error, can be the answer of an LLM's API; ``strict``: not without any known field of a result."""
-    if isinstance(payload, list):
-        return bool(payload)
-    if not isinstance(payload, MAPPING):
-        return False
-    if "choices" in payload or "candidates" in payload:  # never empty in the answer of an API that has them
-        return any(map(payload.get, ("choices", "candidates", "promptFeedback", "prompt_feedback")))
-    if any(payload.get(name) is not None for name in _RESULTS) or as_mapping(payload.get("message")):
-        return True  # a message that is a text may say anything
-    if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background
-        return True
-    reports = any(
-        isinstance(payload.get(name), Mapping) and payload[name] for name in ("usage", "usageMetadata", "meta")
-    )
-    return reports or not strict
-
-
-def is_result(payload: Any) -> bool:
-    """Whether the JSON value of an answer with status 200, of any provider, is a result."""
-    error = parse.error_in(payload)
-    return (error is None or has_content(payload)) and has_result(payload, strict=False)
-
-
-def has_content(payload: Any) -> bool:
-    """Whether an answer has a text or a call of a tool, so that it is a result, with an error beside it or not."""
-    found = as_mapping(payload)
-    if any(parse.items_of(found.get(name)) for name in ("content", "output", "data", "embeddings")):
-        return True
-    parts = [*parse.items_of(found.get("choices")), *parse.items_of(found.get("candidates"))]
-    return any(at(one, path) for one in parts for path in _CONTENTS)
-
-
-_CONTENTS: Final = "message.content", "message.tool_calls", "text", "content.parts"
 
 
 @lru_cache(maxsize=1_000)  # once for each provider

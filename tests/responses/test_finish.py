@@ -9,8 +9,9 @@ import pytest
 from paceline.batch.acceptance import Acceptance
 from paceline.batch.endpoints import endpoints
 from paceline.providers.base import Call
-from paceline.providers.finish import FINISHED, FORMS, State, blocks, finish_of, form_of, state_of
 from paceline.providers.registry import provider_named
+from paceline.responses.errors import blocks
+from paceline.responses.finish import FINISHED, FORMS, State, finish_of, form_of, state_of
 
 CUT = "The answer is that the"
 HM = "Let me see."

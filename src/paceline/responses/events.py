@@ -1,16 +1,19 @@
-"""The events with which a stream begins, in each form of a stream, and what each of them is."""
+"""The events of streams: how each form of a stream has them, and what each of those is with which a stream begins."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from paceline.providers.forms import table
-from paceline.providers.parse import BOM, as_mapping, as_text, decode, error_in
-from paceline.providers.streams import data_in, frames, unpacked, values_of
+from paceline.responses.errors import error_in
+from paceline.responses.values import BOM, as_mapping, as_text, decode, table_beside
+
+MAX_EVENT: Final = 16_777_216
+"""Bytes of one event; of a longer one only the beginning is read."""
 
 
 class StreamEventKind(Enum):
@@ -27,8 +30,7 @@ StreamEvent = StreamEventKind | Mapping[str, Any]
 """What an event is; if it is an error, the error."""
 
 _IDLE, _START, _CONTENT = StreamEventKind
-_PINGS: Final = frozenset(table("answers")["pings"])
-_STARTS: Final = frozenset(table("answers")["starts"])
+_PINGS, _STARTS = (frozenset(table_beside(__file__, "answers")[kind]) for kind in ("pings", "starts"))
 
 
 def _is_sound(raw: bytes) -> bool:
@@ -202,3 +204,66 @@ def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Sp
         return Elements()
     first, end, _ = clean.partition(b"\n")
     return JsonLines() if end and isinstance(decode(first), Mapping) else None
+
+
+def data_in(event: bytes) -> list[bytes]:
+    """The lines of data of a server-sent event."""
+    return [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+
+
+def values_of(lines: list[bytes]) -> list[Any]:
+    """The JSON value of an event; of each line, if they are several events: some servers leave out the blank line between two."""
+    whole = decode(b"\n".join(lines))
+    return [whole] if whole is not None else [*map(decode, lines)]
+
+
+_PRELUDE, _CHECKSUM = 12, 4
+_SIZES: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}  # bytes of a value, by its type
+_BYTES, _TEXT = 6, 7  # types of values that begin with their length in two bytes
+
+
+def unpacked(chunk: Mapping[str, Any]) -> Any:
+    """The JSON value in the base64 of a chunk: the event of the model's own API."""
+    try:
+        return decode(base64.b64decode(as_text(chunk.get("bytes"))))
+    except ValueError:
+        return None
+
+
+def frames(buffer: bytearray) -> Iterator[tuple[dict[str, str], bytes]]:
+    """Remove the complete frames of an event stream from ``buffer``; yield the headers and the payload of each.
+
+    Raises:
+        ValueError: It is no event stream.
+    """
+    while len(buffer) >= _PRELUDE:
+        length, headers = int.from_bytes(buffer[:4], "big"), int.from_bytes(buffer[4:8], "big")
+        payload = _PRELUDE + headers
+        if not payload + _CHECKSUM <= length <= MAX_EVENT:
+            raise ValueError("the lengths of a frame are invalid")
+        if len(buffer) < length:
+            return
+        frame = bytes(buffer[: length - _CHECKSUM])
+        del buffer[:length]
+        yield _headers(frame[_PRELUDE:payload]), frame[payload:]
+
+
+def _headers(data: bytes) -> dict[str, str]:
+    """The headers whose values are texts, up to the first that is malformed."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(data):
+        name_end = at + 1 + data[at]
+        name, kind = data[at + 1 : name_end], data[name_end] if name_end < len(data) else -1
+        at = name_end + 1
+        if kind in (_BYTES, _TEXT):
+            size = int.from_bytes(data[at : at + 2], "big")
+            at += 2
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+        else:
+            break
+        if kind == _TEXT:
+            found[name.decode("utf-8", "replace")] = data[at : at + size].decode("utf-8", "replace")
+        at += size
+    return found

@@ -15,8 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from paceline.core.results import UnfinishedError, public
-from paceline.providers.forms import table
-from paceline.providers.parse import LISTS, MAPPING, as_mapping, as_text, at, error_in
+from paceline.responses.values import LISTS, MAPPING, as_mapping, as_text, at, table_beside
 
 
 class State(StrEnum):
@@ -90,7 +89,7 @@ class Finish:
         return self.answer
 
 
-_ANSWERS: Final = table("answers")
+_ANSWERS: Final = table_beside(__file__, "answers")
 
 STATES: Final = {reason: State(state) for state, reasons in _ANSWERS["reasons"].items() for reason in reasons}
 """The reasons of an answer that is not finished, in lower case. Any other one ends an answer if there is a text."""
@@ -336,13 +335,3 @@ def promises_end(event: Any) -> bool | None:
 def is_last(event: Any) -> bool:
     """Whether an event of a stream is by its type the last one."""
     return _kind_of(event) in _ANSWERS["ends"]
-
-
-def blocks(payload: Any) -> bool:
-    """Whether an error of the provider says that its filter has blocked the prompt or the answer."""
-    error = error_in(payload) or {}
-    inner = as_mapping(error.get("innererror"))
-    codes = {str(one.get(name)).lower() for one in (error, inner) for name in ("code", "type")}
-    said = as_text(error.get("message")).lower()
-    known = table("errors")["blocked"]
-    return not codes.isdisjoint(known["codes"]) or any(text in said for text in known["texts"])
