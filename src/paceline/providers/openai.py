@@ -23,9 +23,6 @@ from paceline.responses.values import as_mapping, as_text, count, items_of, valu
 MESSAGES: Final = "messages"
 """Anthropic's path, which many hosts with OpenAI's dialect serve, too (their documentation, 2026)."""
 
-TRANSCRIPTIONS: Final = "transcriptions"
-"""Of recordings, whose seconds count."""
-
 _OWN: Final = dialect("openai")
 
 SPEECH_TOKENS: Final = 10
@@ -73,27 +70,22 @@ class OpenAIDialect(BaseProvider):
     def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
         """So many for each of several prompts. A prompt may be a list of tokens."""
         of_one, prompts = super()._choices(own, body), body.get("prompt")
-        return (
-            of_one * len(prompts) if isinstance(prompts, list) and prompts and type(prompts[0]) is not int else of_one
-        )
+        return of_one * parse.inputs_in(prompts) if isinstance(prompts, list) and prompts else of_one
 
     def usage_reader(self, call: Call) -> UsageReader:
-        if call.endpoint == TRANSCRIPTIONS and not call.stream:
+        if call.endpoint == "transcriptions" and not call.stream:
             return TranscriptReader(self.usage, *self.usages)
         return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         found = parse.usage_of(payload)
-        inputs, outputs = (next(iter(values_at(found, _OWN["details"][part])), None) for part in ("input", "output"))
-        return parse.usage_by(
-            self.counts,
-            found,
-            as_mapping(inputs),
-            audio_tokens=count(as_mapping(inputs).get("audio_tokens")),
-            audio_output_tokens=count(as_mapping(outputs).get("audio_tokens")),
-            tier=parse.tier_of(payload),
-            answer=_answer_of(payload),
-        ) or _recording(payload)
+        inputs, outputs = (
+            as_mapping(next(iter(values_at(found, _OWN["details"][part])), None)) for part in ("input", "output")
+        )
+        audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
+        further = {"audio_tokens": audio, "audio_output_tokens": spoken, "tier": parse.tier_of(payload)}
+        usage = parse.usage_by(self.counts, found, inputs, answer=_answer_of(payload), **further)
+        return usage or _recording(payload)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         usage = self.usage(event)

@@ -82,12 +82,15 @@ class Form(NamedTuple):
     header: re.Pattern[str]
     whole: float
     used: str
-    resets: list[str]
+    resets: tuple[str, ...]
     scope: str = ""
     active: str = ""
 
 
-FORMS: Final = [Form(**row | {"header": re.compile(row["header"])}) for row in table("headers")["plans"]]
+FORMS: Final = [
+    Form(**row | {"header": re.compile(row["header"]), "resets": tuple(row["resets"])})
+    for row in table("headers")["plans"]
+]
 
 EVENT: Final = "codex.rate_limits"
 """The type of the event of a stream that says the same as the headers of Codex."""
@@ -194,28 +197,28 @@ def _states(headers: Headers, name: str) -> bool:
 
 
 class _Group(NamedTuple):
-    form: int
+    form: Form
     family: str
     slot: str
 
 
-_OVER_ALL: Final = _Group(0, "", "")
+_OVER_ALL: Final = _Group(FORMS[0], "", "")
 
 
 @lru_cache(maxsize=4_096)
 def _about(header: str) -> tuple[_Group, str] | None:
     """The window and the part that a header is about; ``None`` for one of no plan. litellm hands them on after ``llm_provider-``."""
-    for number, form in enumerate(FORMS):
+    for form in FORMS:
         if match := form.header.fullmatch(header.removeprefix("llm_provider-")):
-            return _Group(number, match["family"] or "", match["slot"] or ""), match["part"] or form.scope
+            return _Group(form, match["family"] or "", match["slot"] or ""), match["part"] or form.scope
     return None
 
 
 def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> Iterator[tuple[PlanReading, bool]]:
     """The reading of each window, and whether it can be the one that refuses this request."""
-    limiting = {number: _active(form, number, groups, headers) for number, form in enumerate(FORMS) if form.active}
+    limiting = {form: _active(form, groups, headers) for form in FORMS if form.active}
     for group, texts in groups.items():
-        form, active = FORMS[group.form], limiting.get(group.form, group.family)
+        form, active = group.form, limiting.get(group.form, group.family)
         window = _window(form, group.family, texts) if group.slot or not form.active else None
         if window is None or (group.family == DEFAULT != active):  # it repeats the active one
             continue
@@ -223,24 +226,19 @@ def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> 
         share = parse.number(texts.get(form.used))
         used = None if share is None or not 0 <= share <= USED_MAX * form.whole else share / form.whole
         end = next((texts[part] for part in form.resets if part in texts), None)
-        scope = _about_what(group, name, groups)
+        about = group.family.removeprefix(DEFAULT).lstrip("-") if form.active else _scope(name)
+        about = groups.get(group._replace(slot=""), {}).get(form.scope) or about
+        scope = "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
         until_s, status = _until_s(end, headers, now_s), _word(texts.get("status"))
         limits = group.family == active
         paid = limits and (used or 0.0) >= 1.0 and form.active != "" and _states(headers, CREDITS)
         yield PlanReading(name, used, until_s, status, length_s, scope, now_s, paid), limits
 
 
-def _about_what(group: _Group, window: str, groups: Mapping[_Group, Texts]) -> str | None:
-    form = FORMS[group.form]
-    named = group.family.removeprefix(DEFAULT).lstrip("-") if form.active else _scope(window)
-    about = groups.get(_Group(group.form, group.family, ""), {}).get(form.scope) or named
-    return "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
-
-
-def _active(form: Form, number: int, groups: Iterable[_Group], headers: Headers) -> str:
+def _active(form: Form, groups: Iterable[_Group], headers: Headers) -> str:
     """The family that limits this request: the default one, unless another is named that has headers."""
     named = headers.get(form.active, "").strip().lower().replace("_", "-")
-    return named if any((group.form, group.family) == (number, named) for group in groups) else DEFAULT
+    return named if any((group.form, group.family) == (form, named) for group in groups) else DEFAULT
 
 
 def _claim(over_all: Texts) -> str | None:

@@ -91,13 +91,6 @@ def is_about_key(status: int, error: Mapping[str, Any]) -> bool:
     return names and refuses_key(status, error)
 
 
-def _named(status: int | None, codes: list[str], text: str) -> list[Refusal]:
-    """What the codes and the words of an error say, without its status."""
-    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
-    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SAYS["spent"].fullmatch, codes)]
-    return [*found, *map(Refusal, _kinds_by_words(status, codes, text))]
-
-
 Codes = Mapping[str, Refusal]
 """Codes of one provider, with what they mean there."""
 
@@ -110,7 +103,9 @@ def meaning(status: int | None, codes: list[str], text: str, own: Codes = NO_COD
     ``None`` for an error that is no refusal.
     """
     mine = [own[code] for code in codes if code in own]
-    found = _named(status, codes, text)
+    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
+    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SAYS["spent"].fullmatch, codes)]
+    found += map(Refusal, _kinds_by_words(status, codes, text))
     said = bool(found)
     # A status alone says less than a name.
     if str(status) in own and all(one.kind is RefusalKind.RATE for one in found):
@@ -199,23 +194,19 @@ def _unit_of(facts: Said, names: list[str]) -> str | None:
 
 def facts_in(error: Mapping[str, Any], text: str) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
-    said, (wait_s, reset_s) = said_in(text), _stated_s(error)
-    said = replace(said, wait_s=parse.longest(said.wait_s, wait_s), reset_s=parse.longest(said.reset_s, reset_s))
-    found = _google(error, text)
-    if found is None:
-        return said
-    unit, period_s, limit = found
-    return replace(said, unit=unit, period_s=period_s, limit=said.limit if limit is None else limit)
-
-
-def _stated_s(error: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """The longest wait in the fields of an error, and in Google's ``RetryInfo``; the time until its quota restarts."""
-    waits = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in details_of(error, "RetryInfo")]
+    said = said_in(text)
+    waits = [
+        said.wait_s,
+        *(parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details_of(error, "RetryInfo")),
+    ]
     for name, unit_s in table("refusals")["waits"].items():
         stated = as_number(error.get(name))
         waits.append(None if stated is None else parse.wait(stated * unit_s))
     left_s, at_s = (as_number(error.get(name)) for name in ("resets_in_seconds", "resets_at"))
-    return parse.longest(*waits), parse.wait(left_s) or parse.Reset(at_s).asked_s({})
+    reset_s = parse.longest(said.reset_s, parse.wait(left_s) or parse.Reset(at_s).asked_s({}))
+    unit, period_s, limit = _google(error, text) or (said.unit, said.period_s, None)
+    limit = said.limit if limit is None else limit
+    return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=parse.longest(*waits), reset_s=reset_s)
 
 
 def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from paceline import facts
 from paceline.core.hints import did_you_mean
 from paceline.core.results import SettingsError, warn
+from paceline.providers.base import Provider
 from paceline.providers.forms import dialect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from paceline.providers.base import Provider
 
 
 class ProviderEntry(NamedTuple):
@@ -72,7 +69,7 @@ GROUP: Final = "paceline.providers"
 """The entry points under which an installed package offers providers of its own."""
 
 _METHODS = ("describe", "pool", "held", "charged", "readings", "refusal", "usage_reader", "usage")
-_P = TypeVar("_P", bound="Provider")
+_P = TypeVar("_P", bound=Provider)
 _added: dict[str, Provider] = {}
 _hosts: dict[str, str] = {}  # of those
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
+from paceline.providers.base import Provider
 from paceline.providers.registry import PROVIDERS, head_of, known_host
-
-if TYPE_CHECKING:
-    from paceline.providers.base import Provider
 
 _OPENAI: Final = re.compile(
     r"(?:/v1)?(?P<rest>/(?:(?P<chat>chat/completions)|completions|responses|embeddings|moderations|images/\w+|audio/\w+"

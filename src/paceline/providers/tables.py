@@ -15,6 +15,7 @@ from paceline.core.results import SettingsError, Source, SourceKind, warn
 from paceline.facts.lives import Life, newer_row
 from paceline.providers.naming import plain
 from paceline.providers.parse import spelled, undated
+from paceline.providers.quota_headers import UNITS
 from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
 UNKNOWN: Final = parse_quotas("8 concurrency")
@@ -196,8 +197,6 @@ def known_providers() -> tuple[str, ...]:
 @facts.cached
 def counted_units() -> frozenset[str]:
     """The units that providers count, by their tables and headers."""
-    from paceline.providers.quota_headers import UNITS
-
     found = (quota.unit for name in known_providers() for one in models(name) for quota in lookup(name, one).quotas)
     return frozenset((*KNOWN_UNITS, *UNITS, *found))
 

@@ -122,29 +122,22 @@ def _named(text: str) -> dict[str, str]:
 
 
 def _quota(named: dict[str, str], text: str) -> tuple[str | None, float | None]:
-    short = named.get("short") or named.get("qps")
-    short_unit, short_s = _in_short(short) if short else (None, None)
-    return _unit_in(named, text, short_unit), _period_in(named, short_s)
-
-
-def _unit_in(named: dict[str, str], text: str, short: str | None) -> str | None:
-    words = named.get("unit") or named.get("many")
-    unit = unit_of(words) if words else short
-    if unit is None and "limit" in named:
+    short, words = named.get("short") or named.get("qps"), named.get("unit") or named.get("many")
+    unit, period_s = _in_short(short) if short else (None, None)
+    if words:
+        unit = unit_of(words)
+    elif unit is None and "limit" in named:
         name = _SAYS["exceeded"].search(text)
         unit = (quota_named(name[1])[0] if name else None) or REQUESTS
     if unit is None and _SAYS["concurrent"].search(text):
         unit = CONCURRENCY
-    if unit or text.isascii():
-        return unit
-    return next((unit for unit in (TOKENS, REQUESTS) if _SAYS[f"chinese_{unit}"].search(text)), None)
-
-
-def _period_in(named: dict[str, str], short_s: float | None) -> float | None:
-    period_s = period_of(named.get("count"), named["period"]) if "period" in named else short_s
+    if unit is None and not text.isascii():
+        unit = next((each for each in (TOKENS, REQUESTS) if _SAYS[f"chinese_{each}"].search(text)), None)
     if "seconds" in named:
         period_s = parse.amount(named["seconds"])
-    return parse.seconds_in(named["every"]) if period_s is None and "every" in named else period_s
+    elif "period" in named:
+        period_s = period_of(named.get("count"), named["period"])
+    return unit, parse.seconds_in(named["every"]) if period_s is None and "every" in named else period_s
 
 
 def _in_short(letters: str) -> tuple[str, float]:

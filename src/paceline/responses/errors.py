@@ -128,8 +128,6 @@ _ANSWERS: Final = table_beside(__file__, "answers")
 SDKS: Final = frozenset(_ANSWERS["sdks"])
 """The fields of the answers of APIs and of their SDKs, which no usage object has."""
 
-_RESULTS: Final[list[str]] = _ANSWERS["results"]
-
 
 def has_result(payload: Any, *, strict: bool = True) -> bool:
     """Whether a JSON value, which is no error, can be the answer of an LLM's API; ``strict``: not without any known field of a result."""
@@ -139,14 +137,11 @@ def has_result(payload: Any, *, strict: bool = True) -> bool:
         return False
     if "choices" in payload or "candidates" in payload:  # never empty in the answer of an API that has them
         return any(map(payload.get, ("choices", "candidates", "promptFeedback", "prompt_feedback")))
-    if any(payload.get(name) is not None for name in _RESULTS) or as_mapping(payload.get("message")):
+    if any(payload.get(name) is not None for name in _ANSWERS["results"]) or as_mapping(payload.get("message")):
         return True  # a message that is a text may say anything
     if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background
         return True
-    reports = any(
-        isinstance(payload.get(name), Mapping) and payload[name] for name in ("usage", "usageMetadata", "meta")
-    )
-    return reports or not strict
+    return not strict or any(as_mapping(payload.get(name)) for name in ("usage", "usageMetadata", "meta"))
 
 
 def is_result(payload: Any) -> bool:

@@ -75,6 +75,9 @@ def _says_something(choice: Any) -> bool:
 class Splitter:
     """Takes the bytes of a stream, cut anywhere, and yields its events."""
 
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         """Take the next bytes."""
         raise NotImplementedError
@@ -91,8 +94,8 @@ class ServerSent(Splitter):
     """Server-sent events."""
 
     def __init__(self) -> None:
-        self._idle, self._held, self._rest = b"", b"", bytearray()
-        self._begun = False
+        super().__init__()
+        self._idle, self._held, self._begun = b"", b"", False
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         start = max(0, len(self._rest) - 3)  # no blank line ends before
@@ -130,13 +133,10 @@ def _server_sent(raw: bytes) -> list[StreamEvent]:
 class Frames(Splitter):
     """AWS's event stream (``application/vnd.amazon.eventstream``)."""
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        self._buffer += piece
+        self._rest += piece
         try:
-            for headers, payload in frames(self._buffer):
+            for headers, payload in frames(self._rest):
                 value, name = as_mapping(decode(payload)), headers.get(":event-type", "")
                 fails = headers.get(":exception-type") or headers.get(":error-code")
                 if fails:
@@ -150,26 +150,20 @@ class Frames(Splitter):
 class JsonLines(Splitter):
     """A JSON object a line."""
 
-    def __init__(self) -> None:
-        self._rest = b""
-
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in filter(None, map(bytes.strip, lines)):
+        for line in filter(None, map(bytearray.strip, lines)):
             yield event_of("", decode(line))
 
 
 class Elements(Splitter):
     """The elements of a JSON array; only the first one is read."""
 
-    def __init__(self) -> None:
-        self._read = b""
-
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        self._read += piece
+        self._rest += piece
         if b"}" not in piece:  # no element ends
             return
-        start = self._read.lstrip()[1:].lstrip().decode("utf-8", "replace")
+        start = self._rest.lstrip()[1:].lstrip().decode("utf-8", "replace")
         try:
             value, _ = json.JSONDecoder().raw_decode(start)
         except (ValueError, RecursionError):  # it is not complete

@@ -64,9 +64,7 @@ class Finish:
     @property
     def answer(self) -> str:
         """The text; of a call of tools, their JSON."""
-        if self.state is State.TOOL_CALL:
-            return json.dumps(self.calls, ensure_ascii=False)
-        return self.text
+        return json.dumps(self.calls, ensure_ascii=False) if self.state is State.TOOL_CALL else self.text
 
     @property
     def problem(self) -> str:
@@ -228,12 +226,9 @@ def finish_of(body: Any) -> Finish:
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_on_the_wire)
-
-
-def _on_the_wire(value: Any) -> str:
-    """An SDK's image or sound, as its API sends it."""
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    """The JSON of a value, with an SDK's images and sounds as its API sends them."""
+    on_the_wire = lambda one: base64.b64encode(one).decode() if isinstance(one, bytes) else str(one)  # noqa: E731
+    return json.dumps(value, ensure_ascii=False, default=on_the_wire)
 
 
 def state_of(body: Any) -> State:

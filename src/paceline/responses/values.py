@@ -20,9 +20,10 @@ def count(value: Any) -> int:
     """A count of tokens out of JSON; 0 for anything else."""
     if type(value) is int:  # nearly always
         return value if 0 < value <= MAX_COUNT else 0
-    if value is None or isinstance(value, bool) or not isinstance(value, NUMBER):
-        return 0
-    return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
+    found = as_number(value)
+    return (
+        int(found) if found is not None and 0 < found <= MAX_COUNT else 0
+    )  # so no NaN, no infinity, and no integer of 400 digits
 
 
 def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
