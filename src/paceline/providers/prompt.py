@@ -42,7 +42,8 @@ def prompt_tokens(parts: Sequence[Any], schemas: Any, encoding: str, media: Medi
     texts: list[str] = []
     extra = 0
     for part in parts:
-        extra += _gather(part, texts, media, keys=False)
+        if part is not None:  # mostly one of a dozen fields is there
+            extra += _gather(part, texts, media, keys=False)
     if schemas:
         extra += _gather(schemas, texts, media, keys=True)
     return extra + (estimate_tokens(texts[0] if len(texts) == 1 else "\n".join(texts), encoding) if texts else 0)
