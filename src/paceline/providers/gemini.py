@@ -66,16 +66,15 @@ class Gemini(OpenAIDialect):
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
         found = parse.usage_of(payload, _OWN["usages"])
-        audio, audio_output = (
-            _audio_of(next(filter(None, map(found.get, _OWN["audio"][part])), None)) for part in ("input", "output")
-        )
+        audio, audio_output = (_audio_in(found, _OWN["audio"][part]) for part in ("input", "output"))
         usage = parse.usage_by(_OWN["counts"], found, audio_tokens=audio, audio_output_tokens=audio_output)
         return usage or super().usage(payload)
 
 
-def _audio_of(details: Any) -> int:
-    """The audio in the counts of tokens by modality."""
-    parts = (one for one in items_of(details) if as_text(one.get("modality")).upper() == "AUDIO")
+def _audio_in(usage: Mapping[str, Any], names: list[str]) -> int:
+    """The audio in the counts of tokens by modality, which have one of these names."""
+    details = items_of(next(filter(None, map(usage.get, names)), None))
+    parts = (one for one in details if as_text(one.get("modality")).upper() == "AUDIO")
     return sum(first_count(one, ("tokenCount", "token_count", "tokens")) for one in parts)
 
 

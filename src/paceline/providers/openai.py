@@ -83,8 +83,10 @@ class OpenAIDialect(BaseProvider):
             as_mapping(next(iter(values_at(found, _OWN["details"][part])), None)) for part in ("input", "output")
         )
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
-        further = {"audio_tokens": audio, "audio_output_tokens": spoken, "tier": parse.tier_of(payload)}
-        usage = parse.usage_by(self.counts, found, inputs, answer=_answer_of(payload), **further)
+        tier, answer = parse.tier_of(payload), _answer_of(payload)
+        usage = parse.usage_by(
+            self.counts, found, inputs, audio_tokens=audio, audio_output_tokens=spoken, tier=tier, answer=answer
+        )
         return usage or _recording(payload)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002

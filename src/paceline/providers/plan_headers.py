@@ -282,9 +282,8 @@ def plan_headers_in(body: Mapping[str, Any]) -> dict[str, str]:
             found[f"anthropic-ratelimit-unified-{window}-utilization"] = used
             found[f"anthropic-ratelimit-unified-{window}-reset"] = as_text(stated.get("resets_at"))
     for limit, named, label in _limits(body):
-        family = "-".join(
-            filter(None, (DEFAULT, _NOT_IN_NAMES.sub("-", named.lower()).removeprefix(DEFAULT).strip("-")[:40]))
-        )
+        other = _NOT_IN_NAMES.sub("-", named.lower()).removeprefix(DEFAULT).strip("-")[:40]
+        family = f"{DEFAULT}-{other}" if other else DEFAULT
         for slot in ("primary", "secondary"):
             window_of = as_mapping(limit.get(slot) or limit.get(f"{slot}_window"))
             for name, (part, unit) in table("headers")["windows"].items():

@@ -143,9 +143,8 @@ class Prices:
     def find(self, provider: str, model: str, tier: str = "", input_tokens: float = 0) -> Price | None:
         """The price of a model for inputs of this length; ``None`` if it is not known."""
         band = bisect_left(STARTS, input_tokens)
-        return self._price(
-            self._seller(provider), model, "" if tier in PLAIN else tier, band, int(time.time()) // FRESH_S
-        )
+        tier, minute = "" if tier in PLAIN else tier, int(time.time()) // FRESH_S
+        return self._price(self._seller(provider), model, tier, band, minute)
 
     def _find(self, provider: str, model: str, tier: str, band: int, _minute: int) -> Price | None:
         names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model, undated(model.rpartition("/")[2])
@@ -167,7 +166,6 @@ class Prices:
             return None
 
     def _find_model(self, provider: str, model: str) -> tuple[Any, Any] | None:
-        """The provider and the model as genai-prices describes them."""
         try:
             found: tuple[Any, Any] = self._snapshot.find_provider_model(model, None, _id_of(provider), None)
         except LookupError:

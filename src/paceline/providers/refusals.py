@@ -195,10 +195,7 @@ def _unit_of(facts: Said, names: list[str]) -> str | None:
 def facts_in(error: Mapping[str, Any], text: str) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
     said = said_in(text)
-    waits = [
-        said.wait_s,
-        *(parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details_of(error, "RetryInfo")),
-    ]
+    waits = [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details_of(error, "RetryInfo")]
     for name, unit_s in table("refusals")["waits"].items():
         stated = as_number(error.get(name))
         waits.append(None if stated is None else parse.wait(stated * unit_s))
@@ -206,7 +203,8 @@ def facts_in(error: Mapping[str, Any], text: str) -> Said:
     reset_s = parse.longest(said.reset_s, parse.wait(left_s) or parse.Reset(at_s).asked_s({}))
     unit, period_s, limit = _google(error, text) or (said.unit, said.period_s, None)
     limit = said.limit if limit is None else limit
-    return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=parse.longest(*waits), reset_s=reset_s)
+    wait_s = parse.longest(said.wait_s, *waits)
+    return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=wait_s, reset_s=reset_s)
 
 
 def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:

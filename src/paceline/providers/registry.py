@@ -351,8 +351,7 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
         raise SettingsError(f"no address is known for {provider.name}{why}")
     key = environ.get(provider.key_env, "").strip()
     if not key and not is_loopback(urlsplit(root).hostname or ""):
-        instead = (
-            f", or give your own server with --base-url {own}" if is_loopback(urlsplit(own).hostname or "") else ""
-        )
+        is_local = is_loopback(urlsplit(own).hostname or "")
+        instead = f", or give your own server with --base-url {own}" if is_local else ""
         raise SettingsError(f"no key for {provider.name}: set the environment variable {provider.key_env}{instead}")
     return root, checked_key(key, provider.key_env) or "none"

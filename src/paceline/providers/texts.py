@@ -107,7 +107,6 @@ def _several(text: str) -> tuple[Reading, ...]:
 
 
 def _named(text: str) -> dict[str, str]:
-    """The parts that name a quota."""
     named: dict[str, str] = {}
     # "600 RPM and 180000 TPM" names none.
     several = len({short[0].lower() for short in _SAYS["short"].findall(text)}) > 1

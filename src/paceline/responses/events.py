@@ -124,9 +124,8 @@ def _server_sent(raw: bytes) -> list[StreamEvent]:
         return [_IDLE]
     if data == [b"[DONE]"]:  # an end is no content
         return [_START]
-    name = next(
-        (line[6:].strip().decode("utf-8", "replace") for line in raw.splitlines() if line.startswith(b"event:")), ""
-    )
+    names = (line[6:].strip() for line in raw.splitlines() if line.startswith(b"event:"))
+    name = next(names, b"").decode("utf-8", "replace")
     return [event_of(name, value, sound=_is_sound(raw)) for value in values_of(data)]
 
 

@@ -98,7 +98,6 @@ _KINDS: Final = ("said", "thought", "words", "call", "data")
 
 
 def _kinds(names: Mapping[str, list[str]]) -> dict[str, str]:
-    """The kinds of what has these names, by name."""
     return {name: kind for kind in _KINDS for name in names.get(kind, ())}
 
 
@@ -152,7 +151,6 @@ class _Read:
             self._part(value, kind)
 
     def _part(self, part: Mapping[str, Any], kind: str) -> None:
-        """Sort the fields of a message, an item or a part."""
         named = part.get("type")
         own = _TYPES.get(named) if isinstance(named, str) else "said"
         if own is None:
@@ -218,9 +216,8 @@ def finish_of(body: Any) -> Finish:
         return _of_data(body)
     found = _Read(body, form)
     state, reason = _state(body, form, found)
-    words = "".join(found.of["words"]) or next(
-        (said for path in _ANSWERS["said_of_it"] if (said := as_text(at(body, path)))), ""
-    )
+    explained = (as_text(at(body, path)) for path in _ANSWERS["said_of_it"])
+    words = "".join(found.of["words"]) or next(filter(None, explained), "")
     text = found.text or (_as_json(found.of["data"]) if found.of["data"] else "")
     return Finish(state, reason, text, found.thoughts, tuple(found.of["call"]), words)
 

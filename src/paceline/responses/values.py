@@ -21,9 +21,8 @@ def count(value: Any) -> int:
     if type(value) is int:  # nearly always
         return value if 0 < value <= MAX_COUNT else 0
     found = as_number(value)
-    return (
-        int(found) if found is not None and 0 < found <= MAX_COUNT else 0
-    )  # so no NaN, no infinity, and no integer of 400 digits
+    is_count = found is not None and 0 < found <= MAX_COUNT  # so no NaN, no infinity, and no integer of 400 digits
+    return int(value) if is_count else 0
 
 
 def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
