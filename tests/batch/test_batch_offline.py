@@ -407,14 +407,6 @@ def test_what_expires_at_gemini_is_sent_again(run, hasten):
     assert {answer["error"]["code"] for answer in read_answers(one.output)} == {"batch_expired"}
 
 
-def test_gemini_has_a_header_for_the_key_but_not_on_openais_paths():
-    address = address_of(provider_named("gemini"), "https://generativelanguage.googleapis.com", KEYS)
-    own, as_openai = (address.headers_for(f"/v1beta/{path}") for path in ("batches", "openai/chat/completions"))
-    assert own["x-goog-api-key"] == as_openai["authorization"].removeprefix("Bearer ") == KEYS["GEMINI_API_KEY"]
-    assert "authorization" not in own
-    assert "x-goog-api-key" not in as_openai
-
-
 def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
     one = run(count=10)
     assert one.start(most=3)[1]["batches"] == 4

@@ -117,17 +117,6 @@ def test_a_key_that_is_revoked_in_the_middle_ends_the_run(tmp_path, capsys, stat
     assert len({one["custom_id"] for one in read_answers(output)}) == 80
 
 
-def test_a_member_of_a_group_whose_gemini_key_is_invalid_costs_no_request(tmp_path):
-    def served(_, __):
-        return 200, JSON, {"candidates": [{"content": {"parts": [{"text": "two"}]}}], "usageMetadata": {}}
-
-    with OddServer(lambda *_: (400, JSON, INVALID)) as bad, OddServer(served) as good:
-        given = in_group({"a": bad.base_url, "b": good.base_url}, "gemini")
-        code, report, _ = run(tmp_path, [contents(f"r{i}") for i in range(40)], None, workers=4, **given)
-        assert bad.asked
-    assert (code, report["ok"]) == (0, 40)
-
-
 PAGE = b"<html><title>Sign in</title>"
 WRONG = {
     "a page with 200": (200, HTML, PAGE),
