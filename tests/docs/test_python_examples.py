@@ -348,24 +348,9 @@ def test_the_status_has_the_fields_of_its_page():
     limiter.pacer.accounts.plans.charge("anthropic", ["5h"], Usage(input_tokens=9))
     limiter.pacer.answers.count("api.openai.com", "openai/gpt-5", 401, "key", 1.0)
     own = {
-        "prep",
-        "wrap",
-        "provider",
-        "host",
-        "kind",
-        "count",
-        "remedy",
-        "waited_s",
-        "expected_wait_s",
-        "cost",
-        "cached_tokens",
-        "lost_in_s",
-        "name",
-        "lane",
-        "requests",
-        "mode",
-        "reason",
-    }
+        "prep", "wrap", "provider", "host", "kind", "count", "remedy", "waited_s", "expected_wait_s",
+        "cost", "cached_tokens", "lost_in_s", "name", "lane", "requests", "mode", "reason",
+    }  # fmt: skip
     assert told - own - keys_in(limiter.status()) == set()
     limiter.close()
 
