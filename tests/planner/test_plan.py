@@ -286,14 +286,14 @@ class TestTheCommand:
         body = {"model": "gpt-5-mini", "max_tokens": 100, "messages": [{"role": "user", "content": "hello " * 50}]}
         line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
         file = tmp_path / "in.jsonl"
-        file.write_text("\n".join([line] * 900))
+        file.write_text("\n".join([line] * 90))
         picture = ["--picture", tmp_path / "use.svg"] if find_spec("matplotlib") else []  # wine does not load it
-        done = run("plan", file, "--tier", "1", "--json", *picture)
+        done = run("plan", file, "--limit", "gpt-5-mini=50 requests/min", "--json", *picture)
         assert done.exit_code == 0, done.output
         (made,) = json.loads(done.stdout)["plans"]
-        assert made["calls"] == 900
-        assert made["binds"] == "openai/gpt-5-mini: 500 requests/min"
-        assert made["seconds"] == pytest.approx(400 / 500 * 60 + 4, rel=0.03)  # and the last answer
+        assert made["calls"] == 90
+        assert made["binds"] == "openai/gpt-5-mini: 50 requests/min"
+        assert made["seconds"] == pytest.approx(40 / 50 * 60 + 4, rel=0.03)  # and the last answer
         if picture:
             assert (tmp_path / "use.svg").read_text().startswith("<?xml")
         file.write_text("")
