@@ -475,14 +475,6 @@ def test_a_full_queue_is_learned_and_waited_for(run):
     assert one.batches()["states"]["failed"] >= 1
 
 
-def test_a_known_queue_is_never_overfilled(run):
-    prose = "The limits are set by the organization that owns the key, and they apply to every request that is made. "
-    one = run([chat(f"r{n}", text=f"{n} {prose * 5}") for n in range(40)], enqueued_tokens=1_500, turnaround_s=0.1)
-    one.completes(most=20, batch_queue=1_500)
-    assert one.batches()["states"] == {"completed": one.batches()["created"]}
-    assert one.batches()["created"] >= 10
-
-
 def test_the_providers_count_of_tokens_is_learned(run):
     """The estimate of these short prompts is more than a tenth too low."""
     one = run(count=100, enqueued_tokens=200)

@@ -436,14 +436,6 @@ def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
         assert answers.of("a")[:3] == (None, "no_result: the answer has status 200 and no result", None)
 
 
-def test_the_records_are_json_of_the_format(source):
-    with answering() as server:
-        run(source, server)
-    for one in records(source).values():
-        assert set(one) == {"id", "custom_id", "response", "error"}
-        assert json.dumps(one["error"] or {}).count(CUT) == 0  # the body has it
-
-
 @pytest.mark.long("starts three processes, and kills two")
 def test_thousands_of_rows_and_two_kills(tmp_path):
     """All that counts them agrees, nothing is paid twice but what was in flight, and the next call sends what it says."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
@@ -183,37 +182,3 @@ def test_state_and_permits_have_the_planned_fields(file):
     permit.settle(input_tokens=400, output_tokens=90)
     assert abs(state.last_request_at["openai/gpt-6.1-sol"] - at) < timedelta(milliseconds=2)
     assert abs(state.last_updated["openai/gpt-6.1-sol"] - at - timedelta(seconds=7)) < timedelta(milliseconds=2)
-
-
-def test_the_breaker_counts_calls_by_hand(tmp_path):
-    """Five failures in a row open it, and after 60 s one call is the probe."""
-    path = tmp_path / "limits.yaml"
-    path.write_text(
-        (EXAMPLE / "defaults.yaml").read_text() + "breaker: {failures: 5, first_pause_s: 60, pause_s: 60}\n"
-    )
-
-    class ServerError(Exception):
-        status_code = 503
-
-    async def main(clock):
-        limiter, start_ns, went_s = paceline.Limiter.load(path, clock=clock), clock.now_ns(), []
-
-        async def call(*, fails):
-            try:
-                async with limiter.acquire("openai/gpt-6.1-sol", input_tokens=10) as permit:
-                    went_s.append(round((clock.now_ns() - start_ns) / NS, 1))
-                    await asyncio.sleep(1)
-                    if fails:
-                        raise ServerError("full")  # noqa: TRY301
-                    permit.settle(input_tokens=10)
-            except ServerError:
-                pass
-
-        for _ in range(5):
-            await call(fails=True)
-        await asyncio.gather(*(call(fails=False) for _ in range(3)))
-        return went_s
-
-    went_s = run_virtual(main)
-    assert went_s[:5] == [0, 1, 2, 3, 4]
-    assert went_s[5:] == pytest.approx([65, 66, 66], abs=0.2)  # the probe alone, then the others
