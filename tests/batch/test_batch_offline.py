@@ -486,11 +486,11 @@ def test_the_providers_count_of_tokens_is_learned(run):
 @pytest.mark.parametrize(
     ("style", "count", "most", "rules"),
     [
-        ("openai", 20, 10, {"enqueued_tokens": 60, "queue_full": "400"}),
-        ("openai", 20, 10, {"enqueued_tokens": 60, "queue_full": "429"}),
+        ("openai", 8, 4, {"enqueued_tokens": 30, "queue_full": "400"}),
+        ("openai", 8, 4, {"enqueued_tokens": 30, "queue_full": "429"}),
         ("anthropic", 12, 4, {"queued_requests": 4}),
-        ("gemini", 12, 2, {"enqueued_tokens": 60}),
-        ("azure", 20, 10, {"enqueued_tokens": 60, "queue_full": "400"}),
+        ("gemini", 8, 2, {"enqueued_tokens": 40}),
+        ("azure", 8, 4, {"enqueued_tokens": 30, "queue_full": "400"}),
     ],
 )
 def test_creations_are_refused_while_the_queue_is_full(run, style, count, most, rules):
@@ -622,7 +622,7 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
 
     monkeypatch.setattr(Web, "_answer", answer)
     monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"quiet_s": 0.0}))
-    one = run(count=24, style=style)
+    one = run(count=18, style=style)
     one.completes(most=3)
     assert len(odd) > 5
     assert any("trying again" in text for text in one.said.lines)
@@ -787,7 +787,7 @@ class TestDeadline:
 
     @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral", "together", "gemini"])
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
-        one = run(count=30, style=style, turnaround_s=1_000.0, cancel_s=0.1)
+        one = run(count=15, style=style, turnaround_s=1_000.0, cancel_s=0.1)
         moved = []
 
         def due(*_):
@@ -796,12 +796,12 @@ class TestDeadline:
             return bool(moved)
 
         monkeypatch.setattr(offline.Deadline, "due", due)
-        code, report = one.start(mode="auto", most=10, deadline_s=600.0)
-        assert (code, report["ok"], report["batches"]) == (0, 30, 3)
+        code, report = one.start(mode="auto", most=5, deadline_s=600.0)
+        assert (code, report["ok"], report["batches"]) == (0, 15, 3)
         found, tally = one.batches(), one.emulator.tally()
         assert found["states"] == {"cancelled": 3}
-        assert 0 < found["paid"] < 30
-        assert tally["admitted"] == 30 - found["paid"] == report["attempts"]
+        assert 0 < found["paid"] < 15
+        assert tally["admitted"] == 15 - found["paid"] == report["attempts"]
         one.check(paid=found["paid"])
         assert BatchJournal(str(one.output)).unfinished == 0
 
