@@ -86,7 +86,7 @@ def test_paths(name, path):
     assert call is None or provider_named(name).held(call, call.input_tokens, 10)[REQUESTS] == 1
 
 
-CHUNK, DONE = {"choices": [{"delta": {}}]}, b"[DONE]"
+CHUNK, DONE = {"choices": [{"delta": {}}]}, "[DONE]"
 USED = {"prompt_tokens": 9, "completion_tokens": 4}
 LAST = {"choices": [], "usage": USED}
 CACHED = {"choices": [], "usage": {**USED, "prompt_cache_hit_tokens": 8}}

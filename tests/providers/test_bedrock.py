@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import zlib
 
 import pytest
-from cases import each, load
+from cases import each, frame, load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,18 +21,6 @@ from paceline.responses.events import MAX_EVENT
 PROVIDER = provider_named("bedrock")
 CASES = load("bedrock")
 CALL = Call("bedrock", "converse", "m", 1, stream=True)
-
-
-def frame(payload, **headers):
-    """A frame as AWS encodes it, checksums included; among its headers one of every other type."""
-    packed = b"\x01b\x00" + b"\x01n\x04\x00\x00\x00\x07" + b"\x01t\x08" + bytes(8) + b"\x01x\x06\x00\x02ab"
-    for name, value in headers.items():
-        label = f":{name.replace('_', '-')}".encode()
-        packed += bytes([len(label)]) + label + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
-    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    prelude = (16 + len(packed) + len(body)).to_bytes(4, "big") + len(packed).to_bytes(4, "big")
-    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + packed + body
-    return message + zlib.crc32(message).to_bytes(4, "big")
 
 
 def event(kind, payload):

@@ -96,7 +96,7 @@ def test_the_last_usage_of_a_stream_counts():
         {"choices": [], "usage": None},
         {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
     ]
-    assert feed(PROVIDER, sse(*compatible, b"[DONE]"), stream=True).usage == Usage(9, 4)
+    assert feed(PROVIDER, sse(*compatible, "[DONE]"), stream=True).usage == Usage(9, 4)
 
 
 def test_audio_is_a_part_of_either_side():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import sse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,14 +15,6 @@ from paceline.providers.registry import provider_named
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
-
-
-def sse(*events, end="\n"):
-    lines = []
-    for event in events:
-        data = event if isinstance(event, str) else json.dumps(event, separators=(",", ":"), ensure_ascii=False)
-        lines += [f"data: {data}", ""]
-    return (end.join(lines) + end).encode()
 
 
 def chunk(text, usage=None):
@@ -35,8 +28,7 @@ RESPONSES = sse(
     {"type": "response.created", "response": {"usage": None, "error": None}},
     {"type": "response.output_text.delta", "delta": "x"},
     {"type": "response.completed", "response": {"usage": {"input_tokens": 9, "output_tokens": 4}}},
-    end="\r\n",
-)
+).replace(b"\n", b"\r\n")
 MESSAGES = sse(
     {
         "type": "message_start",
@@ -46,8 +38,7 @@ MESSAGES = sse(
     {"type": "message_delta", "usage": {"output_tokens": 2}},
     {"type": "message_delta", "usage": {"output_tokens": 4}},
     {"type": "message_stop"},
-    end="\r\n",
-)
+).replace(b"\n", b"\r\n")
 SPREAD = b'data: {"choices":[],\ndata: "usage":{"prompt_tokens":9,\ndata:"completion_tokens":4}}\n\ndata: [DONE]\n\n'
 LONE_CR = CHAT.replace(b"\n", b"\r")
 STREAMS = {

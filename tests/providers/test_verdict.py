@@ -5,6 +5,7 @@ import logging
 from itertools import pairwise
 
 import pytest
+from cases import frame, sse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,12 +24,6 @@ def judged(body, *, provider="openai", endpoint="chat", stream=False, headers=No
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     call = Call(provider, endpoint, "m", 10, 5, stream)
     return judge(provider_named(provider), call, status, JSON if headers is None else headers, raw, strict=strict)
-
-
-def events(*values, name=False):
-    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-    named = [f"event: {value['type']}\n" if name else "" for value in values]
-    return "".join(f"{line}data: {text}\n\n" for line, text in zip(named, texts, strict=True)).encode()
 
 
 RESULTS = {
@@ -175,30 +170,30 @@ WORD = {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}
 INVALID = {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}
 
 STREAMS = {
-    "anthropic": ("anthropic", events(START, BLOCK, DELTA, name=True), Verdict.RESULT),
-    "anthropic, refused": ("anthropic", events(START, {"type": "ping"}, BLOCK, OVERLOADED, name=True), Verdict.REFUSAL),
-    "anthropic, later": ("anthropic", events(START, BLOCK, DELTA, OVERLOADED, name=True), Verdict.RESULT),
-    "anthropic, invalid": ("anthropic", events(START, INVALID, name=True), Verdict.FAULT),
-    "thoughts": ("anthropic", events(START, {"type": "content_block_start", "content_block": {"type": "thinking"}}), Verdict.RESULT),
-    "responses": ("openai", events(CREATED, {"type": "response.output_text.delta", "delta": "Hi."}), Verdict.RESULT),
-    "responses, refused": ("openai", events(CREATED, FAILED), Verdict.REFUSAL),
-    "a plan's windows, refused": ("openai", events(CREATED, WINDOWS, FAILED, name=True), Verdict.REFUSAL),
-    "an error without an object": ("openai", events({"type": "error", "code": "rate_limit_exceeded", "message": "x"}), Verdict.REFUSAL),
-    "chat": ("openai", events(ROLE, WORD, "[DONE]"), Verdict.RESULT),
-    "a tool": ("openai", events(ROLE, {"choices": [{"delta": {"tool_calls": [{"id": "a"}]}}]}), Verdict.RESULT),
-    "reasoning": ("openai", events(ROLE, {"choices": [{"delta": {"reasoning_content": "Hm"}}]}), Verdict.RESULT),
-    "chat without a text": ("openai", events(ROLE, {"choices": [{"delta": {}, "finish_reason": "stop"}]}), Verdict.RESULT),
-    "azure": ("azure", events({"choices": [], "prompt_filter_results": []}, {"error": {"code": "429", "message": "x"}}), Verdict.REFUSAL),
-    "comments": ("openrouter", b": OPENROUTER PROCESSING\n\n" * 9 + events({"error": {"code": 429, "message": "x"}, "choices": []}), Verdict.REFUSAL),
-    "no blank line at the end": ("openai", events(WORD).rstrip(), Verdict.RESULT),
-    "carriage returns": ("openai", events(ROLE, WORD).replace(b"\n", b"\r\n"), Verdict.RESULT),
-    "no content": ("openai", events(ROLE, "[DONE]"), Verdict.UNREADABLE),
+    "anthropic": ("anthropic", sse(START, BLOCK, DELTA, name=True), Verdict.RESULT),
+    "anthropic, refused": ("anthropic", sse(START, {"type": "ping"}, BLOCK, OVERLOADED, name=True), Verdict.REFUSAL),
+    "anthropic, later": ("anthropic", sse(START, BLOCK, DELTA, OVERLOADED, name=True), Verdict.RESULT),
+    "anthropic, invalid": ("anthropic", sse(START, INVALID, name=True), Verdict.FAULT),
+    "thoughts": ("anthropic", sse(START, {"type": "content_block_start", "content_block": {"type": "thinking"}}), Verdict.RESULT),
+    "responses": ("openai", sse(CREATED, {"type": "response.output_text.delta", "delta": "Hi."}), Verdict.RESULT),
+    "responses, refused": ("openai", sse(CREATED, FAILED), Verdict.REFUSAL),
+    "a plan's windows, refused": ("openai", sse(CREATED, WINDOWS, FAILED, name=True), Verdict.REFUSAL),
+    "an error without an object": ("openai", sse({"type": "error", "code": "rate_limit_exceeded", "message": "x"}), Verdict.REFUSAL),
+    "chat": ("openai", sse(ROLE, WORD, "[DONE]"), Verdict.RESULT),
+    "a tool": ("openai", sse(ROLE, {"choices": [{"delta": {"tool_calls": [{"id": "a"}]}}]}), Verdict.RESULT),
+    "reasoning": ("openai", sse(ROLE, {"choices": [{"delta": {"reasoning_content": "Hm"}}]}), Verdict.RESULT),
+    "chat without a text": ("openai", sse(ROLE, {"choices": [{"delta": {}, "finish_reason": "stop"}]}), Verdict.RESULT),
+    "azure": ("azure", sse({"choices": [], "prompt_filter_results": []}, {"error": {"code": "429", "message": "x"}}), Verdict.REFUSAL),
+    "comments": ("openrouter", b": OPENROUTER PROCESSING\n\n" * 9 + sse({"error": {"code": 429, "message": "x"}, "choices": []}), Verdict.REFUSAL),
+    "no blank line at the end": ("openai", sse(WORD).rstrip(), Verdict.RESULT),
+    "carriage returns": ("openai", sse(ROLE, WORD).replace(b"\n", b"\r\n"), Verdict.RESULT),
+    "no content": ("openai", sse(ROLE, "[DONE]"), Verdict.UNREADABLE),
     "nothing": ("openai", b"", Verdict.UNREADABLE),
     "a page": ("openai", b"<html>", Verdict.UNREADABLE),
     "json": ("openai", json.dumps(TEXT).encode(), Verdict.RESULT),
     "an error as json": ("openai", json.dumps({"error": {"code": 429, "message": "x"}}, indent=1).encode(), Verdict.REFUSAL),
-    "gemini": ("gemini", events({"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}), Verdict.RESULT),
-    "gemini, refused": ("gemini", events({"error": {"code": 503, "message": "x", "status": "UNAVAILABLE"}}), Verdict.REFUSAL),
+    "gemini": ("gemini", sse({"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}), Verdict.RESULT),
+    "gemini, refused": ("gemini", sse({"error": {"code": 503, "message": "x", "status": "UNAVAILABLE"}}), Verdict.REFUSAL),
     "an array": ("gemini", b'[{"candidates": [{"content": {}}]}\n,', Verdict.RESULT),
     "an array, refused": ("gemini", b'[{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}]', Verdict.REFUSAL),
     "lines": ("ollama", b'{"message": {"content": "Hi."}, "done": false}\n{"done": true}\n', Verdict.RESULT),
@@ -227,13 +222,13 @@ def test_lines_that_nobody_has_asked_for_are_a_stream():
 
 
 def test_the_wait_of_a_refusal_in_a_stream_is_known():
-    assert judged(events(CREATED, FAILED), stream=True, headers=SSE).refusal.retry_after_s == 2.512
+    assert judged(sse(CREATED, FAILED), stream=True, headers=SSE).refusal.retry_after_s == 2.512
 
 
 def test_only_the_beginning_of_a_stream_is_read():
     beginning = Beginning(provider_named("openai"), Call("openai", "chat", "m", 1, stream=True), 200, SSE)
-    assert not beginning.feed(events(ROLE))
-    assert beginning.feed(events(WORD))
+    assert not beginning.feed(sse(ROLE))
+    assert beginning.feed(sse(WORD))
 
 
 @pytest.mark.parametrize("body", [b"data: " + b"x" * 200, b": wait\n\n", b'{"choices": [{"x": "', b" " * 99])
@@ -248,7 +243,7 @@ def test_what_never_ends_is_held_up_to_a_bound(body):
 
 def test_pings_can_be_passed_on_before():
     beginning = Beginning(provider_named("anthropic"), Call("anthropic", "messages", "m", 1, stream=True), 200, SSE)
-    ping, start = events({"type": "ping"}, name=True), events(START, name=True)
+    ping, start = sse({"type": "ping"}, name=True), sse(START, name=True)
     beginning.feed(ping + start + b": a comment\n\n" + start[:20])
     assert beginning.take_idle() == ping + b": a comment\n\n"
     assert beginning.take_idle() == b""
@@ -267,20 +262,11 @@ def test_a_long_body_is_judged_by_its_beginning_and_its_end():
 
 
 def test_frames_of_aws():
-    def frame(kind, value, name=":event-type"):
-        texts = ((name, kind), (":content-type", "application/json"))
-        headers = b"".join(
-            bytes([len(k)]) + k.encode() + b"\x07" + len(v).to_bytes(2, "big") + v.encode() for k, v in texts
-        )
-        payload = json.dumps(value).encode()
-        total = 12 + len(headers) + len(payload) + 4
-        return total.to_bytes(4, "big") + len(headers).to_bytes(4, "big") + b"crc." + headers + payload + b"crc."
-
     aws = {"content-type": "application/vnd.amazon.eventstream"}
-    start = frame("messageStart", {"role": "assistant"})
-    throttled = frame("throttlingException", {"message": "Too many tokens, please wait."}, ":exception-type")
-    text = frame("contentBlockDelta", {"delta": {"text": "Hi."}})
-    broken = frame("modelStreamErrorException", {"message": "x"}, ":exception-type")
+    start = frame({"role": "assistant"}, event_type="messageStart")
+    throttled = frame({"message": "Too many tokens, please wait."}, exception_type="throttlingException")
+    text = frame({"delta": {"text": "Hi."}}, event_type="contentBlockDelta")
+    broken = frame({"message": "x"}, exception_type="modelStreamErrorException")
     options = {"provider": "bedrock", "endpoint": "converse", "stream": True, "headers": aws}
     assert judged(start + text + throttled, **options).verdict is Verdict.RESULT
     refused = judged(start + throttled + text, **options)
