@@ -37,7 +37,6 @@ def refuse(process: Process | Member, reservation: Reservation, refusal: Refusal
     row = process.pool.row(process.now_ns, reservation, refusal)
     process.pool.refuse(process.now_ns, reservation, refusal, 0.0)
     process.exchange_soon()
-    assert row is not None
     return row.is_paced
 
 

@@ -83,7 +83,6 @@ def test_an_opening_rate_is_ten_a_second_and_in_no_status(driver):
 def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_by_chance(refusal, units):
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 1"), T0, gentle=True), learns=True))
     driver, dice, learning = Driver(pool), Random(2), pool.capacity.learning
-    assert learning is not None
     bucket, lowest = pool.ledger.entries[0], 1.0
     for _ in range(300):
         driver.until_refused(0, refusal) if dice.random() < 0.3 else driver.settle(driver.send())
@@ -111,7 +110,6 @@ def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
 def test_a_stated_rate_that_has_come_back_is_doubted_anew():
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
     driver, bucket, learning = Driver(pool), pool.ledger.entries[0], pool.capacity.learning
-    assert learning is not None
     for _ in range(2):
         for served in (4, 3, 2):
             driver.until_refused(served, Refusal(RefusalKind.RATE, unit="requests"))
@@ -125,7 +123,6 @@ def test_a_stated_rate_that_has_come_back_is_doubted_anew():
 def test_a_stated_rate_that_falls_step_by_step_is_measured():
     pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
     driver, bucket, learning = Driver(pool), pool.ledger.entries[0], pool.capacity.learning
-    assert learning is not None
     ceilings = []
     for served in (3, 2, 2, 2):
         ceilings.append(bucket.meter.ceiling)
@@ -141,9 +138,7 @@ def test_a_stated_rate_of_a_day_is_not_measured_for_its_refusals():
     driver = Driver(pool)
     for _ in range(6):
         driver.until_refused(5, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.0))
-    learning = pool.capacity.learning
-    assert learning is not None
-    assert not learning.unstated.meters
+    assert not pool.capacity.learning.unstated.meters
 
 
 @pytest.mark.parametrize(
@@ -161,16 +156,12 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert row["quota"] == f"{row['limit']:g} requests/min measured"
     assert (row["unit"], row["rule"], row["source"]) == ("requests", "measured", "learned: measured")
     assert 60 < row["limit"] < 600
-    learning = driver.pool.capacity.learning
-    assert learning is not None
-    assert learning.notices == notices
+    assert driver.pool.capacity.learning.notices == notices
 
 
 def test_a_refusal_needs_no_pause_in_a_crowd(driver):
     _, attempt = driver.send(), driver.send()
-    row = driver.pool.row(driver.now_ns, attempt, BARE)
-    assert row is not None
-    assert row.is_paced
+    assert driver.pool.row(driver.now_ns, attempt, BARE).is_paced
     driver.refuse(attempt)
     assert driver.pool.capacity.cool_down_ns(driver.now_ns) <= 0
     waits = driver.pool.try_grant(driver.now_ns, Waiter({}))
@@ -535,9 +526,7 @@ def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back(driver):
 
 
 def test_it_is_known_which_units_are_measured(driver):
-    learning = driver.pool.capacity.learning
-    assert learning is not None
-    unstated = learning.unstated
+    unstated = driver.pool.capacity.learning.unstated
     assert [unstated.measures(unit) for unit in (None, "requests", "concurrency", "tokens")] == [
         True,
         True,

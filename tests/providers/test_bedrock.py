@@ -56,7 +56,6 @@ def test_what_is_held_and_charged(case):
     call = Call("bedrock", "converse", case["model"], case["input"], case["most"])
     assert PROVIDER.held(call, case["input"], 5)[TOKENS] == case["held"]
     usage = PROVIDER.usage({"usage": case["usage"]})
-    assert usage is not None
     charged = PROVIDER.charged(call, usage)
     assert (charged[TOKENS], charged[OUTPUT_TOKENS]) == (case["charged"], usage.output_tokens)
 
@@ -65,7 +64,6 @@ def test_what_is_held_and_charged(case):
 def test_without_a_maximum_the_models_own_is_held(model, most):
     assert PROVIDER.held(Call("bedrock", "converse", model, 100), 100, 5)[TOKENS] == 100 + most
     embed = PROVIDER.describe("/model/amazon.titan-embed-text-v2:0/invoke", {"inputText": "hello"})
-    assert embed is not None
     assert PROVIDER.held(embed, 10, 5)[TOKENS] == 10
 
 
@@ -82,9 +80,7 @@ def test_without_a_maximum_the_models_own_is_held(model, most):
     ],
 )
 def test_the_maximum_by_any_name(body, most):
-    call = PROVIDER.describe("/model/m/converse", body)
-    assert call is not None
-    assert call.max_output_tokens == most
+    assert PROVIDER.describe("/model/m/converse", body).max_output_tokens == most
 
 
 def test_images_and_files_are_constants_and_tools_are_text():
@@ -92,7 +88,6 @@ def test_images_and_files_are_constants_and_tools_are_text():
         call = PROVIDER.describe(
             "/model/m/converse", {"messages": [{"role": "user", "content": list(content)}], **body}
         )
-        assert call is not None
         return call.input_tokens
 
     bare, data = tokens(), "A" * 400_000
@@ -163,15 +158,12 @@ def test_no_bytes_raise_and_none_pile_up(noise, at):
 def test_the_region_comes_from_the_host():
     host = "bedrock-runtime.us-west-2.amazonaws.com"
     provider = provider_for_host(host)
-    assert provider is not None
     assert provider is provider_for_host(f"{host.upper()}:443")
     call = provider.describe("/model/us.anthropic.claude-opus-5-5-v1:0/converse", {})
-    assert call is not None
     assert call.model == "us-west-2/us.anthropic.claude-opus-5-5-v1:0"
     assert provider_named("bedrock").pool(call.model) == call.model
     assert lookup("bedrock", call.model).pool == call.model
     gov = provider_for_host("bedrock-runtime.us-gov-west-1.amazonaws.com")
-    assert gov is not None
     assert gov.describe("/model/m/invoke", {}).model == "us-gov-west-1/m"
     for other in ("bedrock.us-west-2.amazonaws.com", "s3.amazonaws.com", "bedrock-runtime.us-west-2.example.com"):
         assert provider_for_host(other) is None
@@ -214,8 +206,6 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_body_raises(value):
     body = value if isinstance(value, dict) else {"messages": value, "results": value}
-    call = PROVIDER.describe("/model/m/converse", body)
-    assert call is not None
-    assert call.input_tokens >= 0
+    assert PROVIDER.describe("/model/m/converse", body).input_tokens >= 0
     usage = PROVIDER.usage(body)
     assert usage is None or 0 <= usage.cached_tokens <= usage.input_tokens

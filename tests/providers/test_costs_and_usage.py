@@ -43,7 +43,6 @@ RATE = json.dumps({"error": {"code": "rate_limit_exceeded", "message": "Please t
 )
 def test_openai_most_output(body, most):
     call = OPENAI.describe("/v1/chat/completions", {"model": "gpt-5", "messages": MESSAGES, **body})
-    assert call is not None
     assert call.max_output_tokens == most
 
 
@@ -51,7 +50,6 @@ def test_the_most_output_of_responses():
     call = OPENAI.describe(
         "/v1/responses", {"model": "gpt-5", "input": "hi", "max_output_tokens": 50, "max_tokens": 90}
     )
-    assert call is not None
     assert call.max_output_tokens == 50
 
 
@@ -66,19 +64,14 @@ def test_input_is_text_wherever_it_stands():
         ("/v1/embeddings", {"input": [TEXT]}),
         ("/v1/completions", {"prompt": TEXT}),
     ):
-        call = OPENAI.describe(path, body)
-        assert call is not None
-        assert want <= call.input_tokens <= want + 8
+        assert want <= OPENAI.describe(path, body).input_tokens <= want + 8
 
 
 def test_tools_count_and_token_ids_count_one_each():
     tool = {"type": "function", "function": {"name": "f", "description": TEXT, "parameters": {"type": "object"}}}
     call = OPENAI.describe("/chat/completions", {"messages": MESSAGES, "tools": [tool]})
-    assert call is not None
     assert call.input_tokens > 2 * estimate_tokens(TEXT, "o200k")
-    ids = OPENAI.describe("/embeddings", {"input": [[1, 2, 3], [4, 5]]})
-    assert ids is not None
-    assert ids.input_tokens == 5
+    assert OPENAI.describe("/embeddings", {"input": [[1, 2, 3], [4, 5]]}).input_tokens == 5
 
 
 def test_base64_is_never_counted():
@@ -91,15 +84,12 @@ def test_base64_is_never_counted():
         ({"type": "file", "file": {"file_data": blob}}, MEDIA.file),
     ):
         call = OPENAI.describe("/chat/completions", {"messages": [{"role": "user", "content": [part]}]})
-        assert call is not None
         assert tokens <= call.input_tokens <= tokens + 8
 
 
 def test_anthropic_documents_and_tool_calls():
     def tokens(part):
-        call = ANTHROPIC.describe("/v1/messages", {"messages": [{"role": "user", "content": [part]}]})
-        assert call is not None
-        return call.input_tokens
+        return ANTHROPIC.describe("/v1/messages", {"messages": [{"role": "user", "content": [part]}]}).input_tokens
 
     pdf = {"type": "document", "source": {"type": "base64", "data": "QUJD" * 100_000}}
     plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": TEXT}}
@@ -114,9 +104,7 @@ def test_anthropic_documents_and_tool_calls():
 def test_anthropic_weights_follow_the_model():
     tokens = {}
     for model in ("claude-sonnet-4-6", "claude-haiku-4-5-20251001", "claude-opus-4-8", "claude-opus-5"):
-        call = ANTHROPIC.describe("/v1/messages", {"model": model, "messages": MESSAGES})
-        assert call is not None
-        tokens[model] = call.input_tokens
+        tokens[model] = ANTHROPIC.describe("/v1/messages", {"model": model, "messages": MESSAGES}).input_tokens
     assert tokens["claude-sonnet-4-6"] == tokens["claude-haiku-4-5-20251001"]
     assert tokens["claude-opus-4-8"] == tokens["claude-opus-5"] > 1.2 * tokens["claude-sonnet-4-6"]
 
@@ -133,7 +121,6 @@ def test_openai_holds_the_sum_and_keeps_it():
 
 def test_embeddings_hold_input_only():
     call = OPENAI.describe("/v1/embeddings", {"model": "text-embedding-3-small", "input": TEXT, "max_tokens": 5})
-    assert call is not None
     assert OPENAI.held(call, 10, 500)[TOKENS] == 10
     assert OPENAI.charged(call, Usage(12))[TOKENS] == 12
 
@@ -238,9 +225,7 @@ def test_anthropic_readings():
     ],
 )
 def test_the_longer_wait_holds(headers, wait_s):
-    refusal = OPENAI.refusal(429, headers, RATE)
-    assert refusal is not None
-    assert refusal.retry_after_s == pytest.approx(wait_s)
+    assert OPENAI.refusal(429, headers, RATE).retry_after_s == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize("form", ["http date", "rfc 3339", "epoch", "milliseconds"])
@@ -361,14 +346,11 @@ def test_a_reset_that_is_none_is_absent(reset):
 
 
 def test_fast_mode_that_is_not_provisioned_never_fits():
-    refusal = ANTHROPIC.refusal(429, {"anthropic-fast-input-tokens-limit": "0"}, b"{}")
-    assert refusal is not None
-    assert refusal.kind is RefusalKind.NEVER_FITS
+    assert ANTHROPIC.refusal(429, {"anthropic-fast-input-tokens-limit": "0"}, b"{}").kind is RefusalKind.NEVER_FITS
 
 
 def test_an_error_page_is_no_message():
     refusal = OPENAI.refusal(429, {"retry-after": "2"}, b"<html>the prompt was: secret</html>")
-    assert refusal is not None
     assert (refusal.kind, refusal.message, refusal.retry_after_s) == (RefusalKind.RATE, "", 2.0)
 
 

@@ -34,7 +34,6 @@ def test_refusal_with_numbers(name, case):
     )
     body = json.dumps({"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}).encode()
     refusal = provider_named(name).refusal(429, {}, body)
-    assert refusal is not None
     assert refusal.kind is RefusalKind.RATE
     assert (refusal.limit, refusal.used, refusal.requested) == (limit, used, requested)
     assert refusal.unit == dimension.split()[0]
@@ -79,7 +78,6 @@ def test_error(name, case):
     if not case["kind"]:
         assert refusal is None
         return
-    assert refusal is not None
     assert refusal.kind == case["kind"]
     assert (refusal.unit, refusal.limit, refusal.pool) == (case.get("unit"), case.get("limit"), case.get("pool"))
     assert refusal.scope == case.get("scope", "pool")

@@ -68,7 +68,6 @@ def test_old_tiers(provider, model, tier, want):
         ("anthropic", "claude-haiku-4.5", 1, (50, 50_000, 10_000)),
         ("claude", "claude-haiku-4.5", 4, (4_000, 4_000_000, 800_000)),
         ("claude", "claude-sonnet-4.5", 2, (1_000, 450_000, 90_000)),
-        ("openai", "gpt-5.1", 3, (5_000, 2_000_000)),
         ("anthropic", "claude-opus-4.8", "start", (1_000, 2_000_000, 400_000)),
         ("openai", "gpt-4o-mini", 1, (500, 10_000, 200_000)),
         ("openai", "gpt-4o-mini", 3, (5_000, 2_000_000)),  # not published: the next lower tier

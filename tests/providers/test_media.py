@@ -80,9 +80,7 @@ def test_base64_under_any_name_is_one_medium(part, kind):
     ],
 )
 def test_media_beside_the_text_count_once(provider, path, body):
-    call = provider_named(provider).describe(path, {"model": "m", **body})
-    assert call is not None
-    assert 600 <= call.input_tokens <= 1_700
+    assert 600 <= provider_named(provider).describe(path, {"model": "m", **body}).input_tokens <= 1_700
 
 
 def test_several_media_and_the_words_between_them_count():
@@ -219,7 +217,6 @@ def test_the_file_may_stand_before_the_other_fields():
     form += wav(30) + b'\r\n--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--B--\r\n'
     for name, path, seconds in (("openai", "/v1/audio/translations", 30), ("openai", "/v1/images/edits", 0)):
         call = provider_named(name).describe(path, body_of(form))
-        assert call is not None
         assert (call.model, call.audio_s) == ("whisper-1", pytest.approx(seconds, abs=0.01))
 
 
@@ -228,5 +225,4 @@ def test_a_body_cannot_state_its_seconds_wrongly():
         call = provider_named("groq").describe(
             "/v1/audio/transcriptions", json.loads(json.dumps({"model": "w", "audio_seconds": value}))
         )
-        assert call is not None
         assert call.audio_s == 0
