@@ -37,20 +37,15 @@ RATE = json.dumps({"error": {"code": "rate_limit_exceeded", "message": "Please t
         ({"max_tokens": None}, None),
         ({"max_tokens": -5}, None),
         ({"max_tokens": "100"}, 100),  # servers with pydantic take it
+        ({"n": "8", "max_tokens": 1, "max_completion_tokens": "10"}, 80),
+        ({"input": "hi", "max_output_tokens": 50, "max_tokens": 90}, 50),
         ({"max_tokens": True}, None),
         ({"max_tokens": float("nan")}, None),
     ],
 )
 def test_openai_most_output(body, most):
-    call = OPENAI.describe("/v1/chat/completions", {"model": "gpt-5", "messages": MESSAGES, **body})
-    assert call.max_output_tokens == most
-
-
-def test_the_most_output_of_responses():
-    call = OPENAI.describe(
-        "/v1/responses", {"model": "gpt-5", "input": "hi", "max_output_tokens": 50, "max_tokens": 90}
-    )
-    assert call.max_output_tokens == 50
+    path = "/v1/responses" if "input" in body else "/v1/chat/completions"
+    assert OPENAI.describe(path, {"model": "gpt-5", "messages": MESSAGES, **body}).max_output_tokens == most
 
 
 def test_input_is_text_wherever_it_stands():
@@ -145,29 +140,6 @@ def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
     assert ANTHROPIC.charged(call, usage)[INPUT_TOKENS] == 300
     haiku = Call("anthropic", "messages", "claude-3-5-haiku-20241022", 1_000)
     assert ANTHROPIC.charged(haiku, usage)[INPUT_TOKENS] == 1_000
-
-
-@pytest.mark.parametrize(
-    ("provider", "model", "pool"),
-    [
-        (OPENAI, "gpt-4o-2024-08-06", "gpt-4o"),
-        (OPENAI, "gpt-5.5-2026-04-23", "gpt-5.5"),
-        (OPENAI, "gpt-4-0613", "gpt-4"),
-        (OPENAI, "gpt-5-mini", "gpt-5-mini"),
-        (OPENAI, "ft:gpt-4o-mini-2024-07-18:org::id", "gpt-4o-mini"),
-        (OPENAI, "gpt-realtime-mini-2025-12-15", "gpt-4o-mini-realtime"),
-        (OPENAI, "gpt-realtime-2", "gpt-4o-realtime"),
-        (OPENAI, "gpt-image-2-codex", "gpt-image"),
-        (ANTHROPIC, "claude-sonnet-4-5-20250929", "claude-sonnet-4x"),
-        (ANTHROPIC, "claude-opus-4-8", "claude-opus-4x"),
-        (ANTHROPIC, "claude-opus-5-5", "claude-opus-5-5"),
-        (ANTHROPIC, "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
-        (ANTHROPIC, "claude-fable-5-1", "claude-fable-5"),
-        (Generic("acme"), "gpt-4o-2024-08-06", "gpt-4o-2024-08-06"),
-    ],
-)
-def test_pool(provider, model, pool):
-    assert provider.pool(model) == pool
 
 
 def test_the_stricter_of_organization_and_project_binds():
@@ -466,8 +438,3 @@ def test_each_of_several_prompts_is_answered(body, most):
 def test_each_name_that_gemini_takes_is_read(body):
     call = provider_named("gemini").describe("/v1beta/models/gemini-2.5-pro:generateContent", {"contents": [], **body})
     assert (call.max_output_tokens, call.choices) == (80, 8)
-
-
-def test_a_number_may_be_a_text():
-    body = {"model": "gpt-5", "messages": [], "n": "8", "max_tokens": 1, "max_completion_tokens": "10"}
-    assert OPENAI.describe("/v1/chat/completions", body).max_output_tokens == 80
