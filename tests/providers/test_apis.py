@@ -219,6 +219,11 @@ CEREBRAS = "5 requests/min, 30k uncached_tokens/min, 90k tokens/min, 1M tokens/h
         ("groq", "openai/gpt-oss-120b", None, "30 requests/min, 1k requests/day, 8k tokens/min, 200k tokens/day"),
         ("azure", "acme-eu.openai.azure.com/prod", None, "10 requests/10s window, 10k tokens/min window"),
         ("azure", "gpt-4o", "data_zone", "300 requests/10s window, 300k tokens/min window"),
+        ("bedrock", "us-east-1/us.anthropic.claude-opus-5-5-v1:0", None, "30M tokens/min"),
+        ("bedrock", "global.anthropic.claude-opus-5-5-v1:0", None, "30M tokens/min"),
+        ("bedrock", "us-east-1/anthropic.claude-opus-5-5-v1:0", None, "15M tokens/min"),
+        ("bedrock", "us-east-1/us.anthropic.claude-sonnet-5-5-v1:0", None, "6M tokens/min"),
+        ("bedrock", "us-east-1/anthropic.claude-sonnet-5-5-v1:0", None, "200k tokens/min"),  # nobody publishes it
         ("gemini", "gemini-3.8-flash", None, "5 requests/min, 250k input_tokens/min, 20 requests/day window America/Los_Angeles"),
     ],
 )  # fmt: skip

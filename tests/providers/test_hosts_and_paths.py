@@ -62,6 +62,9 @@ HOSTS = {
     "evil-aiplatform.googleapis.com.example": None,
     "xaiplatform.googleapis.com": None,
     "storage.googleapis.com": None,
+    "s3.amazonaws.com": None,
+    "bedrock.us-west-2.amazonaws.com": None,
+    "bedrock-runtime.us-west-2.example.com": None,
 }
 
 

@@ -84,7 +84,6 @@ def test_old_tiers(provider, model, tier, want):
         ("azure", "acme.services.ai.azure.com/claude-opus-5-5", None, (40, 40_000, 8_000)),
         ("vertex", "global/claude-opus-5", 2, (8,)),
         ("bedrock", "ap-northeast-1/jp.anthropic.claude-sonnet-5-5-v1:0", None, (6_000_000,)),
-        ("bedrock", "us-east-1/anthropic.claude-opus-5-5-v1:0", None, (15_000_000,)),
         ("gemini", "gemini-2.5-pro", 3, (150, 2_000_000, 1_000, 200)),
         ("kimi", "kimi-k2.5", 1, (50, 200, 2_000_000)),
         ("cloudflare", "@cf/meta/llama-3.1-8b-instruct", None, (300,)),
