@@ -317,10 +317,11 @@ def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream
         names.setdefault(provider_named(config.provider).name)
     if not config.upstreams:
         names |= dict.fromkeys(name for name in PROVIDERS if host_root(provider_named(name)))
+    proxies = getproxies()
     for name in names:
         one = server(config, name, environ)
-        secret = Secret(one.key, one.key_file)
-        yield Upstream(one.name, one.provider, one.root, secret, _proxy(one.root), one.models, one.key_env)
+        secret, proxy = Secret(one.key, one.key_file), _proxy(one.root, proxies)
+        yield Upstream(one.name, one.provider, one.root, secret, proxy, one.models, one.key_env)
 
 
 def path_at(upstream: Upstream, path: str) -> str:
@@ -328,9 +329,10 @@ def path_at(upstream: Upstream, path: str) -> str:
     return joined(upstream.root, versioned(path)).removeprefix(upstream.root)
 
 
-def _proxy(root: str) -> str | None:
+def _proxy(root: str, proxies: Mapping[str, str]) -> str | None:
     parts = urlsplit(root)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    proxy = proxies.get(parts.scheme)
+    return None if proxy is None or proxy_bypass(parts.hostname or "") else proxy
 
 
 @lru_cache(maxsize=64)
