@@ -14,13 +14,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
 from paceline.pacing.sync import run_sync
 from paceline.providers import verdict
 from paceline.providers.verdict import Beginning, Decode
+
+ENCODED_PIECE = 1_024
+"""Bytes of an encoded body that are decoded in one step."""
 
 
 class Hold:
@@ -241,3 +244,28 @@ class _Thread:
                 self._then = call
                 return
         call()
+
+
+def in_pieces(
+    headers: Mapping[str, str], make: Callable[[str], Callable[[bytes], bytes | Iterable[bytes]]]
+) -> Decode | None:
+    """A function that removes the content encoding of a body, chunk by chunk; ``None`` for a plain body.
+
+    Its pieces are small, so that a reader can stop in the middle of a body that expands without end: a kilobyte becomes at
+    most a megabyte in gzip.
+
+    Args:
+        headers: The headers of the answer, with names in lower case.
+        make: Returns the library's decoder of an encoding. It returns bytes, or gives some of them at a time.
+    """
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    decode = make(encoding)
+
+    def pieces(chunk: bytes) -> Iterable[bytes]:
+        for start in range(0, len(chunk), ENCODED_PIECE):
+            plain = decode(chunk[start : start + ENCODED_PIECE])
+            yield from (plain,) if isinstance(plain, bytes) else plain
+
+    return pieces

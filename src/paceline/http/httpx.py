@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from paceline.http.ahead import ReadAhead
+from paceline.http.ahead import ReadAhead, in_pieces
 from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
@@ -25,9 +25,6 @@ MARK = "paceline"
 
 DEFAULT_CONNECTIONS = 100  # the limit of both libraries for a client whose owner did not choose one
 CONNECTIONS = 1_000
-
-ENCODED_PIECE = 1_024
-"""Bytes of an encoded body that are decoded in one step."""
 
 Send = Callable[[Any], Any]
 """Takes a request of the library, returns a response of it; in async code, an awaitable of one."""
@@ -216,21 +213,14 @@ def _ignore(*_: bytes) -> None:
 def decoder_of(response: Any, headers: Mapping[str, str]) -> Decode | None:
     """A function that removes the content encoding of a response, chunk by chunk; ``None`` for a plain body.
 
-    It uses the decoders of the library, on a copy of the response, so that the caller's are untouched. Its pieces are
-    small, so that a reader can stop in the middle of a body that expands without end: a kilobyte becomes at most a
-    megabyte in gzip.
+    It uses the decoders of the library, on a copy of the response, so that the caller's are untouched.
     """
-    if headers.get("content-encoding", "").strip().lower() in ("", "identity"):
-        return None
-    copy = type(response)(response.status_code, headers=response.headers)
-    decode = copy._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
 
-    def pieces(chunk: bytes) -> Iterable[bytes]:
-        for start in range(0, len(chunk), ENCODED_PIECE):
-            plain = decode(chunk[start : start + ENCODED_PIECE])
-            yield from (plain,) if isinstance(plain, bytes) else plain  # httpx gives bytes, httpx2 an iterator of them
+    def make(_: str) -> Any:
+        copy = type(response)(response.status_code, headers=response.headers)
+        return copy._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
 
-    return pieces
+    return in_pieces(headers, make)
 
 
 def pace_transport(limiter: BaseLimiter, inner: Any, provider: str | None = None) -> Any:

@@ -21,7 +21,7 @@ from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from paceline.http.ahead import ReadAhead
+from paceline.http.ahead import ReadAhead, in_pieces
 from paceline.http.exchange import Exchanged, Tap, exchange, sending
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
@@ -31,9 +31,6 @@ from paceline.providers.verdict import Beginning, Decode
 
 PEEKED_PIECE = 16_384
 """Bytes of a body that are read ahead in one step, at most."""
-
-ENCODED_PIECE = 1_024
-"""Bytes of an encoded body that are decoded in one step."""
 
 _POSITIONAL = (
     *("retries", "redirect", "assert_same_host", "timeout", "pool_timeout", "release_conn", "chunked", "body_pos"),
@@ -265,17 +262,12 @@ def _preloaded(response: Any) -> bytes | None:
 
 
 def _decoder(headers: Mapping[str, str]) -> Decode | None:
-    """urllib3's decoder, chunk by chunk, in small pieces; ``None`` for a plain body."""
-    encoding = headers.get("content-encoding", "").strip().lower()
-    if encoding in ("", "identity"):
-        return None
-    decoder = import_module("urllib3.response")._get_decoder(encoding)  # noqa: SLF001  (no public way)
+    """urllib3's decoder, chunk by chunk; ``None`` for a plain body."""
 
-    def pieces(chunk: bytes) -> Iterable[bytes]:
-        for start in range(0, len(chunk), ENCODED_PIECE):
-            yield decoder.decompress(chunk[start : start + ENCODED_PIECE])
+    def make(encoding: str) -> Any:
+        return import_module("urllib3.response")._get_decoder(encoding).decompress  # noqa: SLF001  (no public way)
 
-    return pieces
+    return in_pieces(headers, make)
 
 
 @cache
