@@ -88,26 +88,6 @@ class Upload(NamedTuple):
     parts: AsyncGenerator[bytes]
 
 
-class UpstreamClient(Protocol):
-    """Sends requests."""
-
-    async def fetch(
-        self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes | Upload
-    ) -> Fetched:
-        """Send a request; returns when the head of its answer is there.
-
-        Args:
-            upstream: The server.
-            method: The method.
-            path: The path there and the query, encoded.
-            headers: The headers, without the connection's own.
-            body: The body; empty for none. What is left of an upload when the answer begins is not sent.
-        """
-
-    async def close(self) -> None:
-        """Close all connections."""
-
-
 class HttpClient:
     """Sends requests over connections of its own, which it keeps; through a proxy, with aiohttp.
 
@@ -127,7 +107,14 @@ class HttpClient:
     async def fetch(
         self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes | Upload
     ) -> Fetched:
-        """See :meth:`UpstreamClient.fetch`.
+        """Send a request; returns when the head of its answer is there.
+
+        Args:
+            upstream: The server.
+            method: The method.
+            path: The path there and the query, encoded.
+            headers: The headers, without the connection's own.
+            body: The body; empty for none. What is left of an upload when the answer begins is not sent.
 
         Raises:
             ClientConnectorError: There is no connection.
@@ -169,7 +156,7 @@ class HttpClient:
         return await server.connect(timeout_s)
 
     async def close(self) -> None:
-        """See :meth:`UpstreamClient.close`."""
+        """Close all connections."""
         for server in self._servers.values():
             server.close()
         await self._proxied.close()

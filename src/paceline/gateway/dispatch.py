@@ -21,7 +21,7 @@ from paceline.core.results import SettingsError
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.answers import KeptAnswers
 from paceline.gateway.asked import Asking, asking
-from paceline.gateway.client import Headers, Upload, UpstreamClient
+from paceline.gateway.client import Headers, HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import Passed, why_failed, why_out
 from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
@@ -142,7 +142,7 @@ class Dispatch:
         client: The HTTP client; to be set when the event loop runs.
     """
 
-    client: UpstreamClient
+    client: HttpClient
 
     def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False) -> None:
         self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal, RefusalScope
 from paceline.gateway.asked import REFUSES, Asking, Unasked, may_ask
-from paceline.gateway.client import Fetched, Headers, Upload, UpstreamClient
+from paceline.gateway.client import Fetched, Headers, HttpClient, Upload
 from paceline.gateway.refusals import KEPT_MAX, LastRefusal
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
@@ -315,7 +315,7 @@ class Relayed:
 
     def __init__(
         self,
-        client: UpstreamClient,
+        client: HttpClient,
         upstream: Upstream,
         method: str,
         path: str,
