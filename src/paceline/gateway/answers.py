@@ -112,8 +112,7 @@ class KeptAnswers:
 
 def _failed(reply: ClientReply, body: bytes, *, stream: bool) -> bool:
     """Whether a stream ends with an error: another attempt may have a better answer. Others were judged as a whole."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
-    decode = decoder(headers)
+    decode = decoder(headers := reply.texts)
     if decode is not None:
         body = decoded(decode, body, 4 * ANSWER_MAX)
     splitter = splitter_of(headers, body[:_END], stream=stream)

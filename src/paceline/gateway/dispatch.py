@@ -397,7 +397,7 @@ class Dispatch:
             return
         if not (account := login_of(pacer, provider, _header_of(request))):
             return
-        headers = sent.head(reply)[1]
+        headers = reply.texts
         dated = {"date": headers["date"]} if "date" in headers else {}
 
         def read(page: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from paceline.gateway.errors import RequestError, json_reply
 from paceline.gateway.incoming import Incoming
 from paceline.gateway.keys import lists, model_listed
-from paceline.gateway.relay import ClientReply, decoded, decoder
+from paceline.gateway.relay import ClientReply
 from paceline.gateway.upstreams import Routes
 from paceline.pacing.answers import UNREADABLE, cause_of_status
 from paceline.providers.refusals import refuses_key
@@ -46,9 +46,7 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
     asked = request.method == "GET" and lists("GET", path) and not model_listed("GET", path)
     if not (asked and reply.is_good and (bound or named)):
         return reply
-    raw = await reply.peek(LIST_MAX + 1)
-    unpack = decoder({"content-encoding": reply.encoding})
-    body = raw if unpack is None else decoded(unpack, raw, LIST_MAX + 1)
+    body = await reply.plain(LIST_MAX)
     found = _shown(decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
     if found is not None:
         made = json_reply(reply.status, found)
@@ -94,7 +92,7 @@ def _keeps(request: Incoming) -> Callable[[str], bool]:
 
 async def cause_of(request: Incoming, reply: ClientReply) -> str:
     """What the answer to a request that costs nothing is, as :class:`~paceline.pacing.answers.Answers` counts it."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reply.headers}
+    headers = reply.texts
     if reply.status >= 400:
         body, unread = await reply.peek_error()
         refusal = None if unread else request.place.members[0].provider.refusal(reply.status, headers, body)

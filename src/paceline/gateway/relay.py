@@ -143,15 +143,15 @@ class ClientReply:
         self._unread = bool(part)
         return part
 
+    async def plain(self, most: int) -> bytes:
+        """The first bytes of the body without its encoding, one more than ``most`` of a longer one; empty if it is malformed."""
+        raw, decode = await self.peek(most + 1), decoder({"content-encoding": self.encoding})
+        return raw if decode is None else decoded(decode, raw, most + 1)
+
     async def peek_error(self) -> tuple[bytes, bool]:
         """The body of an error without its encoding, and whether it is too large or its encoding is not known."""
-        raw = await self.peek(ERROR_MAX + 1)
-        encoding, plain = self._header(b"content-encoding").decode("latin-1"), raw
-        unread = len(raw) > ERROR_MAX or encoding.strip().lower() not in ("", *DECODED)
-        if not unread and (decode := decoder({"content-encoding": encoding})) is not None:
-            plain, unread = decoded(decode, raw, ERROR_MAX + 1), False
-            unread = len(plain) > ERROR_MAX
-        return plain, unread
+        plain = await self.plain(ERROR_MAX)
+        return plain, max(len(plain), len(self._body)) > ERROR_MAX or self.encoding not in ("", *DECODED)
 
     async def hide_key(self) -> None:
         """Replace the key that the gateway has sent in the body of an error; other answers pass as they come."""
@@ -187,7 +187,7 @@ class ClientReply:
 
     def decode(self) -> None:
         """Remove the encoding of the body: the client has another head than this answer's."""
-        self._decode = decoder({"content-encoding": self._header(b"content-encoding").decode("latin-1")})
+        self._decode = decoder({"content-encoding": self.encoding})
         if self._decode is not None:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
 
@@ -226,6 +226,11 @@ class ClientReply:
     def encoding(self) -> str:
         """The encoding of the body; empty for none."""
         return self._header(b"content-encoding").decode("latin-1").strip().lower()
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Its headers as text."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
 
     def start(self, room: NoteRoom) -> None:
         """Read from the beginning on, and note what is read for another reader, while there is ``room``."""
@@ -407,7 +412,7 @@ class Relayed:
         return reply
 
     def head(self, response: ClientReply) -> tuple[int, Mapping[str, str]]:
-        return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        return response.status, response.texts
 
     async def peek(self, response: ClientReply, headers: Mapping[str, str], beginning: Beginning) -> None:
         decode, enough, hold = decoder(headers), False, Hold(beginning)
@@ -438,10 +443,7 @@ class Relayed:
         if self.refused is None or response.status < 400:
             return
         with suppress(Exception):  # its body has broken off
-            body = await response.peek(KEPT_MAX + 1)
-            if (decode := decoder({"content-encoding": response.encoding})) is not None:
-                body = decoded(decode, body, KEPT_MAX + 1)
-            if len(body) <= KEPT_MAX:
+            if len(body := await response.plain(KEPT_MAX)) <= KEPT_MAX:
                 self.refused.keep(response.status, response.headers, body, refusal.retry_after_s)
                 if refusal.scope is RefusalScope.POOL:
                     for one in self.last[: 1 + refusal.of_account]:
