@@ -180,12 +180,13 @@ class TestQueue:
         running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
         client.post(running.url + CHAT, json=chat())
         for name in ("first", "second"):
-            headers = {"x-paceline-id": name, "x-paceline-name": f"agent {name}"}
+            headers = {"x-paceline-id": name, "x-paceline-name": f"agent {name}", "x-paceline-lane": "mine"}
             threading.Thread(
                 target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat(), "headers": headers}, daemon=True
             ).start()
             until(lambda name=name: name in running.dispatch._waiting)
         until(lambda: running.pool()["waiting"] == 2)
+        assert running.pool()["lanes"] == {"mine": 2}
         place = client.get(running.url + "/api/v1/queue/second").json()
         assert (place["state"], place["ahead"], place["binds"]) == ("waiting", 1, "1 requests/min")
         assert 100 <= place["expected_wait_s"] <= 121
@@ -216,12 +217,13 @@ class TestQueue:
                 received.extend(answer.iter_text())
         assert "error" in json.loads("".join(received).split(event[:-1])[1])
 
-    @pytest.mark.parametrize("value", ["-1", "soon", "nan", "1e99"])
-    def test_an_invalid_option_is_an_error(self, serve, emulator, client, value):
+    def test_an_invalid_option_is_an_error(self, serve, emulator, client):
         running = serve(emulator.base_url)
-        answer = client.post(running.url + CHAT, json=chat(), headers={"x-paceline-timeout": value})
-        assert answer.status_code == 400
-        assert "x-paceline-timeout" in answer.json()["error"]["message"]
+        rows = [("timeout", value, "x-paceline-timeout") for value in ("-1", "soon", "nan", "1e99")]
+        rows += [(name, "x" * 5_000, "must have 1 to") for name in ("lane", "name", "sticky")]
+        for name, value, said in rows:
+            answer = client.post(running.url + CHAT, json=chat(), headers={f"x-paceline-{name}": value})
+            assert (answer.status_code, said in answer.json()["error"]["message"]) == (400, True), name
 
 
 class TestStop:

@@ -1,5 +1,6 @@
 """Refusals, errors and pages that come with status 200, under real SDKs and HTTP libraries: nothing is lost."""
 
+import asyncio
 import json
 import threading
 
@@ -240,3 +241,16 @@ class _Breaks(httpx2.SyncByteStream):
     def __iter__(self):
         yield b'{"choices": ['
         raise httpx2.ReadError("gone")
+
+
+async def test_a_caller_that_leaves_while_a_beginning_is_held_leaves_no_connection(serve):
+    go = threading.Event()
+    server, limiter = serve(lambda *_: (200, SSE, [EVENTS[0], go, EVENTS[1]])), limiter_of()
+    async with httpx2.AsyncClient() as client:
+        limiter.attach(client, provider="openai")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await client.post(f"{server.base_url}/v1/chat/completions", json=STREAM)
+        assert client._transport.inner._pool.connections == []
+    go.set()
+    assert limiter.status()["pools"][POOL]["in_flight"] == 0

@@ -63,6 +63,13 @@ def test_a_request_is_settled_with_what_the_server_charged(world, limiter, send,
 
 
 @every_way
+def test_a_request_that_is_no_model_s_is_sent_as_it_is(limiter, send):
+    with OddServer(lambda *_: (200, JSON, {"a": 1})) as server:
+        assert send(f"{server.base_url}/other", {"a": 1}) == (200, b'{"a": 1}')
+    assert limiter.status()["pools"] == {}
+
+
+@every_way
 def test_a_refusal_of_our_own_is_the_library_s_own_answer(world, send):
     limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
     with paceline.instrument(limiter, provider="openai"):
