@@ -37,6 +37,13 @@ def serve(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def no_keys(serve, monkeypatch):
+    """The gateway has no keys of its own: the clients' are passed on."""
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.delenv(f"{name}_API_KEY")
+
+
+@pytest.fixture
 def keys(tmp_path):
     """The keys of the clients of the gateways that `serve` starts: none yet."""
     return KeyFile(tmp_path / "keys.json")

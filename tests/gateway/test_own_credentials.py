@@ -30,11 +30,7 @@ PLANS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_keys(serve, monkeypatch):
-    """The gateway has none of its own: the clients' are passed on."""
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
-        monkeypatch.delenv(f"{name}_API_KEY")
+pytestmark = pytest.mark.usefixtures("no_keys")
 
 
 class Provider:

@@ -29,10 +29,8 @@ STREAM = b"".join(sse(*EVENTS, name=True))
 
 
 @pytest.fixture(autouse=True)
-def no_keys(serve, monkeypatch):
-    """The gateway has none of its own: the clients' are passed on. It begins to keep streams alive at once."""
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
-        monkeypatch.delenv(f"{name}_API_KEY")
+def notes_at_once(no_keys, monkeypatch):
+    """The gateway begins to keep streams alive at once."""
     monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.05)
     monkeypatch.setattr(dispatch, "NOTES_EVERY_S", 0.05)
 

@@ -31,10 +31,7 @@ SESSION, SUBAGENT = "0f0e0d0c-aaaa-bbbb-cccc-0123456789ab", "agent-7777-secret"
 OLD = {"user_id": f"user_{'a' * 64}_account_11111111-2222-3333-4444-555555555555_session_{SESSION}"}
 
 
-@pytest.fixture(autouse=True)
-def no_keys(serve, monkeypatch):
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
-        monkeypatch.delenv(f"{name}_API_KEY")
+pytestmark = pytest.mark.usefixtures("no_keys")
 
 
 class Plan:
