@@ -46,9 +46,31 @@ def join(thread: threading.Thread):
     assert not where, f"the thread {thread.name} goes on:\n{where}"
 
 
-def run_all(threads):
-    """Start them all, and wait for their ends."""
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+def started(work, *args, **options) -> threading.Thread:
+    """A thread that does ``work``; it does not keep the process."""
+    thread = threading.Thread(target=work, args=args, kwargs=options, daemon=True)
+    thread.start()
+    return thread
+
+
+async def gone(tasks):
+    """Cancel them, and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def run_all(works):
+    """Do them all at once, each in a thread of its own; what one of them raises is raised here."""
+    errors = []
+
+    def do(work):
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  (raised below)
+            errors.append(error)
+
+    for thread in [started(do, work) for work in works]:
         join(thread)
+    for error in errors:
+        raise error

@@ -56,17 +56,13 @@ class Side:
 
 
 @pytest.fixture
-def side(paceline_emulator):
-    sides = []
-
+def side(paceline_emulator, kept):
     def start(settings=None, **batches):
         emulator = paceline_emulator(**{"limits": "gpt-5=1 requests/min", "batches": batches} | (settings or {}))
-        sides.append(Side(emulator))
-        return sides[-1]
+        kept((one := Side(emulator)).client)
+        return one
 
-    yield start
-    for one in sides:
-        one.client.close()
+    return start
 
 
 LINES = [line(f"r{number}", text=f"question {number}") for number in range(10)]
@@ -469,14 +465,13 @@ def test_together_fails_late_and_cancels(together):
 
 
 @pytest.fixture
-def gemini(paceline_emulator):
+def gemini(paceline_emulator, kept):
     """An emulator, the client of Google's SDK, and how to create a batch with it."""
-    clients = []
 
     def start(**batches):
         limits = {"gemini-2.5-flash": "1 requests/min"}
         emulator = paceline_emulator(limits=limits, batches={"turnaround_s": 100} | batches)
-        clients.append(client := genai.Client(api_key="any", http_options={"base_url": emulator.base_url}))
+        client = kept(genai.Client(api_key="any", http_options={"base_url": emulator.base_url}))
 
         def create(lines, **more):
             config = {"display_name": "my requests", "mime_type": "application/jsonl"}
@@ -487,9 +482,7 @@ def gemini(paceline_emulator):
 
         return emulator, client, create
 
-    yield start
-    for client in clients:
-        client.close()
+    return start
 
 
 def keyed(count):
@@ -542,17 +535,13 @@ REQUESTS = [request(f"r{number}") for number in range(10)]
 
 
 @pytest.fixture
-def claude(paceline_emulator):
-    clients = []
-
+def claude(paceline_emulator, kept):
     def start(**batches):
         emulator = paceline_emulator(limits="claude-opus-5=1 requests/min", batches=batches, **EXACT)
-        clients.append(anthropic.Anthropic(base_url=emulator.base_url, api_key="any", max_retries=0))
-        return emulator, clients[-1].messages.batches
+        client = kept(anthropic.Anthropic(base_url=emulator.base_url, api_key="any", max_retries=0))
+        return emulator, client.messages.batches
 
-    yield start
-    for client in clients:
-        client.close()
+    return start
 
 
 def test_anthropic_from_creation_to_results(claude):

@@ -19,17 +19,9 @@ WIDE = "6000 requests/min, 864k requests/day, 600k tokens/min, 864M tokens/day" 
 
 
 @pytest.fixture
-def attached():
+def attached(kept):
     """``attached(limiter, client, provider)``: a paced client that closes when the test ends."""
-    clients = []
-
-    def attach(limiter, client, provider=None):
-        clients.append(client)
-        return limiter.attach(client, provider=provider)
-
-    yield attach
-    for client in clients:
-        client.close()
+    return lambda limiter, client, provider=None: limiter.attach(kept(client), provider=provider)
 
 
 def gemini_client(emulator, **options):

@@ -22,32 +22,23 @@ EXACT = {"output_share": 1.0, "output_spread": 0.0}
 
 
 @pytest.fixture
-def openai_client(paceline_emulator):
+def openai_client(paceline_emulator, kept):
     """Start an emulator and a client of it: ``openai_client(limits=...)`` returns both."""
-    clients = []
 
     def start(**settings):
         emulator = paceline_emulator(**settings)
-        clients.append(openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="any", max_retries=0))
-        return emulator, clients[-1]
+        return emulator, kept(openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="any", max_retries=0))
 
-    yield start
-    for client in clients:
-        client.close()
+    return start
 
 
 @pytest.fixture
-def anthropic_client(paceline_emulator):
-    clients = []
-
+def anthropic_client(paceline_emulator, kept):
     def start(**settings):
         emulator = paceline_emulator(**settings)
-        clients.append(anthropic.Anthropic(base_url=emulator.base_url, api_key="any", max_retries=0))
-        return emulator, clients[-1]
+        return emulator, kept(anthropic.Anthropic(base_url=emulator.base_url, api_key="any", max_retries=0))
 
-    yield start
-    for client in clients:
-        client.close()
+    return start
 
 
 def test_openai_chat(openai_client):

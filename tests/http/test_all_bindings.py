@@ -3,8 +3,8 @@
 import asyncio
 import json
 import socket
-import threading
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 
 import aiohttp
 import httpx
@@ -73,8 +73,8 @@ def crowd(url, stray=None):
     def call(send, body):
         statuses.append(send(url, body)[0])
 
-    threads = [threading.Thread(target=call, args=(send, body)) for send in SYNC for body in BODIES]
-    run_all([*threads, threading.Thread(target=asyncio.run, args=(main(),))])
+    calls = [partial(call, send, body) for send in SYNC for body in BODIES]
+    run_all([*calls, lambda: asyncio.run(main())])
     return statuses
 
 

@@ -15,6 +15,7 @@ from paceline.pacing.retry import Again, Failures, GiveUp
 from paceline.providers.plan_headers import PlanReading
 from paceline.testing.clock import START_S
 from virtual_time import virtual
+from waits import gone
 
 HOUR = 3_600.0
 ONE, OTHER, ELSEWHERE = "anthropic/claude-opus-4-5", "anthropic/claude-sonnet-4-5", "openai/gpt-5"
@@ -148,8 +149,7 @@ async def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends(clock):
     assert not limiter.try_acquire(ONE, tokens=0)
     [task] = waits(limiter, ONE)
     await asyncio.sleep(1)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await gone([task])
     assert rows(limiter)[0][3] == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from virtual_time import virtual
-from waits import run_all
+from waits import gone, run_all
 
 
 def items(buffer):
@@ -56,9 +56,7 @@ async def test_a_pipeline_is_neither_starved_nor_flooded(clock):
         await asyncio.sleep(1)
         if second >= 120:
             seen.append((items(buffer), limiter.status()["pools"]["pony"]["waiting"]))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await gone(tasks)
     assert min(held for held, _ in seen) >= 39
     assert max(held for held, _ in seen) <= 60
     assert min(waiting for _, waiting in seen) > 0  # pony never starves
@@ -144,8 +142,7 @@ def test_threads_and_loops_share_it():
     async def loop():
         await asyncio.gather(*[task() for _ in range(10)])
 
-    threads = [threading.Thread(target=work, daemon=True) for work in (plain, plain, lambda: asyncio.run(loop()))]
-    run_all(threads)
+    run_all([plain, plain, lambda: asyncio.run(loop())])
     assert len(most) == 200
     assert max(most) <= 5
     assert items(buffer) == 0

@@ -14,7 +14,7 @@ from paceline.core.quota import NS
 from paceline.pacing import scheduler as scheduler_module
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
-from waits import join, until
+from waits import gone, join, started, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "6000 tokens/min"]}  # one at once, then one a second
 
@@ -132,8 +132,7 @@ async def test_a_task_cancelled_inside_its_block_stays_charged(clock):
 
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    await gone([task])
     assert books(limiter) == ([1, 5_900], 0, 0)  # it may have been counted
 
 
@@ -171,9 +170,8 @@ class TestALoopThatIsClosed:
         limiter = limiter_of(clock)
         limiter.acquire("jobs", tokens=100).wait().settle()
         task = self.left_behind(clock, limiter)
-        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()), daemon=True)
-        thread.start()
-        until(lambda: thread.ident is not None and limiter.status()["pools"]["jobs"]["waiting"] == 1)
+        thread = started(lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()))
+        until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 1)
         clock.advance(1)
         join(thread)
         assert granted[0].waited_s == 1
@@ -197,10 +195,7 @@ class TestALoopThatIsClosed:
         limiter.acquire("jobs", tokens=100).wait().settle()
         tasks = self.thousand_ghosts(clock, limiter)
         limiter.acquire("jobs", tokens=200, timeout=20).wait().settle()
-        thread = threading.Thread(
-            target=lambda: granted.append(limiter.acquire("jobs", timeout=20).wait()), daemon=True
-        )
-        thread.start()
+        thread = started(lambda: granted.append(limiter.acquire("jobs", timeout=20).wait()))
         until(lambda: limiter.pacer.pools.scheduler("jobs").pool.queue.length == 1)
         clock.advance(1)
         join(thread)
@@ -231,9 +226,7 @@ class TestALoopThatIsClosed:
 
     def thousand_ghosts_elsewhere(self, clock, limiter):
         made = []
-        thread = threading.Thread(target=lambda: made.append(self.thousand_ghosts(clock, limiter)))
-        thread.start()
-        join(thread)
+        join(started(lambda: made.append(self.thousand_ghosts(clock, limiter))))
         return made
 
     def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, clock, monkeypatch):
@@ -251,11 +244,8 @@ class TestALoopThatIsClosed:
             return inner(now_ns)
 
         monkeypatch.setattr(pool, "binds", binds)
-        thread = threading.Thread(target=limiter.status, daemon=True)
-        thread.start()
-        join(thread)
+        join(started(limiter.status))
         assert not left
-        assert not thread.is_alive()
 
 
 class TestWhoCannotWait:

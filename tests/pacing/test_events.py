@@ -14,7 +14,7 @@ from paceline.pacing.events import Event
 from paceline.testing import ManualClock
 from paceline.testing.clock import START_S
 from virtual_time import virtual
-from waits import join, run_all, until
+from waits import join, run_all, started, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
 
@@ -125,16 +125,14 @@ class TestWhereItIsTold:
                 permit.settle()
                 permit.cancel()
 
-            threads = [threading.Thread(target=close, daemon=True) for _ in range(4)]
-            run_all(threads)
+            run_all([close] * 4)
         assert len(heard) == 100
         assert heard.kinds.count("acquired") == 50
 
     def test_in_the_thread_that_acts(self):
         heard = Heard()
         limiter = limiter_with(heard)
-        worker = threading.Thread(target=lambda: limiter.acquire("jobs").wait().settle())
-        worker.start()
+        worker = started(lambda: limiter.acquire("jobs").wait().settle())
         join(worker)
         assert heard.threads == [worker, worker]
 
@@ -142,9 +140,8 @@ class TestWhereItIsTold:
         seen = []
 
         def listener(event):
-            other = threading.Thread(target=lambda: seen.append(limiter.status()["pools"]["jobs"]["in_flight"]))
-            other.start()
-            join(other)  # it would wait for ever if we held the pool's lock
+            # It would wait for ever if we held the pool's lock.
+            join(started(lambda: seen.append(limiter.status()["pools"]["jobs"]["in_flight"])))
             seen.append(event.kind)
 
         limiter = limiter_with(listener)

@@ -15,6 +15,7 @@ from paceline.http.routed import RoutedExchange, Way
 from paceline.providers.registry import changed, provider_named
 from paceline.testing import ManualClock
 from virtual_time import virtual
+from waits import gone
 
 QUOTA = "500 requests/min"
 CHAT = "/v1/chat/completions"
@@ -69,9 +70,7 @@ async def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back(c
     scheduler = limiter.pacer.pools.scheduler(pool)
     scheduler.pause(clock.now_ns() + 40 * 10**9)
     await asyncio.sleep(120)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await gone(tasks)
     assert regions.refused == {}
     assert regions.rate(start_s + 75, start_s + 100, "eu", "asia") >= 0.98 * 500
     assert regions.rate(start_s + 75, start_s + 100, "us") == 0

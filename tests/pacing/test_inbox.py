@@ -1,12 +1,11 @@
 """A queue between threads whose reader waits no longer than it says."""
 
 import queue
-import threading
 
 import pytest
 
 from paceline.pacing.inbox import Inbox
-from waits import join
+from waits import join, started
 
 
 def test_items_come_in_their_order():
@@ -31,15 +30,12 @@ def test_no_wait_is_longer_than_it_says():
                 with pytest.raises(queue.Empty):
                     inbox.get(timeout_s)
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    join(reader)
+    join(started(read))
 
 
 def test_a_reader_that_waits_is_woken():
     inbox, found = Inbox(), []
-    reader = threading.Thread(target=lambda: found.append(inbox.get()), daemon=True)
-    reader.start()
+    reader = started(lambda: found.append(inbox.get()))
     inbox.put("item")
     join(reader)
     assert found == ["item"]

@@ -22,6 +22,7 @@ from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
+from waits import gone
 
 OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
 
@@ -187,8 +188,7 @@ class TestCost:
         task = asyncio.ensure_future(limiter.acquire("openai/b"))
         await asyncio.sleep(1)
         assert pool_of(limiter)["waiting"] == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await gone([task])
         assert (spent(limiter, "openai/b"), pool_of(limiter)["waiting"], spent(limiter)) == ([0], 0, [1])
 
     def test_a_refused_attempt_keeps_its_charge_except_of_less_than_the_pool(self):

@@ -10,6 +10,7 @@ import paceline
 from paceline.core.quota import NS
 from paceline.emulator.rules import BucketRule
 from paceline.testing import ManualClock
+from waits import gone
 
 LIMIT, PERIOD_S = 100, 6
 
@@ -63,9 +64,7 @@ def test_a_stalled_loop_with_a_full_queue(stall_s, options):
         before = world.sent
         await world.run(12)
         assert world.sent - before >= 0.9 * LIMIT / PERIOD_S * 12  # and it runs at the full speed again
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await gone(tasks)
 
     asyncio.run(main())
 
@@ -94,9 +93,7 @@ async def test_a_task_that_is_cancelled_before_it_continues_holds_nothing():
     await world.run(12)
     waiting = world.limiter.status()["pools"]["jobs"]["waiting"]
     world.stall(3)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await gone(tasks)
     assert 0 < waiting < 400
     await world.run(6)
     assert world.limiter.status()["pools"]["jobs"]["quotas"][0]["remaining"] == LIMIT

@@ -21,7 +21,7 @@ from paceline.pacing.permit import Later, Permit, refuse
 from paceline.pacing.retry import GiveUp
 from paceline.testing import ManualClock
 from virtual_time import virtual
-from waits import join, until
+from waits import join, started, until
 
 JOBS = {"jobs": "60 requests/min burst 2"}  # with the headroom of 1 s: one at once, then one a second
 
@@ -67,8 +67,7 @@ class TestAcquire:
             with limiter.acquire("jobs") as permit:
                 granted.append(permit.waited_s)
 
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
+        thread = started(work)
         until(lambda: status(limiter)["waiting"])
         clock.advance(0.999)
         assert status(limiter)["waiting"] == 1

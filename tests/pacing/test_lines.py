@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import threading
 from pathlib import Path
 
 import httpx2
@@ -18,7 +17,7 @@ from paceline.core.results import NO_ANSWER, NOT_QUOTAS, Reading
 from paceline.emulator.rules import BucketRule
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
-from waits import until
+from waits import started, until
 
 LOGGER = "paceline.rate_limit"
 POOL = "openai/gpt-4o"
@@ -182,8 +181,7 @@ class TestWaits:
         for _ in range(3):
             world.take(other).settle()
         world.quiet()
-        thread = threading.Thread(target=lambda: limiter.acquire("jobs", name="a").wait().settle(), daemon=True)
-        thread.start()
+        thread = started(lambda: limiter.acquire("jobs", name="a").wait().settle())
         until(lambda: records, "the line")
         assert texts(records) == ["Rate limit: waiting 1.0 s for requests/min of jobs (3 of 3 used), a"]
         until(lambda: world.move(1) or not thread.is_alive(), "the end of the wait")

@@ -16,7 +16,7 @@ from grids import some
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
 from paceline.testing import ManualClock
-from waits import join, until
+from waits import join, started, until
 
 AGAIN = pytest.mark.long("starts a process again")
 
@@ -46,9 +46,7 @@ def test_again_in_another_pool_is_a_newcomer_and_twice_is_an_error():
 def test_closed_in_another_thread_than_it_was_entered_in():
     limiter = limiter_of("1 concurrency")
     acquisition = limiter.acquire("jobs")
-    thread = threading.Thread(target=acquisition.__enter__)
-    thread.start()
-    join(thread)
+    join(started(acquisition.__enter__))
     acquisition.__exit__(None, None, None)
     assert limiter.status()["pools"]["jobs"]["in_flight"] == 0
 
@@ -180,9 +178,7 @@ def test_a_finalizer_may_set_a_timer_within_another_one():
         return number()
 
     clock._number = collecting
-    setting = threading.Thread(target=clock.call_at, args=(20, list), daemon=True)
-    setting.start()
-    join(setting)
+    join(started(clock.call_at, 20, list))
     assert clock.next_ns == 20
 
 
@@ -194,8 +190,7 @@ def test_timers_that_are_not_needed_any_more_do_not_pile_up():
         with pytest.raises(paceline.AcquireTimeoutError):
             limiter.acquire("jobs", timeout=0.5).wait()
 
-    held = threading.Thread(target=give_up)
-    held.start()
+    held = started(give_up)
     before = len(SYSTEM_CLOCK._heap)
     for i in range(400):
         SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + (3_600 + i) * 10**9, time.time).cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
@@ -15,7 +14,7 @@ from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
 from shared_pools import shared_pool
-from waits import join, until
+from waits import join, started, until
 
 GONE = StoreError("obedient:store: gone")
 
@@ -30,9 +29,7 @@ def in_thread(work):
         except Exception as error:  # noqa: BLE001
             said.append(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, said
+    return started(run), said
 
 
 def asking(limiter):

@@ -19,7 +19,7 @@ from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.shared.messages import Message
 from paceline.stores import StoreError
 from paceline.stores.sqlite import SQLiteStore
-from waits import BOUND_S, run_all, until
+from waits import BOUND_S, gone, run_all, until
 
 FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred requests a second
 
@@ -244,9 +244,7 @@ class TestLeases:
         tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=30)._wait_async()) for _ in range(5)]
         await world.moved(0.5)
         assert sum(task.done() for task in tasks) <= 3  # ninety tokens at once, less what a lease keeps unused
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await gone(tasks)
         went = [task for task in tasks if not task.cancelled()]
         assert went
         world.close()
@@ -289,6 +287,5 @@ def test_threads_that_start_the_courier_at_once_start_one(world):
         ready.wait(BOUND_S)
         limiter.acquire("jobs", tokens=0).wait().settle()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    run_all(threads)
+    run_all([work] * 8)
     assert len(store_threads()) == 1

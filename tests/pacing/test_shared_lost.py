@@ -10,7 +10,7 @@ import pytest
 import paceline
 from paceline.core.results import StoreError
 from paceline.pacing.scheduler import Scheduler
-from waits import BOUND_S, soon, until
+from waits import BOUND_S, gone, soon, until
 
 GONE = StoreError("obedient:store: gone")
 
@@ -37,9 +37,7 @@ def granted(tasks):
 
 async def end(tasks):
     """Those who wait go away; what the others were granted was spent."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    await gone(tasks)
     for task in tasks:
         if not task.cancelled():
             task.result().settle()

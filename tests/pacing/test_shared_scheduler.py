@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from shared_world import store_threads
@@ -15,7 +16,7 @@ from paceline.core.results import NeverFits
 from paceline.pacing import scheduler as scheduler_module
 from paceline.pacing.permit import Later, Permit
 from paceline.stores.memory import MemoryStore
-from waits import BOUND_S, run_all, soon, until
+from waits import BOUND_S, gone, run_all, soon, until
 
 LOOPS, TASKS, THREADS, EACH = 2, 20, 3, 2
 RATE, BURST = 500, 50
@@ -65,7 +66,7 @@ class TestWaysToAsk:
 
 
 def test_loops_threads_and_two_limiters_share_one_promise():
-    store, granted_ns, errors = MemoryStore(), [], []
+    store, granted_ns = MemoryStore(), []
     start = threading.Barrier(2 * (LOOPS + THREADS))
     limiters = [
         paceline.Limiter({"jobs": f"{RATE} requests/s burst {BURST}"}, headroom_s=0.02, store=store) for _ in "ab"
@@ -86,19 +87,8 @@ def test_loops_threads_and_two_limiters_share_one_promise():
             with limiter.acquire("jobs", tokens=0) as permit:
                 granted_ns.append(permit.reservation.granted_ns)
 
-    def guarded(work, limiter):
-        try:
-            work(limiter)
-        except BaseException as error:  # noqa: BLE001  (shown below)
-            errors.append(error)
-
     works = [lambda limiter: asyncio.run(loop(limiter))] * LOOPS + [plain] * THREADS
-    threads = [
-        threading.Thread(target=guarded, args=(work, limiter), daemon=True) for work in works for limiter in limiters
-    ]
-    run_all(threads)
-    assert errors == []
-    assert not any(thread.is_alive() for thread in threads)
+    run_all(partial(work, limiter) for work in works for limiter in limiters)
     total = 2 * (LOOPS + THREADS) * TASKS * EACH
     assert len(granted_ns) == total
     assert (max(granted_ns) - min(granted_ns)) / 1e9 >= (total - BURST) / RATE - 0.05
@@ -119,8 +109,7 @@ class TestWhoGoesAway:
         world.store.hold()
         task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
-        task.cancel()
-        await asyncio.wait([task])
+        await gone([task])
         world.close()
         assert world.store.charged() == (1, 0)
         assert world.store.messages[0].wants == [[1.0, 0.0]]

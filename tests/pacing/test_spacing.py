@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import httpx2
@@ -127,8 +128,7 @@ def test_in_threads():
                 with lock:
                     at_ns.append(permit.reservation.granted_ns)
 
-    threads = [threading.Thread(target=work, args=[name]) for name in OPENAI]
-    run_all(threads)
+    run_all(partial(work, name) for name in OPENAI)
     assert len(at_ns) == 30
     assert min(b - a for a, b in pairwise(sorted(at_ns))) >= 0.002 * NS
 

@@ -26,7 +26,7 @@ from paceline.cli.top import headline
 from paceline.core.quota import NS
 from paceline.core.results import NO_ANSWER
 from paceline.testing import ManualClock
-from waits import join
+from waits import join, started
 
 QUOTAS = {"jobs": "60 requests/min burst 2", "openai/gpt-5": ["500 requests/min", "400k tokens/min"]}
 
@@ -137,8 +137,7 @@ def served(app):
     """The root of a real server that runs ``app``."""
     config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=0)
     server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
+    thread = started(server.run, sockets=[listener])
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
@@ -160,8 +159,7 @@ def saying(*pieces, then=None):
                 if then is not None:
                     then.wait(30)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
+        thread = started(serve)
         yield f"127.0.0.1:{listener.getsockname()[1]}"
         if then is not None:
             then.set()
@@ -410,7 +408,7 @@ def test_a_page_that_was_mounted_is_found_without_its_slash():
         def log_message(self, *_): ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    started(server.serve_forever, 0.01)
     try:
         result = CliRunner().invoke(cli, ["status", f"127.0.0.1:{server.server_port}/paceline"])
     finally:

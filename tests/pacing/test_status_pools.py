@@ -11,6 +11,7 @@ import pytest
 import paceline
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
+from waits import gone
 
 
 def limiter_of(*quotas, clock=None, **options):
@@ -148,9 +149,7 @@ class TestQueue:
         waiting = [asyncio.ensure_future(limiter.acquire("jobs", name=f"{i}")) for i in range(60)]
         await asyncio.sleep(0)
         pool = pool_of(limiter)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await gone(waiting)
         assert [row["name"] for row in pool["queue"]] == [f"{i}" for i in range(1, 51)]
         assert pool["waiting"] == 59
 

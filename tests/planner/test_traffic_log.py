@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import os
-import threading
+from functools import partial
 
 import httpx2
 import openai
@@ -113,8 +113,7 @@ class TestHeld:
             client = connect(emulator.base_url, "sk-the-key")
             limiter.attach(client, provider="openai")
             asked = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 200}
-            threads = [threading.Thread(target=client.chat.completions.create, kwargs=asked) for _ in range(4)]
-            run_all(threads)
+            run_all([partial(client.chat.completions.create, **asked)] * 4)
             assert emulator.tally()["refused"] == {}
         found = lines(log)
         assert [line["status"] for line in found] == [200] * 4

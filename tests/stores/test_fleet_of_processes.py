@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from waits import join
+from waits import join, started
 
 PER_S, BURST = 20.0, 60.0
 PROCESSES, LATE, ENDED = 50, 10, 12
@@ -58,8 +58,7 @@ class Counting(socketserver.ThreadingTCPServer):
 @pytest.fixture
 def server():
     with Counting() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+        thread = started(server.serve_forever)
         yield server
         server.shutdown()
         join(thread)

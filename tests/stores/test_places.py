@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 
 import pytest
 
@@ -33,8 +34,7 @@ def found(one, keys):
 def used(place, name, url):
     """Write from several threads, and read with another one; claim from two."""
     first, second = place(name, url), place(name, url)
-    threads = [threading.Thread(target=first.write, args=entry) for entry in ANSWERS.items()]
-    run_all(threads)
+    run_all(partial(first.write, *entry) for entry in ANSWERS.items())
     first.write("id 0/0a", ANSWERS["id 0/0a"])  # again
     assert found(second, [*ANSWERS, "another"]) == ANSWERS
     assert found(place(f"{name}-2", url), ANSWERS) == {}
@@ -131,20 +131,13 @@ def test_names(place, name):
 
 def test_two_that_make_the_file_at_once(tmp_path):
     """Neither takes the half-made file of the other for another program's."""
-    faults = []
 
     def make(path, start):
         start.wait()
-        try:
-            FilePlace(path, 60, 10).close()
-        except StoreError as error:
-            faults.append(error)
+        FilePlace(path, 60, 10).close()
 
     for number in range(10):
-        start = threading.Barrier(2)
-        two = [threading.Thread(target=make, args=(str(tmp_path / f"{number}.db"), start)) for _ in range(2)]
-        run_all(two)
-    assert not faults
+        run_all([partial(make, str(tmp_path / f"{number}.db"), threading.Barrier(2))] * 2)
 
 
 def test_files_of_another_kind_are_refused(place, tmp_path):

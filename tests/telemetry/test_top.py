@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 import time
 from contextlib import contextmanager
 
@@ -17,7 +16,7 @@ from paceline.cli.app import app
 from paceline.cli.top import make_app
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.http import unpaced
-from waits import join
+from waits import join, started
 
 ODD = "odd [/red]\x1b[31m"
 
@@ -39,8 +38,7 @@ def stub(app):
         app, log_config=None, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1
     )
     server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
+    thread = started(server.run, sockets=[listener])
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
     join(thread)
