@@ -761,18 +761,19 @@ class TestPeriods:
                 assert found is None
             assert refill.is_counter is is_counter
 
-    def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
+    @pytest.mark.parametrize("period_s", [None, 60.0])
+    def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self, period_s):
         pool = pool_of("600 requests/min")
         for at_s, remaining in (0, 595), (0.5, 580):
             assert not isinstance(pool.ledger.entries[0].meter, Spread)
             for _ in range(600 - remaining):
                 one = send(pool, at_s)
-            said = Reading("requests", limit=600, remaining=remaining, reset_s=3.0 - at_s)
+            said = Reading("requests", limit=600, remaining=remaining, reset_s=3.0 - at_s, period_s=period_s)
             pool.observe(T0 + round(at_s * NS), [said], one)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.entries[0].meter.used >= 20
 
-    def filling(self, pool, period_s, from_s=0, count=10):
+    def filling(self, pool, period_s, from_s=0, count=10, stated_s=None):
         """Answers of a bucket of 600 requests in ``period_s``, of which others use more and more."""
         for second in range(from_s, from_s + count):
             outcome = pool.try_grant(T0 + second * NS, Waiter({"requests": 1}))
@@ -780,15 +781,17 @@ class TestPeriods:
                 continue
             pool.settle(T0 + second * NS, outcome, None)
             lack = 100 + 20 * (second - from_s)
-            said = Reading("requests", limit=600, remaining=600 - lack, reset_s=lack / 600 * period_s)
+            reset_s = lack / 600 * period_s
+            said = Reading("requests", limit=600, remaining=600 - lack, reset_s=reset_s, period_s=stated_s)
             pool.observe(T0 + second * NS, [said], outcome)
 
-    def test_a_quota_that_was_spread_is_a_bucket_again_when_its_answers_show_one(self):
+    @pytest.mark.parametrize("stated_s", [None, 60.0])
+    def test_a_quota_that_was_spread_is_a_bucket_again_when_its_answers_show_one(self, stated_s):
         pool = pool_of("600 requests/min", source=SourceKind.ASSUMED)
         one = send(pool, 0)
         pool.observe(T0, [Reading("requests", limit=600, remaining=599, reset_s=50.0)], one)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
-        self.filling(pool, 60, from_s=1)
+        self.filling(pool, 60, from_s=1, stated_s=stated_s)
         assert not isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.names == ["600 requests/min"]
 

@@ -189,18 +189,17 @@ class Readings:
         ``limit``: the part of the reading's limit that is used.
         """
         tracker = self._trackers.get(index)
-        stated = reading.period_s is not None and reading.basis is Basis.STATED
-        m = self._entries[index].meter
-        if tracker is None or stated or m.quota.rule is Rule.SLIDING:
-            return False  # it has stated its period, or the user the rule, by which its resets have another meaning
+        if tracker is None or self._entries[index].meter.quota.rule is Rule.SLIDING:
+            return False  # the user has stated the rule, by which its resets have another meaning
         period_s = tracker.refill.learn_bucket_period(reading)
         bucket = period_s is not None
         if not bucket:
             period_s = self._period_of_a_counter(index, tracker, sent_ns, note, reading)
         if period_s is None or limit is None:
             return False
+        stated = reading.period_s is not None and reading.basis is Basis.STATED
         rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
-        period_is_new = self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)
+        period_is_new = not stated and self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)
         if rule_is_new or period_is_new:
             tracker.begin_epoch(now_ns)
         return rule_is_new or period_is_new
