@@ -773,6 +773,14 @@ class TestPeriods:
         assert isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.entries[0].meter.used >= 20
 
+    @pytest.mark.parametrize(("left", "is_exact"), [((5_700, 5_400, 5_100), True), ((5_000, 5_000, 4_000), False)])
+    def test_an_amount_that_is_no_multiple_of_its_resolution_is_not_rounded(self, left, is_exact):
+        pool = ungentle("6k tokens/min", SourceKind.GIVEN)
+        for at_s, remaining in enumerate(left):
+            said = Reading("tokens", 6_000, remaining, 4.0 - at_s, 60.0, resolution=1_000, reset_resolution_s=1.0)
+            pool.observe(T0 + at_s * NS, [said], send(pool, at_s, 300))
+        assert isinstance(pool.ledger.entries[0].meter, Spread) is is_exact
+
     def filling(self, pool, period_s, from_s=0, count=10, stated_s=None):
         """Answers of a bucket of 600 requests in ``period_s``, of which others use more and more."""
         for second in range(from_s, from_s + count):

@@ -335,6 +335,7 @@ _SANE: Final = {
 
 
 def _sane_reading(reading: Reading) -> Reading:
+    """``reading`` without absurd numbers, and with the resolution that its ``remaining`` shows."""
     limit = within(reading.limit, LIMIT_MIN, LIMIT_MAX)
     size, most = (LIMIT_MAX, LIMIT_MAX) if limit is None else (limit, CLOCK_MARGIN * limit)
     wrong: dict[str, Any] = {} if limit == reading.limit else {"limit": limit}
@@ -342,4 +343,6 @@ def _sane_reading(reading: Reading) -> Reading:
         value = getattr(reading, name)
         if value is not None and not low <= value <= high:
             wrong[name] = instead
+    if reading.remaining is not None and reading.remaining % wrong.get("resolution", reading.resolution):
+        wrong["resolution"] = 1.0  # it is no multiple, so it is not rounded
     return replace(reading, **wrong) if wrong else reading
