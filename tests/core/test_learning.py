@@ -718,11 +718,29 @@ class TestPeriods:
         pool.refuse(T0 + 12 * NS, send(pool, 12), said, 1.0)
         assert pool.ledger.names == ["100 requests/10s"]
 
-    @pytest.mark.parametrize(("every_s", "others"), [(20, 0), (1, 9)])
-    def test_readings_far_apart_and_those_that_count_others_show_no_period(self, every_s, others):
+    def test_readings_far_apart_show_no_period(self):
         pool = pool_of("60 requests/min", source=SourceKind.ASSUMED)
-        Counting("newest", 40, 10, others=others).demand(pool, 100, every_s)
+        Counting("newest", 40, 10).demand(pool, 100, 20)
         assert pool.ledger.entries[0].meter.quota.period_s == 60
+
+    @pytest.mark.parametrize("rule", ["oldest", "newest"])
+    def test_those_that_count_others_show_a_counter_and_only_its_restarts_show_the_period(self, rule):
+        pool, server = pool_of("60 requests/min", source=SourceKind.ASSUMED), Counting(rule, 40, 10, others=9)
+        server.demand(pool, 9, 1)
+        assert (pool.ledger.names, server.refused) == (["40 requests/min"], 0)
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
+        server.demand(pool, 100, 1)
+        assert (pool.ledger.names, server.refused) == (["40 requests/10s"], 0)
+
+    def test_a_server_that_counts_more_than_was_charged_is_seen_to_count_in_windows(self):
+        pool, used = ungentle("6k tokens/min", SourceKind.GIVEN), 0
+        for second in range(2):
+            one = send(pool, second, 200)
+            used += 300
+            said = Reading("tokens", 6_000, 6_000 - used, 20.0 - second, 60.0)
+            pool.observe(T0 + second * NS, [said], one)
+            pool.settle(T0 + second * NS, one, None)
+        assert isinstance(pool.ledger.entries[0].meter, Spread)
 
     def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
         refill, [known] = Refill(), parse_quotas("60 requests/min")

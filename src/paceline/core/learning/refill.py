@@ -67,7 +67,7 @@ class Refill:
 
         Neither one that holds the limit, nor a smaller one.
         """
-        return self._most_s > LONGER_PERIOD * self._least_s and self._size_low > self._size_high
+        return not self.sure and self._most_s > LONGER_PERIOD * self._least_s and self._size_low > self._size_high
 
     def learn_bucket_period(self, reading: Reading) -> float | None:
         """The period of a bucket in seconds, once the readings agree about it; ``None`` before."""
@@ -114,9 +114,12 @@ class Refill:
             return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
         longest_s = max(reset_s, self._reset_s)
         charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
-        if gap_s > self._reset_s or lack > RENEWAL * charged + reading.resolution:
+        if gap_s > self._reset_s:
             self._begin_series(sent_ns)
             longest_s, gap_s = reset_s, 0.0
+        elif lack > RENEWAL * charged + reading.resolution:
+            # Another use of it, or a longer period, hides the period. It makes no counter look like a bucket.
+            self._since_ns, self._gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
         self._reset_s, self._gap_s = longest_s, max(self._gap_s, gap_s)
         self._most_s, self._least_s = max(self._most_s, low_s), min(self._least_s, high_s)
         per_s = limit / known_s
