@@ -396,6 +396,18 @@ def test_a_refusal_that_asks_to_wait_until_the_restart_only_uses_the_window_up(w
     assert server.send(19) is None or kind is Spread
 
 
+@pytest.mark.parametrize("second", [19, 21])
+def test_a_refusal_that_asks_to_wait_until_the_next_restart_says_that_the_window_has_begun(second):
+    """The restart at 20 s is known to a second: what goes about then may meet the next window, used up by others."""
+    server = Window()
+    server.answer(0, server.send(0))
+    server.pool.refuse(at(second), server.send(second), replace(RATE, retry_after_s=80.0 - second), 0.0)
+    assert type(server.meter) is Restarting
+    assert server.meter.level(at(78)) == 0
+    assert server.meter.full_ns(at(second)) == at(81)
+    assert server.send(82) is not None
+
+
 def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():
     server = Window()
     server.work(0)

@@ -10,7 +10,7 @@ from paceline.core.learning.guesses import RETEST_STEP, Guess
 from paceline.core.learning.readings import Readings, note_of
 from paceline.core.learning.restarts import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
-from paceline.core.meters import Restarting, Slots, Spread, Window
+from paceline.core.meters import Named, Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS, Rule
 from paceline.core.results import (
     LIMIT_MAX,
@@ -304,15 +304,19 @@ class Refusals:
         """Whether a refusal has refuted the restarts that answers state; then the quota is spread.
 
         It has not if the window is used up, as one that asks to wait until the restart says, too: the provider may
-        count more than was charged. Before an answer has named the window, another one has in the second such window
-        only.
+        count more than was charged. One that asks to wait until the restart after it says that the next window has
+        begun, and is used up. Before an answer has named the window, another one has in the second such window only.
         """
         if m.level(now_ns) <= 0:
             return False
-        wait_s, restarts = refusal.retry_after_s, self._trackers[index].restarts
-        if wait_s and restarts.low_ns - ROUNDED_NS <= now_ns + wait_s * NS <= restarts.high_ns + ROUNDED_NS:
-            m.use_up()
-            return False
+        restarts = self._trackers[index].restarts
+        end_ns, period_ns = now_ns + round((refusal.retry_after_s or 0.0) * NS), round(m.quota.period_s * NS)
+        for later_ns in (0, period_ns) if refusal.retry_after_s else ():
+            if restarts.low_ns - ROUNDED_NS <= end_ns - later_ns <= restarts.high_ns + ROUNDED_NS:
+                if later_ns:
+                    m.stated(now_ns, Named.NEXT, restarts.high_ns + later_ns, 0.0, m.quota.amount)
+                m.use_up()
+                return False
         doubted = self._doubted.setdefault(index, set())
         doubted.add(m.since_ns)
         if m.named or len(doubted) > 1:
