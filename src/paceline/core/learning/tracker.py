@@ -556,8 +556,7 @@ class QuotaTracker:
 
     def charged_since(self, note: Note, since_ns: int) -> float:
         """The charges from an instant to the attempt of ``note``; beyond the log, all."""
-        before = bisect_right(self._slices, (since_ns, 0.0)) - 1
-        return note.charged - (self._slices[before][1] if before >= 0 else 0.0)
+        return note.charged - self._charged_before(since_ns)
 
     def _charged_before(self, at_ns: int) -> float:
         """The sum of all charges before an instant, and before its slice; of an instant before the log, 0."""
