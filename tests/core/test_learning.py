@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.core.learning import learning, tracker
+from paceline.core.learning import charges, learning
 from paceline.core.learning.refill import Refill
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
@@ -918,14 +918,14 @@ class TestRefusals:
 @pytest.mark.parametrize(("slices", "left"), [(2, 310_490), (4_096, 539_980)])
 def test_charges_that_the_log_has_lost_may_be_uncounted(monkeypatch, slices, left):
     """With a whole log, a reading shows that the charges were too high, less those of the last quarter of a second."""
-    monkeypatch.setattr(tracker, "SLICES_MAX", slices)
+    monkeypatch.setattr(charges, "SLICES_MAX", slices)
     pool = ungentle("600k tokens/min", SourceKind.GIVEN)
     for tenth in range(10):
         pool.settle(T0 + tenth * NS // 10, send(pool, tenth / 10, tokens=30_000), None)
     late = send(pool, 1.05, tokens=10)
     pool.observe(T0 + round(1.05 * NS), tokens(limit=600_000, remaining=600_000, reset_s=0.0), late)
     assert quota(pool, 1.05)["remaining"] == left
-    assert len(pool.capacity.learning.trackers[0]._slices) <= slices
+    assert len(pool.capacity.learning.trackers[0].charges.slices) <= slices
 
 
 def test_late_sending_concerns_buckets_alone():
@@ -1093,7 +1093,7 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool = ungentle("600 requests/min", SourceKind.GIVEN)
     refused = Refusal(RefusalKind.RATE, unit="requests")
     pool.refuse(T0, send(pool, 0), refused, 0.0)
-    pool.capacity.learning.trackers[0]._rate._first = (
+    pool.capacity.learning.trackers[0].rate._first = (
         T0,
         -100.0,
     )  # a hundred more were admitted than this process knows

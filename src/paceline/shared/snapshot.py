@@ -71,7 +71,7 @@ class Snapshot:
             m, before = entry.meter, entry.meter.quota.amount
             tracker = None if learning is None else learning.trackers.get(i)
             # The sum of charges only grows, so a smaller one is from another ledger.
-            if tracker is not None and standing.charged < tracker.charged:
+            if tracker is not None and standing.charged < tracker.charges.total:
                 tracker.ledger_restarted()
                 self.versions[i] = -1
             if standing.learned is not None:
@@ -85,7 +85,7 @@ class Snapshot:
                 entry.spent = standing.spent
                 of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
                 if tracker is not None:
-                    tracker.log_charges(now_ns, standing.charged)
+                    tracker.charges.log(now_ns, standing.charged)
             if is_new or m.quota.amount != before:
                 changed[i] = before
         ledger.pause.until_ns = now_ns + reply.pause_ns

@@ -115,7 +115,7 @@ class Corrections:
                 continue
             amount = self.ledger.give_back(now_ns, reservation, index)
             if tracker is not None:
-                tracker.refused_amount -= amount
+                tracker.charges.refused -= amount
 
     def in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
@@ -224,13 +224,13 @@ class Corrections:
         m.full_at_ns = sent[0].granted_ns if sent else now_ns
         if not self.shared:
             entry.spent = max(used - earlier, 0.0)
-            tracker.log_charges(m.full_at_ns, entry.spent)
+            tracker.charges.log(m.full_at_ns, entry.spent)
         for one, amount in zip(sent, amounts, strict=True):
             if not self.shared:
                 ledger.charge_open(one.granted_ns, one, index, m, amount)
                 entry.spent += amount
-                note = tracker.granted(one.granted_ns, amount)
-                one.notes = [*one.notes, *[None] * (index - len(one.notes)), note]
+                tracker.charges.log(one.granted_ns, tracker.charges.total + amount)
+                one.notes = [*one.notes, *[None] * (index - len(one.notes)), tracker.note()]
             elif not m.holds:
                 m.charge(one.granted_ns, amount)
         lack = m.lack(now_ns)

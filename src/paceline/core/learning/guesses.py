@@ -61,11 +61,6 @@ class Guess:
         warned: Whether the user has been told.
     """
 
-    __slots__ = (
-        "amount", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns",
-        "warned",
-    )  # fmt: skip
-
     def __init__(self, most: float = inf, source: Source = LEARNED) -> None:
         self.most, self.source = most, source
         self.wait_ns = self.test_ns = 0

@@ -110,19 +110,8 @@ class Learning:
         for tracker in self.trackers.values():
             tracker.about_ns = TRANSIT_NS + slack_ns
 
-    def granted(self, now_ns: int, reservation: Reservation) -> None:
-        """Take the notes of an attempt that is sent now."""
-        self._shedding.sent += 1
-        reservation.number = self._shedding.sent
-        amounts = reservation.amounts
-        notes: list[Note | None] = [None] * len(amounts)
-        for index, tracker in self.trackers.items():
-            if amounts[index]:
-                notes[index] = tracker.granted(now_ns, amounts[index])
-        reservation.notes = notes
-
-    def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
-        """Take the notes of an attempt whose charge the shared ledger has counted."""
+    def granted(self, now_ns: int, reservation: Reservation, *, by_store: bool = False) -> None:
+        """Take the notes of an attempt that is sent now. If a store has granted it, that has counted the charge."""
         self._shedding.sent += 1
         reservation.number = self._shedding.sent
         amounts = reservation.amounts
@@ -130,21 +119,25 @@ class Learning:
         for index, tracker in self.trackers.items():
             if index < len(amounts) and amounts[index]:  # quotas may have been added since the lease
                 tracker.climb(now_ns, amounts[index])
+                if not by_store:
+                    tracker.charges.log(now_ns, tracker.charges.total + amounts[index])
                 notes[index] = tracker.note()
         reservation.notes = notes
 
+    def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
+        """Take the notes of an attempt whose charge the shared ledger has counted."""
+        self.granted(now_ns, reservation, by_store=True)
+
     def notes_of_now(self) -> list[Note | None]:
         """The notes of an attempt without a charge that is sent now."""
-        notes: list[Note | None] = [None] * len(self._corrections.entries)
-        for index, tracker in self.trackers.items():
-            notes[index] = tracker.note()
-        return notes
+        trackers = map(self.trackers.get, range(len(self._corrections.entries)))
+        return [None if tracker is None else tracker.note() for tracker in trackers]
 
     def charge_kept(self, reservation: Reservation) -> None:
         """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
         for index, amount in enumerate(reservation.amounts):
             if index in self.trackers:
-                self.trackers[index].refused_amount += amount
+                self.trackers[index].charges.refused += amount
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise the guesses that bind, after an attempt that the provider has served at the cost ``true``."""

@@ -127,7 +127,7 @@ class Readings:
         if self._take_restart(now_ns, index, reservation, note, reading, whole, counts=counts):
             return
         if no_bucket:
-            since = max(tracker.charged - note.charged, 0.0)
+            since = max(tracker.charges.total - note.charged, 0.0)
             self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
         elif changed and not is_higher:
             tracker.take_level(now_ns, sent_ns, note, reading)
@@ -213,9 +213,11 @@ class Readings:
             return tracker.restarts.period_s
         if note is None:
             return None
-        quota, charged_since = entry.meter.quota, partial(tracker.charged_since, note)
+        quota, before = entry.meter.quota, tracker.charges.before
         known = quota.amount if entry.given == math.inf else entry.given
-        return tracker.refill.learn_counter_period(sent_ns, reading, known, quota.period_s, charged_since)
+        return tracker.refill.learn_counter_period(
+            sent_ns, reading, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)
+        )
 
     def _take_restart(
         self,

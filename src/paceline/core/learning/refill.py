@@ -41,11 +41,6 @@ class Refill:
         sure: Whether the readings so far come from a bucket with one period.
     """
 
-    __slots__ = (
-        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s",
-        "_since_ns", "_size_high", "_size_low", "sure",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.sure = False
         self._since_ns = self._last_ns = 0  # the first and the last reading of a series about a counter

@@ -27,7 +27,7 @@ PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
 
 LOWERED = 2
-"""The rate of a stated limit is measured after so many large falls of its ceiling: ``QuotaTracker.lowered``."""
+"""The rate of a stated limit is measured after so many large falls of its ceiling: ``CeilingTracker.lowered``."""
 
 FULL = 0.9
 """A refusal that states no number and no wait refutes a limit if more than this share of it was left."""
@@ -161,7 +161,7 @@ class Refusals:
     def _is_measured(self, index: int) -> bool:
         """Whether the rate of the quota at ``index`` is measured, not its ceiling, or refusals come by chance."""
         tracker = self._trackers.get(index)
-        lowered = tracker is not None and tracker.lowered >= LOWERED
+        lowered = tracker is not None and tracker.rate.lowered >= LOWERED
         return lowered or self._unstated.finds_chance(self._entries[index].unit)
 
     def _measure_instead(
@@ -174,7 +174,7 @@ class Refusals:
         The first fall should have come near the rate of the provider. Either that falls, or it refuses by chance.
         """
         unit = self._entries[index].unit
-        if tracker.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
+        if tracker.rate.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
             return False
         if tracker.meter.quota.is_long or self._readings.shown(reservation):
             return False

@@ -48,11 +48,6 @@ class Restarts:
         refuted: Whether the quota does not restart at the stated instants.
     """
 
-    __slots__ = (
-        "_both", "_due_ns", "_late_ns", "_longest_ns", "_most", "_since_ns", "_written", "high_ns", "low_ns", "most_s",
-        "period_s", "refuted",
-    )  # fmt: skip
-
     def __init__(self, written: Written | None = None) -> None:
         self._written = written  # when resets are written, if that is known
         self._both: tuple[Restarts, ...] = ()  # both possibilities, while it is not
@@ -135,8 +130,7 @@ class Restarts:
         left = [one for one in read if not one.refuted]
         if len(left) != 1 or not left[0].period_s:
             return None
-        for name in self.__slots__:
-            setattr(self, name, getattr(left[0], name))
+        vars(self).update(vars(left[0]))
         return read[left[0]]
 
     def _take_period(self, since_ns: int, low_ns: int, high_ns: int) -> None:

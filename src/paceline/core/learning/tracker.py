@@ -6,21 +6,17 @@ See :mod:`paceline.core.learning` for the ideas.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.changes import What
 from paceline.core.entry import Entry
+from paceline.core.learning.charges import Charges
 from paceline.core.learning.refill import LONGER_PERIOD, Refill
 from paceline.core.learning.restarts import TRANSIT_NS, Restarts
 from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
-
-SLICE_NS = NS // 20
-SLICES_MAX = 4_096
-"""The length of a slice in the log of charges, and the number of slices that are kept."""
 
 HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
 """An adaptive headroom at the start, and its bounds, in seconds of refill."""
@@ -82,9 +78,8 @@ class CeilingTracker:
 
     Attributes:
         climbed_ns: When the ceiling climbed last.
+        lowered: How many times it has fallen below :data:`LARGE_CUT` of itself, since it was 1.
     """
-
-    __slots__ = ("_busy_s", "_climb_s", "_first", "_steady", "climbed_ns")
 
     def __init__(self) -> None:
         # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
@@ -92,7 +87,8 @@ class CeilingTracker:
         self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
         self._climb_s = APART_S  # seconds of demand in which the ceiling climbs by CLIMB
         self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
-        self.climbed_ns = 0
+        self._known = 1.0  # the ceiling that a large fall is compared with: the first one, or after the last such fall
+        self.climbed_ns = self.lowered = 0
 
     def forget(self) -> None:
         """End the present measurement: the rate or the rule has changed, or the refill is a counter's."""
@@ -118,6 +114,11 @@ class CeilingTracker:
             return None
         self._climb_s = (sent_ns - self._first[0]) / NS
         return (admitted - self._first[1]) * true / (sent_ns - self._first[0]) * NS / rate
+
+    def fall(self, share: float, ceiling: float, before: float) -> None:
+        """Note that the ceiling falls from ``before`` to ``ceiling``, because so small a ``share`` was admitted."""
+        if share < LARGE_CUT * max(self._known, before):
+            self.lowered, self._known = self.lowered + 1, ceiling
 
     def count(self, sent_ns: int, admitted: float) -> None:
         """Begin a measurement at this refusal, unless the present one is shorter than ``APART_S``."""
@@ -157,7 +158,49 @@ class CeilingTracker:
         self.climbed_ns = now_ns
         self._busy_s += step_s
         gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
-        return m.ceiling * (1 + gain)
+        ceiling = m.ceiling * (1 + gain)
+        if ceiling >= 1:
+            self.lowered, self._known = 0, 1.0
+        return ceiling
+
+
+class Headroom:
+    """The adaptive headroom of a bucket.
+
+    Args:
+        adapts: Whether it adapts.
+    """
+
+    def __init__(self, *, adapts: bool) -> None:
+        self._adapts = adapts
+        self._tested_ns = 0  # since when it is tested; 0: it is not
+        self._left_ns = FAR_NS  # the least that the provider had left since then
+
+    def raise_to(self, bucket: Bucket, headroom_s: float) -> None:
+        """Raise it to ``headroom_s``, within its bounds. Its test begins again, also if it is as high."""
+        if self._adapts and bucket.bursts:
+            self._tested_ns = 0
+            if headroom_s > bucket.headroom_s:
+                bucket.keep_unused(min(headroom_s, HEADROOM_MAX_S))
+
+    def explains(self, bucket: Bucket, left_ns: float) -> bool:
+        """Whether it has become too small, which explains a refusal of a bucket that should have had so much left."""
+        return self._adapts and bucket.headroom_s < HEADROOM_S and left_ns < HEADROOM_S * NS
+
+    def test(self, now_ns: int, sent_ns: int, bucket: Bucket, left_ns: int) -> None:
+        """Halve it if it is not needed: the provider had ``left_ns`` left after an attempt."""
+        if not self._adapts or bucket.headroom_s <= HEADROOM_MIN_S:
+            return
+        if not self._tested_ns:
+            self._tested_ns, self._left_ns = now_ns, FAR_NS
+        elif sent_ns >= self._tested_ns:
+            self._left_ns = min(self._left_ns, left_ns)
+            if now_ns - self._tested_ns >= HEADROOM_TEST_NS:
+                half_s = max(bucket.headroom_s / 2, HEADROOM_MIN_S)
+                least_ns = (bucket.headroom_s - half_s) * NS + LEFT_MIN_NS
+                if least_ns <= self._left_ns <= 2 * bucket.headroom_s * NS:  # with more, it shows nothing
+                    bucket.keep_unused(half_s)
+                self._tested_ns = 0
 
 
 class Note(NamedTuple):
@@ -207,66 +250,34 @@ class QuotaTracker:
         adapts: Whether the headroom adapts.
 
     Attributes:
-        charged: The sum of all charges.
+        charges: The log of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to
             date. Corrections by :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
-        refused_amount: The sum of the charges of refused attempts.
         refused_ns: When the last refusal came.
-        lowered: How many times the ceiling has fallen below :data:`LARGE_CUT` of itself, since it was 1.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
+        rate: What refusals have shown of the rate.
         refill: What readings have shown about the refill.
         restarts: What readings have shown about the restarts.
         stated_period_s: The period that the limits of answers are about; ``None`` for the quota's own.
     """
 
-    __slots__ = (
-        "_adapts",
-        "_as_of_ns",
-        "_change",
-        "_entry",
-        "_kept",
-        "_known",
-        "_left_ns",
-        "_lives",
-        "_rate",
-        "_slices",
-        "_tested_ns",
-        "about_ns",
-        "charged",
-        "epoch",
-        "limit_as_of_ns",
-        "lowered",
-        "refill",
-        "refused_amount",
-        "refused_ns",
-        "restarts",
-        "shifted_ns",
-        "stated_period_s",
-    )  # fmt: skip
-
     def __init__(self, entry: Entry, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
         self._entry = entry
-        self._adapts = adapts
-        self._tested_ns = 0  # since when the headroom is tested; 0: it is not
-        self._left_ns = FAR_NS  # the least that the provider had left since then
-        self.limit_as_of_ns = self.lowered = 0
+        self._headroom = Headroom(adapts=adapts)
+        self.limit_as_of_ns = 0
         self.shifted_ns = 0
-        self.charged = 0.0
+        self.charges = Charges()
         self.about_ns = TRANSIT_NS
-        self.epoch = 0
-        self.refused_amount, self.refused_ns = 0.0, 0
+        self.epoch = self.refused_ns = 0
         self.refill = Refill()
         self.restarts = Restarts()
         self.stated_period_s: float | None = None
         self._change = change
-        self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
-        self._known = 1.0  # the ceiling that a large fall is compared with: the first one, or after the last such fall
-        self._rate = CeilingTracker()  # what refusals have shown of the rate
+        self.rate = CeilingTracker()
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self._kept: KeptReading | None = None
-        self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     @property
     def meter(self) -> Bucket:
@@ -276,55 +287,17 @@ class QuotaTracker:
         return m
 
     def raise_headroom(self, headroom_s: float) -> None:
-        """Raise an adaptive headroom to ``headroom_s``, within its bounds.
-
-        Its test begins again, also if it is as high.
-        """
-        if self._adapts and self.meter.bursts:
-            self._tested_ns = 0
-            if headroom_s > self.meter.headroom_s:
-                self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
+        """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
+        self._headroom.raise_to(self.meter, headroom_s)
 
     def move_level(self, now_ns: int, by_ns: int) -> None:
         """Move the level by ``by_ns``, in the notes of earlier attempts, too."""
         self._shift(now_ns, now_ns, by_ns)
 
-    def _test_headroom(self, now_ns: int, sent_ns: int, bucket: Bucket, left_ns: int) -> None:
-        """Halve an adaptive headroom if it is not needed: the provider had ``left_ns`` left after an attempt."""
-        if not self._tested_ns:
-            self._tested_ns, self._left_ns = now_ns, FAR_NS
-        elif sent_ns >= self._tested_ns:
-            self._left_ns = min(self._left_ns, left_ns)
-            if now_ns - self._tested_ns >= HEADROOM_TEST_NS:
-                half_s = max(bucket.headroom_s / 2, HEADROOM_MIN_S)
-                least_ns = (bucket.headroom_s - half_s) * NS + LEFT_MIN_NS
-                if least_ns <= self._left_ns <= 2 * bucket.headroom_s * NS:  # with more, it shows nothing
-                    bucket.keep_unused(half_s)
-                self._tested_ns = 0
-
-    def granted(self, now_ns: int, amount: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``, for the log and the ceiling; return its note."""
-        m = self.meter
-        if m.ceiling < 1:
-            self.climb(now_ns, amount)
-        charged = self.charged + amount  # as log_charges() does, mostly without a call
-        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
-            self.log_charges(now_ns, charged)
-        self.charged = charged
-        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self._entry.spent, self.epoch, m.held_ns)
-
-    def log_charges(self, now_ns: int, charged: float) -> None:
-        """Log that the sum of all charges is ``charged`` now."""
-        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
-            self._slices.append((now_ns, self.charged))
-            if len(self._slices) > SLICES_MAX:
-                del self._slices[: SLICES_MAX // 2]
-        self.charged = charged
-
     def note(self) -> Note:
         """The note of an attempt that is sent now."""
-        refunded = self.charged - self._entry.spent
-        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, refunded, self.epoch)
+        m, charged = self.meter, self.charges.total
+        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self._entry.spent, self.epoch, m.held_ns)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
@@ -338,7 +311,7 @@ class QuotaTracker:
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since, full_ns = 0.0, now_ns
         if not self.meter.holds:  # what it holds is not charged yet
-            since = max(self.charged - note.charged, 0.0) * learned_unit_ns
+            since = max(self.charges.total - note.charged, 0.0) * learned_unit_ns
             full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
         by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - self.meter.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
@@ -349,10 +322,8 @@ class QuotaTracker:
         It is emptied by them at most.
         """
         quota, full_ns = self.meter.quota, 0
-        first = bisect_right(self._slices, (since_ns - SLICE_NS, math.inf))
-        sums = [*(before for _, before in self._slices[first + 1 :]), self.charged]
-        for (at_ns, before), until in zip(self._slices[first:], sums, strict=False):
-            full_ns = max(full_ns, at_ns) + math.ceil((until - before) * ns_per_unit(quota))
+        for at_ns, amount in self.charges.since(since_ns):
+            full_ns = max(full_ns, at_ns) + math.ceil(amount * ns_per_unit(quota))
         return min(full_ns, now_ns + math.ceil(quota.burst * ns_per_unit(quota)))
 
     def begin_epoch(self, now_ns: int) -> None:
@@ -361,36 +332,33 @@ class QuotaTracker:
         What was measured of them is forgotten, a low headroom, too.
         """
         self.epoch += 1
-        self._rate.forget()
+        self.rate.forget()
         self.raise_headroom(HEADROOM_S)
         self._change(now_ns, What.EPOCH, 0.0)
 
     def ledger_restarted(self) -> None:
         """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
-        self._lives += EPOCHS_MAX
         self.epoch += EPOCHS_MAX
-        self.charged, self.shifted_ns, self.refused_amount = 0.0, 0, 0.0
-        self._slices.clear()
-        self._rate.forget()
+        self.charges, self.shifted_ns = Charges(), 0
+        self.rate.forget()
 
     def learned_elsewhere(
         self, now_ns: int, *, limit: float, ceiling: float, shifted_ns: int, epoch: int, refused_amount: float
     ) -> None:
         """Take the state that another process has learned, before the meter takes it."""
-        epoch += self._lives
-        if self.epoch != epoch:
-            self._slices.clear()
+        epoch += self.epoch // EPOCHS_MAX * EPOCHS_MAX
+        if epoch != self.epoch:
+            self.charges.slices.clear()
+            self.rate.forget()
         if self.meter.ceiling != ceiling:
-            self._rate.climbed_ns = now_ns
+            self.rate.climbed_ns = now_ns
         if shifted_ns > self.shifted_ns:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
         if self.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
-        if epoch != self.epoch:
-            self._rate.forget()
-        if refused_amount > self.refused_amount:
-            self._rate.count_elsewhere(now_ns, self.charged - refused_amount)
-        self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
+        if refused_amount > self.charges.refused:
+            self.rate.count_elsewhere(now_ns, self.charges.total - refused_amount)
+        self.epoch, self.shifted_ns, self.charges.refused = epoch, shifted_ns, refused_amount
 
     def read(
         self,
@@ -427,8 +395,7 @@ class QuotaTracker:
             return False
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
-        if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns, sent_ns, bucket, round(reading.remaining * unit_ns))
+        self._headroom.test(now_ns, sent_ns, bucket, round(reading.remaining * unit_ns))
         if reading.reset_s is not None:
             if self.refill.is_counter:
                 return True
@@ -449,7 +416,7 @@ class QuotaTracker:
     def _lack_at_most(self, now_ns: int, sent_ns: int, note: Note, size_ns: float) -> None:
         """Raise the level of a bucket that holds so much: it lacked no more, and a larger one was taken for empty."""
         bucket = self.meter
-        since_ns = math.ceil((self.charged - note.charged) * bucket.ns_per_unit)
+        since_ns = math.ceil((self.charges.total - note.charged) * bucket.ns_per_unit)
         late_ns = bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns
         if late_ns > 0:
             self._shift(now_ns, sent_ns, -late_ns)
@@ -488,7 +455,7 @@ class QuotaTracker:
         note, open_charges, by_ns = kept.note, 0.0, 0
         if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
             open_charges = open_before(kept.sent_ns)
-            refunds = max(self.charged - self._entry.spent - note.refunded, 0.0) + open_charges
+            refunds = max(self.charges.total - self._entry.spent - note.refunded, 0.0) + open_charges
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
             by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
         if by_ns < -kept.wrong_ns:
@@ -498,15 +465,10 @@ class QuotaTracker:
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
-        later = self._charged_until(sent_ns + self.about_ns) - note.charged
-        earlier = self.charged_since(note, sent_ns - self.about_ns)
+        later = self.charges.until(sent_ns + self.about_ns) - note.charged
+        earlier = note.charged - self.charges.before(sent_ns - self.about_ns)
         learned_unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
-
-    def _charged_until(self, at_ns: int) -> float:
-        """The sum of all charges until an instant, and in its slice."""
-        after = bisect_right(self._slices, (at_ns, 0.0))
-        return self._slices[after][1] if after < len(self._slices) else self.charged
 
     def used_by(self, sent_ns: int, amount: float, lack: float) -> tuple[float, float]:
         """The least and the most that is used now of a counter.
@@ -516,55 +478,37 @@ class QuotaTracker:
         The attempt is in the lack, and others of about the same time may be. So may all that were sent since: some
         servers write the lack when they answer. Of a quota whose charges are corrected, the most is unknown.
         """
-        since = self.charged - self._charged_before(sent_ns - self.about_ns)
+        since = self.charges.total - self.charges.before(sent_ns - self.about_ns)
         return lack, lack + since - amount if self._entry.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts."""
-        return self._entry.spent - self.refused_amount - self._charged_before(since_ns)
+        return self._entry.spent - self.charges.refused - self.charges.before(since_ns)
 
     def used_lately(self, now_ns: int) -> tuple[int, float]:
         """Since when this pool has sent attempts, a period ago at most, and what of them was not refused."""
-        slices, since_ns = self._slices, now_ns - round(self.meter.quota.period_s * NS)
-        first = bisect_right(slices, (since_ns, 0.0))
-        at_ns, before = slices[first] if first < len(slices) else (now_ns, self.charged)
-        return at_ns, max(self._entry.spent - self.refused_amount - before, 0.0)
+        slices = self.charges.since(now_ns - round(self.meter.quota.period_s * NS))
+        since_ns = slices[0][0] if slices else now_ns
+        return since_ns, max(self.admitted_since(since_ns), 0.0)
 
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
 
         In any time it serves no more than a full bucket and its refill.
         """
-        slices, period_s = self._slices, self.meter.quota.period_s
-        end = bisect_right(slices, (sent_ns, 0.0))
-        served = self._charged_until(sent_ns) - self.refused_amount
-        bounds = [
-            (served - before) / ((sent_ns - at_ns) / NS + period_s)
-            for at_ns, before in [(since_ns, 0.0), *slices[:end]]
-        ]
-        return max(bounds) * period_s
+        period_s, served = self.meter.quota.period_s, self.charges.until(sent_ns) - self.charges.refused
+        begun = [(since_ns, 0.0), *(one for one in self.charges.slices if one[0] <= sent_ns)]
+        return max((served - before) / ((sent_ns - at_ns) / NS + period_s) for at_ns, before in begun) * period_s
 
     def fall_back(self, now_ns: int, limit: float) -> None:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(now_ns, limit)
         self._change(now_ns, What.SET_CEILING, 0.5)
-        self._rate.climb_from(now_ns, self.meter.quota.period_s)
+        self.rate.climb_from(now_ns, self.meter.quota.period_s)
 
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
         self._change(now_ns, What.SHIFT, -math.ceil(amount * self.meter.ns_per_unit))
-
-    def charged_since(self, note: Note, since_ns: int) -> float:
-        """The charges from an instant to the attempt of ``note``; beyond the log, all."""
-        return note.charged - self._charged_before(since_ns)
-
-    def _charged_before(self, at_ns: int) -> float:
-        """The sum of all charges before an instant, and before its slice; of an instant before the log, 0."""
-        slices = self._slices
-        if not slices or at_ns < slices[0][0]:
-            return 0.0
-        at = bisect_right(slices, (at_ns - SLICE_NS, math.inf))  # the first slice that ends after the instant
-        return slices[at][1] if at < len(slices) else self.charged
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
@@ -585,10 +529,10 @@ class QuotaTracker:
         if refusal.kind is RefusalKind.GROWTH:
             if sent_ns > self.refused_ns:
                 self.refused_ns = now_ns
-                self._change(now_ns, What.SET_CEILING, self._rate.slow_down(now_ns, self.meter.ceiling))
+                self._change(now_ns, What.SET_CEILING, self.rate.slow_down(now_ns, self.meter.ceiling))
                 self.begin_epoch(now_ns)
             return False
-        if self._rate.is_measuring and sent_ns <= self.refused_ns:
+        if self.rate.is_measuring and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self.refused_ns = now_ns
         bucket, asked_s = self.meter, refusal.retry_after_s
@@ -626,8 +570,7 @@ class QuotaTracker:
         used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
         if note.epoch != self.epoch or used >= bucket.size:
             return
-        nearly_empty = (bucket.size - used - amount) * learned_unit_ns < HEADROOM_S * NS
-        if self._adapts and bucket.headroom_s < HEADROOM_S and nearly_empty:
+        if self._headroom.explains(bucket, (bucket.size - used - amount) * learned_unit_ns):
             self.raise_headroom(HEADROOM_S)
         else:
             self._cap_burst(now_ns, max(used, amount))
@@ -653,28 +596,25 @@ class QuotaTracker:
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
-        admitted = note.charged - self.refused_amount
+        admitted = note.charged - self.charges.refused
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
-        share = self._rate.share(sent_ns, admitted, true, self.meter.quota.rate)
+        share = self.rate.share(sent_ns, admitted, true, self.meter.quota.rate)
         if share is not None and share < self.meter.ceiling:
             least = CUT_LEAST * self.meter.ceiling
             ceiling = max(CEILING_PART * share, least)
-            if share < LARGE_CUT * max(self._known, self.meter.ceiling):
-                self.lowered, self._known = self.lowered + 1, ceiling
+            self.rate.fall(share, ceiling, self.meter.ceiling)
             if share < least and self.meter.bursts and not self.refill.sure:
-                self._rate.forget()
+                self.rate.forget()
                 return True  # the refill is so low that the quota is a counter that restarts
             self._change(now_ns, What.SET_CEILING, ceiling)
             self.begin_epoch(now_ns)
-        self._rate.count(sent_ns, admitted)
+        self.rate.count(sent_ns, admitted)
         return False
 
     def climb(self, now_ns: int, amount: float) -> None:
         """Raise a learned ceiling by one step, if one is due, for an attempt of ``amount``."""
-        if (ceiling := self._rate.climb(now_ns, self.meter, amount)) is not None:
+        if (ceiling := self.rate.climb(now_ns, self.meter, amount)) is not None:
             self._change(now_ns, What.SET_CEILING, ceiling)
-            if ceiling >= 1:
-                self.lowered, self._known = 0, 1.0
 
     def forget_burst(self, now_ns: int) -> None:
         """Forget the burst that refusals have shown: they have come by chance."""
