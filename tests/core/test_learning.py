@@ -915,7 +915,7 @@ class TestRefusals:
         assert pool.ledger.entries[0].meter is spread
 
 
-@pytest.mark.parametrize(("slices", "left"), [(2, 310_490), (4_096, 539_980)])
+@pytest.mark.parametrize(("slices", "left"), [(2, 310_490), (4_096, 509_980)])
 def test_charges_that_the_log_has_lost_may_be_uncounted(monkeypatch, slices, left):
     """With a whole log, a reading shows that the charges were too high, less those of the last quarter of a second."""
     monkeypatch.setattr(charges, "SLICES_MAX", slices)

@@ -39,6 +39,14 @@ class Charges:
             return 0.0
         return self._sum_before(self._first_after(at_ns - SLICE_NS))
 
+    def well_before(self, at_ns: int) -> float:
+        """The sum of all charges before the slice before an instant, however long ago that began; before the log, 0.
+
+        What was charged since has an attempt too many, because attempts overtake each other.
+        """
+        begun = bisect_right(self.slices, (at_ns, 0.0))
+        return self.slices[begun - 1][1] if begun else 0.0
+
     def until(self, at_ns: int) -> float:
         """The sum of all charges until an instant, and in its slice."""
         return self._sum_before(bisect_right(self.slices, (at_ns, 0.0)))

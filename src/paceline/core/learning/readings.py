@@ -213,7 +213,7 @@ class Readings:
             return tracker.restarts.period_s
         if note is None:
             return None
-        quota, before = entry.meter.quota, tracker.charges.before
+        quota, before = entry.meter.quota, tracker.charges.well_before
         known = quota.amount if entry.given == math.inf else entry.given
         return tracker.refill.learn_counter_period(
             sent_ns, reading, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)

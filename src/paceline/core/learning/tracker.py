@@ -466,7 +466,7 @@ class QuotaTracker:
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
         later = self.charges.until(sent_ns + self.about_ns) - note.charged
-        earlier = note.charged - self.charges.before(sent_ns - self.about_ns)
+        earlier = note.charged - self.charges.well_before(sent_ns - self.about_ns)
         learned_unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
 
