@@ -102,10 +102,6 @@ class Guesses:
         """Whether the limit at ``index`` is tested up to a known amount, because a refusal has lowered or named it."""
         return index in self.tested and self.tested[index].is_bounded
 
-    def is_stepped(self, index: int) -> bool:
-        """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
-        return index in self.tested and self.tested[index].step > 0
-
     def new_test(self, index: int) -> Guess:
         """A test of the limit at ``index``, if it is lowered: up to the present one."""
         entry = self._ledger.entries[index]

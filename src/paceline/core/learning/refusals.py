@@ -335,8 +335,6 @@ class Refusals:
         """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
         counted = [(i, m) for i, m in counted if not m.quota.is_long]
-        # Of a guess that is raised a few attempts at a time, nothing is ever left.
-        counted = [(i, m) for i, m in counted if not self._guesses.is_stepped(i)] or counted
         left = [(i, m) for i, m in counted if i not in ample]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in left or counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
