@@ -79,23 +79,25 @@ class Corrections:
 
         A quota whose period was learned matches every period, because the answers state a wrong one.
         """
-        quotas = [(i, entry.meter.quota) for i, entry in enumerate(self.entries) if entry.unit == unit]
-        found = [i for i, quota in quotas if quota.rule not in OWN_RULES and period_s in (None, quota.period_s)]
+        found = self._counted(unit, period_s)
         if not found:
-            found = [i for i, _ in quotas if i in self.trackers and self.trackers[i].stated_period_s]
+            found = [i for i, one in self.trackers.items() if one.stated_period_s and self.entries[i].unit == unit]
         return found[0] if len(found) == 1 else None
 
     def is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
-        quotas = [m.quota for m in self.ledger.meters if m.quota.rule not in OWN_RULES]
-        units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
-        split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
+        split = unit == TOKENS and self._counted(INPUT_TOKENS, period_s)  # input and output are counted separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
-        return named and unit not in units and not split and len(self.entries) < QUOTAS_MAX
+        return named and not split and not self._counted(unit, period_s) and len(self.entries) < QUOTAS_MAX
 
     def counts(self, unit: str) -> bool:
         """Whether a quota on ``unit`` that a provider counts is known."""
-        return any(entry.unit == unit and entry.meter.quota.rule not in OWN_RULES for entry in self.entries)
+        return bool(self._counted(unit))
+
+    def _counted(self, unit: str | None, period_s: float | None = None) -> list[int]:
+        """The quotas on ``unit`` that a provider counts; with a period, those that have it."""
+        quotas = [(i, entry.meter.quota) for i, entry in enumerate(self.entries) if entry.unit == unit]
+        return [i for i, one in quotas if one.rule not in OWN_RULES and period_s in (None, one.period_s)]
 
     def usable_share(self, index: int | None, unit: str | None) -> float:
         """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""

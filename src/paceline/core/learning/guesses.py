@@ -215,27 +215,23 @@ class Guesses:
             guess.served += amount
             guess.since_ns = guess.since_ns or reservation.granted_ns
             entry = self._ledger.entries[index]
-            m, source = entry.meter, entry.source
+            m, slots = entry.meter, entry.meter.quota.rule is Rule.SLOTS
             if isinstance(m, Slots):
                 amount_now, gain = self._slots(m, guess), 0.0
             else:
                 amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index in binding)
             amount_now = min(amount_now, guess.most)
             # Slots are at the end of their test when the former number has held as long as a step lasts.
-            held = (
-                m.quota.rule is Rule.SLOTS
-                and m.quota.amount == guess.most
-                and guess.served >= guess.rounds * guess.most
-            )
-            if amount_now > m.quota.amount or held:
-                guess.served, guess.amount = 0.0, amount_now
-                if not guess.warned and m.quota.rule is not Rule.SLOTS:
-                    self._warn(index, guess, "the provider serves more, so paceline raises it step by step")
-                if amount_now == guess.most:
-                    source = guess.source
-                    if held or m.quota.rule is not Rule.SLOTS:  # other slots have yet to hold
-                        self.end(index)
-                raises.append((index, amount_now, source, gain))
+            held = slots and m.quota.amount == guess.most and guess.served >= guess.rounds * guess.most
+            if amount_now <= m.quota.amount and not held:
+                continue
+            guess.served, guess.amount = 0.0, amount_now
+            if not guess.warned and not slots:
+                self._warn(index, guess, "the provider serves more, so paceline raises it step by step")
+            ends = amount_now == guess.most
+            if ends and (held or not slots):  # other slots have yet to hold
+                self.end(index)
+            raises.append((index, amount_now, guess.source if ends else entry.source, gain))
         return raises
 
     def _binding(self, now_ns: int, amounts: list[float]) -> set[int]:

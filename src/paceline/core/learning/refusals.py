@@ -98,7 +98,7 @@ class Refusals:
         return self._track(now_ns, index, reservation, refusal, pause_ns) or changed
 
     def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess) -> bool:
-        """Lower slots, let a guess fall back, doubt a window or restarts; whether the tracker learns, too.
+        """Lower slots, end a guess, doubt a window or restarts; whether the tracker learns, too.
 
         ``test``: how lower slots are tested from now on.
         """
@@ -293,12 +293,15 @@ class Refusals:
         """
         if self._corrections.shared:  # the store keeps its windows
             return
-        doubted = self._doubted.setdefault(index, set())
-        doubted.add(m.start_ns)
-        if len(doubted) > 1:
-            del self._doubted[index]
+        if self._is_second(index, m.start_ns):
             self._ledger.spread(now_ns, index)
             self._corrections.track(index)
+
+    def _is_second(self, index: int, start_ns: int) -> bool:
+        """Whether refusals have come in two windows of the quota at ``index``; the last one began at ``start_ns``."""
+        doubted = self._doubted.setdefault(index, set())
+        doubted.add(start_ns)
+        return len(doubted) > 1
 
     def _refutes(self, now_ns: int, index: int, m: Restarting, refusal: Refusal) -> bool:
         """Whether a refusal has refuted the restarts that answers state; then the quota is spread.
@@ -317,10 +320,7 @@ class Refusals:
                     m.stated(now_ns, Named.NEXT, restarts.high_ns + later_ns, 0.0, m.quota.amount)
                 m.use_up()
                 return False
-        doubted = self._doubted.setdefault(index, set())
-        doubted.add(m.since_ns)
-        if m.named or len(doubted) > 1:
-            del self._doubted[index]
+        if self._is_second(index, m.since_ns) or m.named:
             self._corrections.refute_restarts(now_ns, index)
             return True
         m.use_up()
