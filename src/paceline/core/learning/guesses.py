@@ -235,16 +235,14 @@ class Guesses:
         return raises
 
     def _binding(self, now_ns: int, amounts: list[float]) -> set[int]:
-        """The quotas that a request waits for: the one that it waits for longest, or all with a long period.
+        """The quotas that a request waits for: the ones that it waits for longest, and all with a long period.
 
         Two quotas of a day may bind together, and no further attempt would be served to raise the second one.
         """
         meters = self._ledger.meters
         waits = [m.earliest(now_ns, min(a, m.most)) if a else now_ns for m, a in zip(meters, amounts, strict=True)]
-        latest = max(range(len(waits)), key=waits.__getitem__)
-        others = [at_ns for m, at_ns in zip(meters, waits, strict=True) if not m.quota.is_long]
-        until_ns = max(others, default=now_ns)
-        return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.is_long and at_ns > until_ns}
+        latest = max(waits)
+        return {i for i, at_ns in enumerate(waits) if at_ns == latest or (meters[i].quota.is_long and at_ns > now_ns)}
 
     def _step_ns(self, index: int) -> int:
         return max(RETEST_EACH_NS, round(self._ledger.entries[index].meter.quota.period_s * NS))
