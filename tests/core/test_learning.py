@@ -1093,7 +1093,7 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool = ungentle("600 requests/min", SourceKind.GIVEN)
     refused = Refusal(RefusalKind.RATE, unit="requests")
     pool.refuse(T0, send(pool, 0), refused, 0.0)
-    pool.capacity.learning.trackers[0].rate._first = (
+    pool.capacity.learning.trackers[0].rate.first = (
         T0,
         -100.0,
     )  # a hundred more were admitted than this process knows

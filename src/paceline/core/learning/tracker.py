@@ -77,27 +77,19 @@ class CeilingTracker:
     meter has the ceiling, and its tracker changes it: the methods return what it is to be.
 
     Attributes:
+        first: The refusal that begins the present measurement: when its attempt was sent, and the amount that was
+            admitted before. ``None``: nothing is measured, or no more, because the rate or the rule has changed.
         climbed_ns: When the ceiling climbed last.
         lowered: How many times it has fallen below :data:`LARGE_CUT` of itself, since it was 1.
     """
 
     def __init__(self) -> None:
-        # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
-        self._first: tuple[int, float] | None = None
+        self.first: tuple[int, float] | None = None
         self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
         self._climb_s = APART_S  # seconds of demand in which the ceiling climbs by CLIMB
         self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
         self._known = 1.0  # the ceiling that a large fall is compared with: the first one, or after the last such fall
         self.climbed_ns = self.lowered = 0
-
-    def forget(self) -> None:
-        """End the present measurement: the rate or the rule has changed, or the refill is a counter's."""
-        self._first = None
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether a measurement goes on, since a refusal."""
-        return self._first is not None
 
     def share(self, sent_ns: int, admitted: float, true: float, rate: float) -> float | None:
         """The share of the ``rate`` that was admitted between two refusals.
@@ -110,10 +102,10 @@ class CeilingTracker:
             true: The true costs, as a part of the charges.
             rate: The rate of the quota, per second.
         """
-        if self._first is None or sent_ns - self._first[0] < APART_S * NS:
+        if self.first is None or sent_ns - self.first[0] < APART_S * NS:
             return None
-        self._climb_s = (sent_ns - self._first[0]) / NS
-        return (admitted - self._first[1]) * true / (sent_ns - self._first[0]) * NS / rate
+        self._climb_s = (sent_ns - self.first[0]) / NS
+        return (admitted - self.first[1]) * true / (sent_ns - self.first[0]) * NS / rate
 
     def fall(self, share: float, ceiling: float, before: float) -> None:
         """Note that the ceiling falls from ``before`` to ``ceiling``, because so small a ``share`` was admitted."""
@@ -122,14 +114,9 @@ class CeilingTracker:
 
     def count(self, sent_ns: int, admitted: float) -> None:
         """Begin a measurement at this refusal, unless the present one is shorter than ``APART_S``."""
-        if self._first is None or sent_ns - self._first[0] >= APART_S * NS:
-            self._first = (sent_ns, admitted)
+        if self.first is None or sent_ns - self.first[0] >= APART_S * NS:
+            self.first = (sent_ns, admitted)
         self._busy_s = 0.0
-
-    def count_elsewhere(self, now_ns: int, admitted: float) -> None:
-        """Measure from a refusal of another process on, unless a measurement goes on."""
-        if self._first is None:
-            self._first, self._busy_s = (now_ns, admitted), 0.0
 
     def slow_down(self, now_ns: int, present: float) -> float:
         """Half of the ``present`` ceiling after a refusal for growth, an eighth at least.
@@ -332,7 +319,7 @@ class QuotaTracker:
         What was measured of them is forgotten, a low headroom, too.
         """
         self.epoch += 1
-        self.rate.forget()
+        self.rate.first = None
         self.raise_headroom(HEADROOM_S)
         self._change(now_ns, What.EPOCH, 0.0)
 
@@ -340,7 +327,7 @@ class QuotaTracker:
         """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
         self.epoch += EPOCHS_MAX
         self.charges, self.shifted_ns = Charges(), 0
-        self.rate.forget()
+        self.rate.first = None
 
     def learned_elsewhere(
         self, now_ns: int, *, limit: float, ceiling: float, shifted_ns: int, epoch: int, refused_amount: float
@@ -349,15 +336,15 @@ class QuotaTracker:
         epoch += self.epoch // EPOCHS_MAX * EPOCHS_MAX
         if epoch != self.epoch:
             self.charges.slices.clear()
-            self.rate.forget()
+            self.rate.first = None
         if self.meter.ceiling != ceiling:
             self.rate.climbed_ns = now_ns
         if shifted_ns > self.shifted_ns:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
         if self.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
-        if refused_amount > self.charges.refused:
-            self.rate.count_elsewhere(now_ns, self.charges.total - refused_amount)
+        if refused_amount > self.charges.refused and self.rate.first is None:
+            self.rate.count(now_ns, self.charges.total - refused_amount)
         self.epoch, self.shifted_ns, self.charges.refused = epoch, shifted_ns, refused_amount
 
     def read(
@@ -532,7 +519,7 @@ class QuotaTracker:
                 self._change(now_ns, What.SET_CEILING, self.rate.slow_down(now_ns, self.meter.ceiling))
                 self.begin_epoch(now_ns)
             return False
-        if self.rate.is_measuring and sent_ns <= self.refused_ns:
+        if self.rate.first and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self.refused_ns = now_ns
         bucket, asked_s = self.meter, refusal.retry_after_s
@@ -604,7 +591,7 @@ class QuotaTracker:
             ceiling = max(CEILING_PART * share, least)
             self.rate.fall(share, ceiling, self.meter.ceiling)
             if share < least and self.meter.bursts and not self.refill.sure:
-                self.rate.forget()
+                self.rate.first = None
                 return True  # the refill is so low that the quota is a counter that restarts
             self._change(now_ns, What.SET_CEILING, ceiling)
             self.begin_epoch(now_ns)
