@@ -622,7 +622,7 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
 
     monkeypatch.setattr(Web, "_answer", answer)
     monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"quiet_s": 0.0}))
-    one = run(count=18, style=style)
+    one = run(count=24, style=style)
     one.completes(most=3)
     assert len(odd) > 5
     assert any("trying again" in text for text in one.said.lines)

@@ -91,6 +91,12 @@ class TestApp:
         assert (await ask(app, "/paceline/status/jobs")).json() == limiter.status()["pools"]["jobs"]
         assert (await ask(app, "/paceline/status/nobody")).status_code == 404
 
+    @pytest.mark.parametrize("path", ["/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"])
+    async def test_with_and_without_a_slash_at_the_end(self, limiter, path):
+        app = Starlette(routes=[Mount("/api/v1/rate-limits", paceline.status_app(limiter))])
+        response = await ask(app, path)
+        assert (response.status_code, response.json()) == (200, limiter.status())
+
     async def test_a_server_that_strips_the_prefix_itself(self, limiter):
         sent = []
 

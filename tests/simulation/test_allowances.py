@@ -39,7 +39,7 @@ class Plan(Fleet):
             self.first_end_s = self.first_end_s or self.ends_s
             lines = [(name.encode(), value.encode()) for name, value in headers.items()]
             answer = HttpAnswer(429, lines, json.dumps({"type": "error", "error": error}).encode())
-            call.deliver("answers", lambda: outcome.set(call._reply(answer)))
+            call.network.to_caller(lambda: outcome.set(call._reply(answer)))
 
         monkeypatch.setattr(wire.SimulatedHttp, "_refuse", refuse)
         monkeypatch.setattr(World, "levels", lambda *_: [])

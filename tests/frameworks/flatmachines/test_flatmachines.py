@@ -342,14 +342,32 @@ async def execute_planned(config, hooks):
     return await FlatMachine(config_dict=config, hooks_registry=registry).execute({}, max_steps=20)
 
 
+def refuses_all(world):
+    world.reset(faults={"429": 1.0})
+
+
+async def test_type_default_is_three_requests_and_the_plans_route_is_never_taken(world):
+    refuses_all(world)
+    hooks = Planned()
+    assert await execute_planned(as_planned(), hooks) == {"to": "failed", "kept": "RetryableError"}
+    assert hooks.seen == []
+    assert world.tally()["refused_total"] == 3
+
+
 async def test_of_the_limits_the_error_keeps_a_text_alone(world):
     """The plan's first question: its bucket cannot learn its rate from an error."""
-    world.reset(faults={"429": 1.0})
+    refuses_all(world)
     hooks = Planned()
     await execute_planned(as_planned(error="RetryableError"), hooks)
     [(action, error, windows)] = hooks.seen
     assert (action, windows) == ("wait_for_rate_limit", False)
     assert error.startswith("RateLimitError: litellm.RateLimitError")
+
+
+async def test_a_state_in_the_context_is_no_transition_and_the_paper_is_lost(world):
+    """The plan's second question: the text is not rendered, and the machine ends without a result or an error."""
+    refuses_all(world)
+    assert await execute_planned(as_planned(error="RetryableError"), Planned(world)) == {}
 
 
 async def test_written_so_the_work_returns_to_its_state(world):
