@@ -15,6 +15,7 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -85,7 +86,7 @@ def package_of(path: Path) -> str:
 def imports(tree: ast.AST, *, top: bool = True) -> Iterator[tuple[str, bool]]:
     """Every imported module by its full name, and whether importing the file imports it."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             yield from ((name, False) for name, _ in imports(node))
         elif isinstance(node, ast.Import):
             yield from ((alias.name, top) for alias in node.names)
@@ -108,20 +109,39 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(path) for path in FILES}
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+class Call(NamedTuple):
+    """A call: where it is, the last word of what it calls, the name before it (none of a plain function), and what it is given."""
+
+    where: str
+    name: str
+    owner: str | None
+    positional: int
+    constants: list[object]
+    words: set[str | None]
+
+
+def call_of(where: str, node: ast.Call) -> Call:
+    function, constants = node.func, [one.value for one in node.args if isinstance(one, ast.Constant)]
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    owner = None if isinstance(function, ast.Name) else getattr(getattr(function, "value", None), "id", "")
+    return Call(where, name, owner, len(node.args), constants, {word.arg for word in node.keywords})
 
 
 @cache
+def read() -> tuple[list[tuple[Path, str, str, bool]], list[Call]]:
+    """The imports and the calls of all files. No tree is kept: each collection of garbage would walk through it."""
+    imported, called = [], []
+    for path in FILES:
+        tree, package, name = ast.parse(path.read_text(encoding="utf-8")), package_of(path), path.relative_to(SOURCE)
+        if package != "__init__":
+            imported += [(path, package, module, top) for module, top in imports(tree)]
+        called += [call_of(f"{name}:{node.lineno}", node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return imported, called
+
+
 def every_import() -> list[tuple[Path, str, str, bool]]:
     """Path, its package, the imported module, whether at import time; lazy and type-only imports included."""
-    return [
-        (path, package, module, top)
-        for path in FILES
-        if (package := package_of(path)) != "__init__"
-        for module, top in imports(tree_of(path))
-    ]
+    return read()[0]
 
 
 def test_packages_are_folders_and_nothing_else_lies_beside_them():
@@ -201,40 +221,27 @@ def test_core_needs_the_standard_library_and_no_clock():
 
 
 def test_core_asks_no_clock():
-    for where, name, call in calls():
-        if where.startswith("core") and name in ("now", "utcnow", "today", "time"):
-            assert ast.unparse(call.func).rpartition(".")[0] not in ("time", "datetime"), where
-
-
-@cache
-def calls() -> list[tuple[str, str, ast.Call]]:
-    """Every call: where it is, and the last word of what it calls."""
-    return [
-        (f"{path.relative_to(SOURCE)}:{node.lineno}", getattr(node.func, "attr", getattr(node.func, "id", "")), node)
-        for path in FILES
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call)
-    ]
+    for call in read()[1]:
+        if call.where.startswith("core") and call.name in ("now", "utcnow", "today", "time"):
+            assert call.owner not in ("time", "datetime"), call.where
 
 
 def test_text_files_name_their_encoding():
     """By default it is that of the system, which is not UTF-8 on Windows."""
-    for where, name, call in calls():
-        given = [one.value for one in call.args if isinstance(one, ast.Constant)]
-        names = {word.arg for word in call.keywords}
-        mode = next((one for one in given if isinstance(one, str) and {*one} <= {*"rwxabt+"}), None)
-        if name in ("read_text", "write_text"):
-            assert "encoding" in names or len(call.args) > (name == "write_text"), where
-        elif name == "open" and (mode or isinstance(call.func, ast.Name)):
-            assert "encoding" in names or "b" in (mode or ""), where
+    for call in read()[1]:
+        mode = next((one for one in call.constants if isinstance(one, str) and {*one} <= {*"rwxabt+"}), None)
+        if call.name in ("read_text", "write_text"):
+            assert "encoding" in call.words or call.positional > (call.name == "write_text"), call.where
+        elif call.name == "open" and (mode or call.owner is None):
+            assert "encoding" in call.words or "b" in (mode or ""), call.where
 
 
 def test_nothing_is_used_that_windows_lacks_and_its_types_have():
     """What has other types there is found by the type checker; see ``make lint``."""
-    for where, name, call in calls():
-        names = {name, *(word.arg for word in call.keywords)}
-        assert not names & {"add_signal_handler", "add_reader", "add_writer", "pass_fds", "preexec_fn"}, where
-        assert not {one.value for one in call.args if isinstance(one, ast.Constant)} & {"fork", "forkserver"}, where
+    lacks = {"add_signal_handler", "add_reader", "add_writer", "pass_fds", "preexec_fn"}
+    for call in read()[1]:
+        assert not {call.name, *call.words} & lacks, call.where
+        assert not {*call.constants} & {"fork", "forkserver"}, call.where
 
 
 def test_heavy_imports_are_lazy():
