@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, Final
@@ -25,6 +25,33 @@ that has more time opens gently."""
 PASSED_S = 3.0
 """An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By
 less, clocks differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What an answer that came now says of a listed quota.
+
+    Attributes:
+        reservation: The attempt.
+        reading: What it says about the part of the limit that is used.
+        whole: What it says about all of the limit.
+    """
+
+    now_ns: int
+    index: int
+    reservation: Reservation
+    reading: Reading
+    whole: Reading
+
+    @property
+    def sent_ns(self) -> int:
+        """When the attempt was sent."""
+        return self.reservation.granted_ns
+
+    @property
+    def note(self) -> Note | None:
+        """The note of the attempt about the quota; ``None`` if it had none of it."""
+        return note_of(self.reservation, self.index)
 
 
 class Readings:
@@ -71,60 +98,50 @@ class Readings:
         reading = whole if share == 1 else self._usable_reading(None, whole, share)
         added = self._corrections.take_limit(now_ns, None, reading, reservation.granted_ns)
         index = self._corrections.index_of(whole.unit, whole.period_s)
-        if index is not None and (note := note_of(reservation, index)) is not None:
-            self._take_restart(now_ns, index, reservation, note, reading, whole, counts=False)
+        if index is not None:
+            self._take_restart(_Told(now_ns, index, reservation, reading, whole), counts=False)
         return added
 
     def _take_known(self, now_ns: int, index: int, reservation: Reservation, whole: Reading) -> bool:
         """Take a reading about the quota at ``index``; whether it states another limit.
 
-        ``whole`` is all that a reading says, and ``reading`` what it says about the part that is used. In this order:
+        In this order:
 
         1. The next restart of a quota that restarts, the refill, and the limit.
         2. What a window has left.
         3. The level; see :meth:`_take_level`.
         """
-        entry, note, sent_ns = self._entries[index], note_of(reservation, index), reservation.granted_ns
-        share = self._corrections.usable_share(index, whole.unit)
+        entry, share = self._entries[index], self._corrections.usable_share(index, whole.unit)
         reading = whole if share == 1 else self._usable_reading(index, whole, share)
-        if note is not None and entry.meter.restarts_by_answers:
-            self._take_restart(now_ns, index, reservation, note, reading, whole)
-        refilled = self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
+        told = _Told(now_ns, index, reservation, reading, whole)
+        if entry.meter.restarts_by_answers:
+            self._take_restart(told)
+        refilled = self._take_refill(told)
         if (whole.reset_s or 0) > LONGER_PERIOD * entry.meter.quota.period_s:
             return False  # it is about a longer period
-        limited = self._corrections.take_limit(now_ns, index, reading, sent_ns)
+        limited = self._corrections.take_limit(now_ns, index, reading, told.sent_ns)
         if whole.remaining is not None:
             self._shown[index] = whole.remaining
         entry.read_ns = now_ns
         m = entry.meter
         if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
             self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
-        if index in self._trackers and note is not None and not m.restarts_by_answers:
-            self._take_level(now_ns, index, reservation, note, reading, whole, changed=limited or refilled)
+        if index in self._trackers and told.note is not None and not m.restarts_by_answers:
+            self._take_level(told, told.note, changed=limited or refilled)
         return limited
 
-    def _take_level(
-        self,
-        now_ns: int,
-        index: int,
-        reservation: Reservation,
-        note: Note,
-        reading: Reading,
-        whole: Reading,
-        *,
-        changed: bool,
-    ) -> None:
+    def _take_level(self, told: _Told, note: Note, *, changed: bool) -> None:
         """Take the level and the burst of a bucket; what is none restarts, or is spread.
 
         ``changed``: whether the limit or the refill has. Then the level is taken without a comparison.
         """
-        tracker, m, sent_ns = self._trackers[index], self._entries[index].meter, reservation.granted_ns
+        now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.sent_ns
+        tracker, m = self._trackers[index], self._entries[index].meter
         limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
         is_higher = limit is not None and limit > m.quota.amount
-        partly = reading is not whole  # the provider refills faster than the part that is used
+        partly = reading is not told.whole  # the provider refills faster than the part that is used
         no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=is_higher, lower_only=partly)
-        counts = no_bucket or whole.reset_number is not None or not m.bursts
-        if self._take_restart(now_ns, index, reservation, note, reading, whole, counts=counts):
+        if self._take_restart(told, counts=no_bucket or told.whole.reset_number is not None or not m.bursts):
             return
         if no_bucket:
             since = max(tracker.charges.total - note.charged, 0.0)
@@ -181,34 +198,28 @@ class Readings:
             reset_s=reset_s,
         )
 
-    def _take_refill(
-        self, now_ns: int, index: int, sent_ns: int, note: Note | None, reading: Reading, limit: float | None
-    ) -> bool:
-        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its rule or its period has changed.
-
-        ``limit``: the part of the reading's limit that is used.
-        """
+    def _take_refill(self, told: _Told) -> bool:
+        """Learn how fast a quota refills; whether its rule or its period has changed."""
+        now_ns, index, limit, whole = told.now_ns, told.index, told.reading.limit, told.whole
         tracker = self._trackers.get(index)
         if tracker is None or self._entries[index].meter.quota.rule is Rule.SLIDING:
             return False  # the user has stated the rule, by which its resets have another meaning
-        period_s = tracker.refill.learn_bucket_period(reading)
+        period_s = tracker.refill.learn_bucket_period(whole)
         bucket = period_s is not None
         if not bucket:
-            period_s = self._period_of_a_counter(index, tracker, sent_ns, note, reading)
+            period_s = self._period_of_a_counter(told, tracker)
         if period_s is None or limit is None:
             return False
-        stated = reading.period_s is not None and reading.basis is Basis.STATED
+        stated = whole.period_s is not None and whole.basis is Basis.STATED
         rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
         period_is_new = not stated and self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)
         if rule_is_new or period_is_new:
             tracker.begin_epoch(now_ns)
         return rule_is_new or period_is_new
 
-    def _period_of_a_counter(
-        self, index: int, tracker: QuotaTracker, sent_ns: int, note: Note | None, reading: Reading
-    ) -> float | None:
+    def _period_of_a_counter(self, told: _Told, tracker: QuotaTracker) -> float | None:
         """The period of a quota that refills like no bucket, in seconds, once the readings show it; ``None`` before."""
-        entry = self._entries[index]
+        entry, note = self._entries[told.index], told.note
         if entry.meter.restarts_by_answers:
             return tracker.restarts.period_s
         if note is None:
@@ -216,51 +227,39 @@ class Readings:
         quota, before = entry.meter.quota, tracker.charges.well_before
         known = quota.amount if entry.given == math.inf else entry.given
         return tracker.refill.learn_counter_period(
-            sent_ns, reading, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)
+            told.sent_ns, told.whole, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)
         )
 
-    def _take_restart(
-        self,
-        now_ns: int,
-        index: int,
-        reservation: Reservation,
-        note: Note,
-        reading: Reading,
-        whole: Reading,
-        *,
-        counts: bool = True,
-    ) -> bool:
+    def _take_restart(self, told: _Told, *, counts: bool = True) -> bool:
         """Take the instant of the restart that an answer states; whether the quota is counted as one that restarts.
 
-        ``reading`` is about the part of the limit that is used, ``whole`` about all of it. Without ``counts`` the quota
-        may be a bucket, and the instant is kept until it is known. Processes that share a quota spread it: the store
-        knows no such instants.
+        Without ``counts`` the quota may be a bucket, and the instant is kept until it is known. Processes that share a
+        quota spread it: the store knows no such instants.
         """
+        now_ns, index, note, sent_ns = told.now_ns, told.index, told.note, told.sent_ns
         entry, tracker = self._entries[index], self._trackers.get(index)
-        lack, reset_s, m = _lack_of(reading), _until_restart_s(whole), entry.meter
+        lack, reset_s, m = _lack_of(told.reading), _until_restart_s(told.whole), entry.meter
         if tracker is None or tracker.restarts.refuted or self._corrections.shared or m.quota.rule is Rule.SLIDING:
             return False
-        if lack is None or reset_s is None:
+        if lack is None or reset_s is None or note is None:
             return False
-        sent_ns = reservation.granted_ns
-        named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=whole.until_s is not None)
+        named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=told.whole.until_s is not None)
         if named is None or not counts:
             pass
         elif named is Named.NONE or (named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack)):
             self._corrections.refute_restarts(now_ns, index)
-            is_number = whole.reset_s is None  # which moves, or is in another unit
+            is_number = told.whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
-                tracker.take_level(now_ns, sent_ns, note, reading)
+                tracker.take_level(now_ns, sent_ns, note, told.reading)
         else:
-            self._count_restart(now_ns, index, tracker, reservation, named, lack)
+            self._count_restart(told, tracker, named, lack)
         return entry.meter.restarts_by_answers
 
-    def _count_restart(
-        self, now_ns: int, index: int, tracker: QuotaTracker, reservation: Reservation, named: Named, lack: float
-    ) -> None:
-        """Count the quota at ``index`` from the restart that an answer has ``named``; it states the ``lack``."""
-        m, restarts, sent_ns = self._entries[index].meter, tracker.restarts, reservation.granted_ns
-        own = reservation.amounts[index] if index < len(reservation.amounts) else 0.0
+    def _count_restart(self, told: _Told, tracker: QuotaTracker, named: Named, lack: float) -> None:
+        """Count a quota from the restart that an answer has ``named``; it states the ``lack``."""
+        now_ns, index, sent_ns, amounts = told.now_ns, told.index, told.sent_ns, told.reservation.amounts
+        m, restarts = self._entries[index].meter, tracker.restarts
+        own = amounts[index] if index < len(amounts) else 0.0
         least, most = tracker.used_by(sent_ns, own, lack)
         is_over = restarts.high_ns <= now_ns
         soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)

@@ -98,7 +98,7 @@ class Refusals:
         return self._track(now_ns, index, reservation, refusal, pause_ns) or changed
 
     def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess) -> bool:
-        """Lower slots, end a guess, doubt a window or restarts; whether the tracker learns, too.
+        """Lower slots, let a guess fall back, doubt a window or restarts; whether the tracker learns, too.
 
         ``test``: how lower slots are tested from now on.
         """
