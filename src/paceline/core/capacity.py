@@ -52,6 +52,9 @@ class Learner(Protocol):
     def measure(self, now_ns: int) -> None:
         """Find the limits of requests and of the number in flight from outcomes, because none is stated."""
 
+    def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
+        """Take a time-out, before the attempt is settled; whether too many were in flight to be answered in time."""
+
     def notes_of_now(self) -> Sequence[Any]:
         """The notes of an attempt without a charge that is sent now."""
 

@@ -374,6 +374,11 @@ class Pool:
                 seconds_of = self.ledger.seconds_of
                 self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
 
+    def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
+        """Count a time-out, before the attempt is settled; whether too many were in flight to be answered in time."""
+        learning = self.capacity.learning
+        return learning is not None and reservation.open and learning.timed_out(now_ns, reservation)
+
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """Correct an open reservation by the part of its true cost that the beginning of its answer shows."""
         before = self._seconds_of(reservation.amounts)

@@ -53,7 +53,7 @@ from paceline.http.recognise import (
 )
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Asked, Charge
-from paceline.pacing.answers import ANSWERED, UNREADABLE, cause_of_error, cause_of_status
+from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer
@@ -435,7 +435,8 @@ class Exchange:
                 self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, 0, cause, now_s)
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
-                self._count_fault(permit, type(error).__name__, fault)
+                if not (cause == TIMEOUT and self.metered.scheduler.timed_out(permit.reservation)):
+                    self._count_fault(permit, type(error).__name__, fault)
                 delay_s = self._after_fault()
             if fault is Fault.UNSENT:
                 self.tries.unsent()

@@ -36,7 +36,7 @@ from paceline.core.results import (
     public,
     warn,
 )
-from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of, is_timeout
 from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.scheduler import Scheduler
@@ -364,9 +364,11 @@ class Permit:
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
-            self._scheduler.failed(
-                self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN, reported=reported
-            )
+            late = isinstance(error, BaseException) and fault is Fault.BROKEN and is_timeout(error)
+            if not (late and self._scheduler.timed_out(self.reservation)):
+                self._scheduler.failed(
+                    self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN, reported=reported
+                )
         if fault in (Fault.UNSENT, Fault.UNREACHED):
             self.cancel()
         else:

@@ -230,6 +230,10 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         self._section.settle(reservation, actual, waiter)
 
+    def timed_out(self, reservation: Reservation) -> bool:
+        """See :meth:`Pool.timed_out`."""
+        return self.read(lambda now_ns: self.pool.timed_out(now_ns, reservation))
+
     def finished(self, state: str) -> None:
         """Count an answer by how far the model has come with it."""
         self._section.count(self.pool.finishes, state)

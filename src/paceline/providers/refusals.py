@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from paceline.core.quota import REQUESTS, TOKENS
+from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS
 from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Headers
@@ -150,8 +150,10 @@ def classify(
         sooner_s=min(waits) if len(set(waits)) > 1 else None,
         scope=RefusalScope.POOL if fits else RefusalScope.REQUEST,
     )
-    if kind in (RefusalKind.MONEY, RefusalKind.CAPACITY):  # they say nothing of a quota
+    if kind is RefusalKind.MONEY:  # it says nothing of a quota
         return refusal
+    if kind is RefusalKind.CAPACITY:  # neither does this, but a full queue is about the number in flight
+        return replace(refusal, unit=CONCURRENCY) if facts.unit == CONCURRENCY else refusal
     refusal = replace(
         refusal,
         unit=said.unit or _unit_of(facts, names),

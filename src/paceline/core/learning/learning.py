@@ -81,6 +81,10 @@ class Learning:
         """Find the unstated limit of ``unit`` from outcomes; see :meth:`Unstated.begin`."""
         self.unstated.begin(now_ns, unit)
 
+    def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
+        """Take a time-out, before the attempt is settled; see :meth:`Unstated.timed_out`."""
+        return self.unstated.timed_out(now_ns, reservation)
+
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Take a refusal that another reason than a limit explains."""
         self.unstated.explained(now_ns, reservation)

@@ -131,9 +131,11 @@ class Refusals:
         return self._measure_instead(now_ns, index, tracker, reservation, refusal)
 
     def _refused_by_full(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
-        """Learn from a refusal for want of capacity: it may come from a rate that is not stated."""
+        """Learn from a refusal for want of capacity: a queue is full, or it may come from a rate that is not stated."""
         shedding, unstated = self.shedding, self._unstated
-        if unstated.limits(REQUESTS):
+        if refusal.unit == CONCURRENCY and unstated.fills_queue(reservation):
+            unstated.refused_by_queue(now_ns, reservation)
+        elif unstated.limits(REQUESTS):
             was_rate = shedding.is_rate
             if rate := shedding.refused(now_ns, reservation.number):
                 unstated.expect(now_ns, rate)
@@ -187,7 +189,9 @@ class Refusals:
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a refusal is about a limit that neither the user nor an answer states."""
         if not refusal.kind.about_rate:
-            return refusal.kind is RefusalKind.CAPACITY and self.shedding.is_rate and self._unstated.limits(REQUESTS)
+            by_queue = refusal.unit == CONCURRENCY and self._unstated.fills_queue(reservation)
+            by_rate = self.shedding.is_rate and self._unstated.limits(REQUESTS)
+            return refusal.kind is RefusalKind.CAPACITY and (by_queue or by_rate)
         return self._is_unstated(now_ns, reservation, refusal, self._index(now_ns, reservation, refusal))
 
     def _is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:

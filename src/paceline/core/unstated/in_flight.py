@@ -54,14 +54,18 @@ class InFlightNote:
         most: How many others were in flight, at most.
         least: How many others were in flight, at least.
         is_known: Whether it is known if it was admitted.
+        answered_count: How many attempts had been answered when it was sent.
+        in_flight_ns: How long all attempts had been in flight by then, in sum.
+        is_behind: Whether the server may have been at work on attempts that had timed out.
     """
 
-    __slots__ = ("is_known", "least", "most", "number", "sent_ns")
+    __slots__ = ("answered_count", "in_flight_ns", "is_behind", "is_known", "least", "most", "number", "sent_ns")
 
     def __init__(self, number: int, sent_ns: int, others: int) -> None:
         self.number, self.sent_ns = number, sent_ns
         self.most = self.least = others
-        self.is_known = False
+        self.is_known = self.is_behind = False
+        self.answered_count = self.in_flight_ns = 0
 
 
 class InFlightBound:

@@ -13,6 +13,7 @@ from paceline.core.meters import Meter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.core.unstated.in_flight import InFlightBound, InFlightNote
+from paceline.core.unstated.in_time import InTimeBound
 from paceline.core.unstated.rate import MeasuredRate, RateNote, RatePhase
 
 T = TypeVar("T", RateNote, InFlightNote)
@@ -179,48 +180,80 @@ class RateMeter(FoundMeter[RateNote]):
 
 
 class InFlightMeter(FoundMeter[InFlightNote]):
-    """The bound on the number in flight.
+    """The bounds on the number in flight.
 
     Attributes:
-        bound: The bound.
+        bound: The one that refusals show.
+        in_time: The one that time-outs and full queues show.
     """
 
-    __slots__ = ("bound",)
+    __slots__ = ("bound", "in_time")
 
     def __init__(self, index: int) -> None:
         super().__init__(index, CONCURRENCY, 0.0)
         self.bound = InFlightBound()
+        self.in_time = InTimeBound(self.bound)
 
     @property
     def found(self) -> float | None:
-        return self.bound.size if isfinite(self.bound.size) else None
+        size = min(self.bound.size, ceil(self.in_time.usual)) if self.in_time.usual < inf else self.bound.size
+        return size if isfinite(size) else None
 
     @property
     def is_limiting(self) -> bool:
-        return isfinite(self.bound.size)
+        return isfinite(self.bound.size) or isfinite(self.in_time.size)
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound, self.notes = InFlightBound(), {}
+        self.in_time = InTimeBound(self.bound)
 
     def reopen(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound.forget()
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
-        return now_ns if self.bound.in_flight + ahead < self.bound.size else FAR_NS
+        if self.bound.in_flight + ahead >= self.bound.size:
+            return FAR_NS
+        return self.in_time.earliest_ns(now_ns, ahead)
 
     def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
+        self.in_time.passed(now_ns)
         note = self.bound.sent(now_ns)
+        self.in_time.sent(note)
         self.notes[note.number] = note
         return note.number
 
     def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
+            self.in_time.passed(now_ns)
             self.bound.unsent(note)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
+            self.in_time.passed(now_ns)
+            self.in_time.answered(now_ns, note)
             self.bound.answered(now_ns, note)
 
-    def explained(self, now_ns: int, reservation: Reservation) -> None:  # noqa: ARG002
+    def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
+        """Count an attempt whose caller has given up; whether the number in flight was the reason."""
+        if (note := self.take(reservation)) is None:
+            return False
+        self.in_time.passed(now_ns)
+        self.bound.answered(now_ns, note)  # it was admitted
+        return self.in_time.timed_out(now_ns, note)
+
+    def had_others(self, reservation: Reservation) -> bool:
+        """Whether others were in flight when an attempt was sent."""
+        mark = reservation.marks[self.index] if self.index < len(reservation.marks) else 0
+        return mark in self.notes and self.notes[mark].most > 0
+
+    def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
+        """Count a refusal because the queue of the server is full, of an attempt that had others in flight."""
+        note = self.notes.pop(reservation.marks[self.index])
+        self.in_time.passed(now_ns)
+        self.in_time.refused(note)
+        self.bound.unsent(note)
+
+    def explained(self, now_ns: int, reservation: Reservation) -> None:
         if (note := self.take(reservation)) is not None:
+            self.in_time.passed(now_ns)
             self.bound.unsent(note)

@@ -155,6 +155,23 @@ class Unstated:
             if meter.index < len(reservation.marks):
                 meter.unsent(now_ns, reservation.marks[meter.index], 0.0)
 
+    def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
+        """Count an attempt whose caller has given up; whether too many were in flight to be answered in time."""
+        if self._in_flight is None or not self._in_flight.timed_out(now_ns, reservation):
+            return False
+        self._describe(self._in_flight)
+        return True
+
+    def fills_queue(self, reservation: Reservation) -> bool:
+        """Whether an attempt that a full queue has refused had others in flight, which fill that queue."""
+        return self._in_flight is not None and self._in_flight.had_others(reservation)
+
+    def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
+        """Learn from a refusal because the queue of the server is full; see :meth:`fills_queue`."""
+        assert self._in_flight is not None
+        self._in_flight.refused_by_queue(now_ns, reservation)
+        self._describe(self._in_flight)
+
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal that has another reason than these limits."""
         for meter in self.meters:
@@ -176,6 +193,8 @@ class Unstated:
             Whether there are more entries, because it names another unit.
         """
         before = len(self.meters)
+        if self._in_flight is not None:
+            self._in_flight.in_time.passed(now_ns)
         if refusal.unit == CONCURRENCY:
             self._bound(now_ns, reservation)
         else:

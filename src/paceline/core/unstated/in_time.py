@@ -1,0 +1,206 @@
+"""The most attempts in flight that a server answers in time, where neither the user nor an answer states it.
+
+A server of one's own queues the attempts that it cannot work on. If more are in flight than it has slots, the others
+wait, until their callers give up and the work on them is lost. Two signs show that: attempts time out although fewer
+were answered in their time than were in flight, or the server refuses because its queue is full. There is no bound
+before such a sign, so a host without a limit is not slowed down.
+
+The size
+    By Little's law, the number of attempts at work is the answers per second, times the time that an answer takes.
+    While too many are in flight, the answers per second are the most that the server can give. While few are, an answer
+    takes as long as its work. After a sign only half as many are in flight, and the product is the size.
+
+A test
+    More are in flight for a round. Their answers per second, times the time of an answer before, are the size from then
+    on. So it grows only while the answers per second grow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil, floor, inf, sqrt
+
+from paceline.core.quota import FAR_NS
+from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, WITNESSES, InFlightBound, InFlightNote
+from paceline.core.unstated.shedding import LASTS_NS
+
+LESS = 2
+"""So many times fewer are in flight after a sign than were answered within the time-out. By Little's law answers take
+half of the time-out then. A time-out counts as evidence if fewer were answered than were in flight, divided by the root
+of this: hosts at which a third times out by itself answer more."""
+
+MORE = 1.5
+"""So many times more are in flight in a test. Answers that take half of the time-out then take three quarters of it."""
+
+
+class InTimeBound:
+    """A bound on the attempts in flight, found from time-outs and from full queues.
+
+    Args:
+        flight: Counts the attempts in flight.
+
+    Attributes:
+        size: The most attempts in flight; infinite while no bound is known.
+        usual: The size beside tests.
+        most: The size in the present test, or what was in flight at the last sign.
+        full: How many have filled the queue of the server; infinite if none have.
+        is_new: Whether there was no round since the last sign.
+        answered_count: How many attempts were answered.
+        last_ns: The time of the last answer.
+        in_flight_ns: The sum of the times that all attempts have been in flight, up to ``as_of_ns``.
+        as_of_ns: The instant of the last event.
+        rate: The answers per nanosecond, lately; from a sign to the end of the first round, at that sign.
+        late: The evidence of the attempts that have timed out.
+        first: How many were answered in the time of the first of them.
+        timed_out_ns: The time after which callers give up; 0 before a sign by time-outs.
+        gone: When the server will have worked on each attempt that has timed out: it may not know of that.
+        cut_count: How many attempts had been sent when this round began.
+        sign_count: The same at the last sign.
+        sum_ns: The time in flight of the attempts of this round, as far as they filled the bound.
+        count: How many of them were answered.
+        took_ns: The mean time of an answer before the present test.
+        rest: How many rounds pass before the next test.
+        until_ns: Until when time-outs say nothing, because an attempt that was alone has timed out, too.
+        lasts_ns: How long that is the next time.
+    """
+
+    __slots__ = (
+        "_flight", "answered_count", "as_of_ns", "count", "cut_count", "first", "full", "gone", "in_flight_ns",
+        "is_new", "last_ns", "lasts_ns", "late", "most", "rate", "rest", "sign_count", "size", "sum_ns",
+        "timed_out_ns", "took_ns", "until_ns", "usual",
+    )  # fmt: skip
+
+    def __init__(self, flight: InFlightBound) -> None:
+        self._flight = flight
+        self.size = self.usual = self.most = self.full = inf
+        self.is_new, self.rest, self.lasts_ns = False, 1, LASTS_NS
+        self.answered_count = self.in_flight_ns = self.as_of_ns = self.cut_count = self.sign_count = 0
+        self.last_ns = self.first = self.timed_out_ns = self.sum_ns = self.count = self.until_ns = 0
+        self.rate = self.took_ns = self.late = 0.0
+        self.gone: deque[int] = deque()
+
+    def earliest_ns(self, now_ns: int, ahead: float) -> int:
+        """When an attempt may go after ``ahead`` others; ``FAR_NS``: when one in flight ends."""
+        if self.size == inf:
+            return now_ns
+        self._leave(now_ns)
+        in_flight = ceil(self._flight.in_flight + ahead)
+        over = in_flight + len(self.gone) - ceil(self.size)
+        if over < 0 or not in_flight:
+            return now_ns
+        return self.gone[over] if over < len(self.gone) else FAR_NS
+
+    def passed(self, now_ns: int) -> None:
+        """Count the time until now; the number in flight changes now."""
+        self.in_flight_ns += self._flight.in_flight * (now_ns - self.as_of_ns)
+        self.as_of_ns = now_ns
+
+    def sent(self, note: InFlightNote) -> None:
+        """Note in what state an attempt is sent."""
+        note.answered_count, note.in_flight_ns = self.answered_count, self.in_flight_ns
+        note.is_behind = bool(self.gone)
+
+    def answered(self, now_ns: int, note: InFlightNote) -> None:
+        """Count an answer."""
+        took_ns = max(now_ns - note.sent_ns, 1)
+        self.answered_count, self.last_ns = self.answered_count + 1, took_ns
+        if self.gone and note.number > self.sign_count:
+            self.gone.clear()  # what came before it has left
+        if not (self.is_new and (self.timed_out_ns or note.number > self.cut_count)):
+            answered = self.answered_count - note.answered_count
+            if LESS**2 * answered >= note.most:  # else it is a short answer, in whose time chance decides
+                self.rate = max(answered / took_ns, self.rate if self.is_new else 0.0)
+        if self._fills(note):
+            self.sum_ns, self.count = self.sum_ns + took_ns, self.count + 1
+            rounds = self.rest if self.size == self.usual and not self.is_new else 1
+            if self.count >= rounds * max(self.size, FULL_N):
+                self._end_round(self.sum_ns / self.count)
+
+    def timed_out(self, now_ns: int, note: InFlightNote) -> bool:
+        """Count an attempt whose caller has given up; whether the number in flight was the reason, or may be."""
+        took_ns, answered = max(now_ns - note.sent_ns, 1), self.answered_count - note.answered_count
+        if self.size == inf or (note.number > self.sign_count and not note.is_behind):
+            self.sum_ns += took_ns if self._fills(note) else 0
+            if not note.most:
+                self._refute(now_ns)
+            # If the last answer was quick, the server is down, or this request is a long one.
+            if not note.most or self.last_ns < took_ns // LESS or now_ns < self.until_ns:
+                return False
+            self.first = self.first if self.late else answered
+            in_flight = (self.in_flight_ns - note.in_flight_ns) / took_ns
+            self.late = max(self.late + 1 - sqrt(LESS) * answered / in_flight, 0.0)
+            if self.late < WITNESSES:
+                return self.late > 0
+            self._begin(self.first / took_ns, self.first / LESS, note.most)
+        elif not self.timed_out_ns and answered / LESS < self.usual:  # so far only a full queue has shown it
+            self.usual = max(answered / LESS, 1.0)
+            self._resize(self.usual)
+        self.timed_out_ns = took_ns
+        self.gone.append(max(now_ns, self.gone[-1] if self.gone else 0) + round(1 / self.rate if self.rate else 0))
+        return True
+
+    def refused(self, note: InFlightNote) -> None:
+        """Count a refusal because the queue of the server is full."""
+        if not note.most or note.number <= self.cut_count:
+            return
+        self.full = note.most
+        if self.size > self.usual:  # in a test
+            self._settle(self.usual)
+        else:
+            self._begin(self.rate, note.most / LESS, note.most)
+
+    def _fills(self, note: InFlightNote) -> bool:
+        """Whether an attempt counts in this round."""
+        return self.size <= note.most + 1 and note.number > self.cut_count
+
+    def _begin(self, rate: float, size: float, most: float) -> None:
+        """After a sign that at ``rate``, with ``most`` others in flight, some only wait: go on with ``size``."""
+        self.is_new, self.rest, self.sign_count = True, 1, self._flight.sent_count
+        self.rate, self.most, self.usual, self.late = rate, most, max(size, 1.0), 0.0
+        self._resize(self.usual)
+
+    def _end_round(self, mean_ns: float) -> None:
+        """Decide at the end of a round, in which an answer took ``mean_ns``."""
+        if self.size > self.usual:
+            if self._settle(self.size / mean_ns * self.took_ns):
+                self._test(mean_ns)
+        elif self.is_new:
+            self._settle(self.rate * mean_ns)
+        else:
+            self._test(mean_ns)
+
+    def _settle(self, useful: float) -> bool:
+        """Let ``useful`` be the size, as far as attempts have shown; whether it is more than noise."""
+        useful = min(max(useful, self.usual), self.most)
+        is_more = useful > sqrt(MORE) * self.usual
+        self.rest = 1 if is_more or self.is_new else min(2 * self.rest, FULL_MAX_N // FULL_N)
+        self.is_new, self.usual = False, useful
+        self._resize(useful)
+        return is_more
+
+    def _test(self, mean_ns: float) -> None:
+        """Test more; one more if answers, which take ``mean_ns``, could come near the time-out with many more."""
+        more = MORE if LESS * mean_ns <= (self.timed_out_ns or inf) else 1.0
+        self.took_ns, self.most = mean_ns, max(min(ceil(self.usual * more), self.full), floor(self.usual) + 1)
+        self._resize(self.most)
+
+    def _resize(self, size: float) -> None:
+        """Begin a round with ``size``."""
+        self.size, self.sum_ns, self.count, self.cut_count = size, 0, 0, self._flight.sent_count
+
+    def _leave(self, now_ns: int) -> None:
+        """Count the attempts no longer that the server has worked on since; until then they have slowed others down."""
+        if self.gone and self.gone[0] <= now_ns:
+            while self.gone and self.gone[0] <= now_ns:
+                self.gone.popleft()
+            if not self.gone:
+                self._resize(self.size)
+
+    def _refute(self, now_ns: int) -> None:
+        """Bound nothing for a while: an attempt that was alone has timed out."""
+        if self.size < inf:
+            self.until_ns, self.lasts_ns = now_ns + self.lasts_ns, 2 * self.lasts_ns
+            self.timed_out_ns, self.is_new = 0, False
+            self.gone.clear()
+            self.usual = inf
+            self._resize(inf)
