@@ -13,7 +13,7 @@ from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
-from paceline.core.meters import Named, Restarting, Window
+from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation, within
 
@@ -33,6 +33,7 @@ class _Told:
 
     Attributes:
         reservation: The attempt.
+        note: The note of the attempt about the quota; ``None`` if it had none of it.
         reading: What it says about the part of the limit that is used.
         whole: What it says about all of the limit.
     """
@@ -40,18 +41,9 @@ class _Told:
     now_ns: int
     index: int
     reservation: Reservation
+    note: Note | None
     reading: Reading
     whole: Reading
-
-    @property
-    def sent_ns(self) -> int:
-        """When the attempt was sent."""
-        return self.reservation.granted_ns
-
-    @property
-    def note(self) -> Note | None:
-        """The note of the attempt about the quota; ``None`` if it had none of it."""
-        return note_of(self.reservation, self.index)
 
 
 class Readings:
@@ -99,7 +91,9 @@ class Readings:
         added = self._corrections.take_limit(now_ns, None, reading, reservation.granted_ns)
         index = self._corrections.index_of(whole.unit, whole.period_s)
         if index is not None:
-            self._take_restart(_Told(now_ns, index, reservation, reading, whole), counts=False)
+            self._take_restart(
+                _Told(now_ns, index, reservation, note_of(reservation, index), reading, whole), counts=False
+            )
         return added
 
     def _take_known(self, now_ns: int, index: int, reservation: Reservation, whole: Reading) -> bool:
@@ -113,13 +107,13 @@ class Readings:
         """
         entry, share = self._entries[index], self._corrections.usable_share(index, whole.unit)
         reading = whole if share == 1 else self._usable_reading(index, whole, share)
-        told = _Told(now_ns, index, reservation, reading, whole)
+        told = _Told(now_ns, index, reservation, note_of(reservation, index), reading, whole)
         if entry.meter.restarts_by_answers:
             self._take_restart(told)
         refilled = self._take_refill(told)
         if (whole.reset_s or 0) > LONGER_PERIOD * entry.meter.quota.period_s:
             return False  # it is about a longer period
-        limited = self._corrections.take_limit(now_ns, index, reading, told.sent_ns)
+        limited = self._corrections.take_limit(now_ns, index, reading, told.reservation.granted_ns)
         if whole.remaining is not None:
             self._shown[index] = whole.remaining
         entry.read_ns = now_ns
@@ -135,7 +129,7 @@ class Readings:
 
         ``changed``: whether the limit or the refill has. Then the level is taken without a comparison.
         """
-        now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.sent_ns
+        now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.reservation.granted_ns
         tracker, m = self._trackers[index], self._entries[index].meter
         limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
         is_higher = limit is not None and limit > m.quota.amount
@@ -227,7 +221,7 @@ class Readings:
         quota, before = entry.meter.quota, tracker.charges.well_before
         known = quota.amount if entry.given == math.inf else entry.given
         return tracker.refill.learn_counter_period(
-            told.sent_ns, told.whole, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)
+            told.reservation.granted_ns, told.whole, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)
         )
 
     def _take_restart(self, told: _Told, *, counts: bool = True) -> bool:
@@ -236,7 +230,7 @@ class Readings:
         Without ``counts`` the quota may be a bucket, and the instant is kept until it is known. Processes that share a
         quota spread it: the store knows no such instants.
         """
-        now_ns, index, note, sent_ns = told.now_ns, told.index, told.note, told.sent_ns
+        now_ns, index, note, sent_ns = told.now_ns, told.index, told.note, told.reservation.granted_ns
         entry, tracker = self._entries[index], self._trackers.get(index)
         lack, reset_s, m = _lack_of(told.reading), _until_restart_s(told.whole), entry.meter
         if tracker is None or tracker.restarts.refuted or self._corrections.shared or m.quota.rule is Rule.SLIDING:
@@ -246,7 +240,7 @@ class Readings:
         named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=told.whole.until_s is not None)
         if named is None or not counts:
             pass
-        elif named is Named.NONE or (named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack)):
+        elif _contradicts(named, m, now_ns, lack):
             self._corrections.refute_restarts(now_ns, index)
             is_number = told.whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
@@ -257,7 +251,7 @@ class Readings:
 
     def _count_restart(self, told: _Told, tracker: QuotaTracker, named: Named, lack: float) -> None:
         """Count a quota from the restart that an answer has ``named``; it states the ``lack``."""
-        now_ns, index, sent_ns, amounts = told.now_ns, told.index, told.sent_ns, told.reservation.amounts
+        now_ns, index, sent_ns, amounts = told.now_ns, told.index, told.reservation.granted_ns, told.reservation.amounts
         m, restarts = self._entries[index].meter, tracker.restarts
         own = amounts[index] if index < len(amounts) else 0.0
         least, most = tracker.used_by(sent_ns, own, lack)
@@ -312,6 +306,11 @@ class Readings:
 def note_of(reservation: Reservation, index: int) -> Note | None:
     """The note of an attempt about the quota at ``index``."""
     return reservation.notes[index] if index < len(reservation.notes) else None
+
+
+def _contradicts(named: Named, m: Meter, now_ns: int, lack: float) -> bool:
+    """Whether what an answer states is no restart, or nothing has restarted at it."""
+    return named is Named.NONE or (named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack))
 
 
 def _lack_of(reading: Reading) -> float | None:
