@@ -353,14 +353,7 @@ class Permit:
 
         The caller has ``reported`` it, or ``error`` has left its block.
         """
-        from paceline.providers.answers import answer_of
-
-        if isinstance(error, BaseException):
-            fault, answer = fault_of(error), answer_of(error) if isinstance(error, Exception) else None
-        else:
-            fault, answer = (Fault.BROKEN, None) if error is None else (None, answer_of(error))
-        if fault is None and answer is not None and answer.status >= 500 and not answer.ours:
-            fault = Fault.BROKEN
+        fault, answered = _outcome_of(error)
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
@@ -372,7 +365,7 @@ class Permit:
         if fault in (Fault.UNSENT, Fault.UNREACHED):
             self.cancel()
         else:
-            self._settle(None, answered=fault is None and answer is not None and not answer.ours)
+            self._settle(None, answered=fault is None and answered)
 
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
@@ -509,6 +502,19 @@ def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
     permit._scheduler.refuse(permit.reservation, refusal, decision.pause_s, stop_s, why)
     if first:
         permit._notify("refused", None, refusal)
+
+
+def _outcome_of(error: object) -> tuple[Fault | None, bool]:
+    """The fault that an error of an attempt shows, if it is one, and whether the provider has answered."""
+    from paceline.providers.answers import answer_of
+
+    if isinstance(error, BaseException):
+        fault, answer = fault_of(error), answer_of(error) if isinstance(error, Exception) else None
+    else:
+        fault, answer = (Fault.BROKEN, None) if error is None else (None, answer_of(error))
+    if answer is None or answer.ours:
+        return fault, False
+    return Fault.BROKEN if fault is None and answer.status >= 500 else fault, True
 
 
 def waiter_again(

@@ -36,14 +36,17 @@ def named(body: Any) -> Iterator[str]:
             stack += [(one, False) for name, one in value.items() if plain(name) == "tools"]
         elif isinstance(value, dict):
             yield from _chosen_by_server(value)
-            kind = value.get("type", "function")
-            is_function = value is not body and isinstance(value.get("name"), str) and kind == "function"
+            schemas = _SCHEMAS | {"parameters"} if value is not body and _is_function(value) else _SCHEMAS
             for name, one in value.items():
                 bare = plain(name)
                 if names := is_naming(bare):
                     yield from texts_in(one)
-                if names or not (bare in _SCHEMAS or (bare == "parameters" and is_function)):
+                if names or bare not in schemas:
                     stack.append((one, bare in _SAID))
+
+
+def _is_function(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("name"), str) and value.get("type", "function") == "function"
 
 
 def _chosen_by_server(tool: dict[str, Any]) -> Iterator[str]:

@@ -226,13 +226,18 @@ def _windows(groups: Mapping[_Group, Texts], headers: Headers, now_s: float) -> 
         share = parse.number(texts.get(form.used))
         used = None if share is None or not 0 <= share <= USED_MAX * form.whole else share / form.whole
         end = next((texts[part] for part in form.resets if part in texts), None)
-        about = group.family.removeprefix(DEFAULT).lstrip("-") if form.active else _scope(name)
-        about = groups.get(group._replace(slot=""), {}).get(form.scope) or about
-        scope = "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
+        scope = _scope_of(name, group, groups)
         until_s, status = _until_s(end, headers, now_s), _word(texts.get("status"))
         limits = group.family == active
         paid = limits and (used or 0.0) >= 1.0 and form.active != "" and _states(headers, CREDITS)
         yield PlanReading(name, used, until_s, status, length_s, scope, now_s, paid), limits
+
+
+def _scope_of(window: str, group: _Group, groups: Mapping[_Group, Texts]) -> str | None:
+    """What a window is about: a name that is stated, else the one of its family or in its own name."""
+    about = group.family.removeprefix(DEFAULT).lstrip("-") if group.form.active else _scope(window)
+    about = groups.get(group._replace(slot=""), {}).get(group.form.scope) or about
+    return "".join(filter(str.isprintable, about))[:SCOPE_MAX] or None
 
 
 def _active(form: Form, groups: Iterable[_Group], headers: Headers) -> str:

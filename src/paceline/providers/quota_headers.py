@@ -167,9 +167,7 @@ def _reading(
     limit, remaining, stated_s = amounts
     reset = parse.reset_in(texts.get("reset"))
     reset_s, plain = reset.left_s(headers, now_s) if documented.resets else None, reset.plain
-    of_family = documented.periods.get(family.words)
-    sure = stated_s or (of_family is not None and family.words not in documented.assumed)
-    period_s, basis = stated_s or of_family, Basis.STATED if sure else Basis.ASSUMED
+    period_s, basis = _period(family, stated_s, documented)
     if reset_s and limit and remaining is not None and (basis is Basis.STATED or not plain):
         period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
         reset_s, plain = reset_s * (scale or 1.0), plain and scale is None
@@ -193,6 +191,13 @@ def _amounts(
     remaining = None if remaining == -1 else remaining  # Azure: -1 is unknown
     whole = limit is not None and remaining is not None and 0 <= remaining <= limit
     return (limit, remaining, stated_s) if whole or (alone and (limit, remaining) != (None, None)) else None
+
+
+def _period(family: Family, stated_s: float | None, documented: Documented) -> tuple[float | None, Basis]:
+    """The period that a header has stated, or else the documented one of its family, and how sure it is."""
+    of_family = documented.periods.get(family.words)
+    sure = stated_s or (of_family is not None and family.words not in documented.assumed)
+    return stated_s or of_family, Basis.STATED if sure else Basis.ASSUMED
 
 
 def _clear(

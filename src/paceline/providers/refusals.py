@@ -103,9 +103,7 @@ def meaning(status: int | None, codes: list[str], text: str, own: Codes = NO_COD
     ``None`` for an error that is no refusal.
     """
     mine = [own[code] for code in codes if code in own]
-    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
-    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SAYS["spent"].fullmatch, codes)]
-    found += map(Refusal, _kinds_by_words(status, codes, text))
+    found = _found(status, codes, text)
     said = bool(found)
     # A status alone says less than a name.
     if str(status) in own and all(one.kind is RefusalKind.RATE for one in found):
@@ -118,6 +116,13 @@ def meaning(status: int | None, codes: list[str], text: str, own: Codes = NO_COD
     if mine or first.kind in (RefusalKind.MONEY, RefusalKind.NEVER_FITS):
         return first
     return first if status in _REFUSING or (status in (403, 500) and said) else None
+
+
+def _found(status: int | None, codes: list[str], text: str) -> list[Refusal]:
+    """What the codes and the words of an error mean at any provider."""
+    found = [MEANINGS[code.lower()] for code in codes if code.lower() in MEANINGS]
+    found += [Refusal(RefusalKind.MONEY) for _ in filter(_SAYS["spent"].fullmatch, codes)]
+    return [*found, *map(Refusal, _kinds_by_words(status, codes, text))]
 
 
 def classify(
@@ -145,7 +150,7 @@ def classify(
     refusal = Refusal(
         kind=kind,
         message=text[:300] if error else "",
-        code=names[0] if names else "",
+        code=next(iter(names), ""),
         retry_after_s=max(waits, default=facts.reset_s),
         sooner_s=min(waits) if len(set(waits)) > 1 else None,
         scope=RefusalScope.POOL if fits else RefusalScope.REQUEST,
@@ -163,7 +168,12 @@ def classify(
         requested=facts.requested,
         limits=facts.limits,
     )
-    window = refused_window(headers, time.time()) if kind is RefusalKind.RATE else None
+    return _of_window(refusal, headers) if kind is RefusalKind.RATE else refusal
+
+
+def _of_window(refusal: Refusal, headers: Headers) -> Refusal:
+    """A refusal with the window of a plan that its headers name, if they name one."""
+    window = refused_window(headers, time.time())
     if window is None:
         return refusal
     wait_s = refusal.retry_after_s or window.until_s or None
@@ -209,11 +219,8 @@ def facts_in(error: Mapping[str, Any], text: str) -> Said:
     return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=wait_s, reset_s=reset_s)
 
 
-def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:
-    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others.
-
-    It is named in ``QuotaFailure``, in the metadata of ``ErrorInfo``, or in the message alone (2024 to 2026).
-    """
+def _google_names(error: Mapping[str, Any], text: str) -> list[tuple[str, ...]]:
+    """The name, the metric and the value of each violated quota."""
     named = [
         tuple(as_text(quota.get(name)) for name in ("quotaId", "quotaMetric", "quotaValue"))
         for failure in details_of(error, "QuotaFailure")
@@ -228,8 +235,16 @@ def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | No
         words = text[start + 19 : start + 400].removeprefix("metric: ").split(maxsplit=1)
         if words and "/" in words[0]:
             named.append((words[0].partition("/")[2].rstrip(",."), "", ""))
+    return named
+
+
+def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:
+    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others.
+
+    It is named in ``QuotaFailure``, in the metadata of ``ErrorInfo``, or in the message alone (2024 to 2026).
+    """
     found = []
-    for name, metric, value in named:
+    for name, metric, value in _google_names(error, text):
         limit_of = 0.0 if parse.number(value) == 0 else parse.amount(value)
         unit, period_s = quota_named(name, metric)
         found.append((limit_of == 0, period_s or 0.0, unit, period_s, limit_of))

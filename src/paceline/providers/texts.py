@@ -121,22 +121,28 @@ def _named(text: str) -> dict[str, str]:
 
 
 def _quota(named: dict[str, str], text: str) -> tuple[str | None, float | None]:
-    short, words = named.get("short") or named.get("qps"), named.get("unit") or named.get("many")
+    short = named.get("short") or named.get("qps")
     unit, period_s = _in_short(short) if short else (None, None)
-    if words:
-        unit = unit_of(words)
-    elif unit is None and "limit" in named:
-        name = _SAYS["exceeded"].search(text)
-        unit = (quota_named(name[1])[0] if name else None) or REQUESTS
-    if unit is None and _SAYS["concurrent"].search(text):
-        unit = CONCURRENCY
-    if unit is None and not text.isascii():
-        unit = next((each for each in (TOKENS, REQUESTS) if _SAYS[f"chinese_{each}"].search(text)), None)
+    unit = _unit(named, text, unit)
     if "seconds" in named:
         period_s = parse.amount(named["seconds"])
     elif "period" in named:
         period_s = period_of(named.get("count"), named["period"])
     return unit, parse.seconds_in(named["every"]) if period_s is None and "every" in named else period_s
+
+
+def _unit(named: dict[str, str], text: str, short: str | None) -> str | None:
+    """The unit in whole words, else the one in ``short``, else the one that the text is about."""
+    if words := named.get("unit") or named.get("many"):
+        return unit_of(words)
+    if short is None and "limit" in named:
+        name = _SAYS["exceeded"].search(text)
+        return (quota_named(name[1])[0] if name else None) or REQUESTS
+    if short is None and _SAYS["concurrent"].search(text):
+        return CONCURRENCY
+    if short is None and not text.isascii():
+        return next((each for each in (TOKENS, REQUESTS) if _SAYS[f"chinese_{each}"].search(text)), None)
+    return short
 
 
 def _in_short(letters: str) -> tuple[str, float]:

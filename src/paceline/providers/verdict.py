@@ -230,13 +230,21 @@ class Beginning:
         payload = self.payload
         if payload is None and len(body) <= HELD_MAX:
             payload = decode(body.removeprefix(BOM))
-        elif payload is None and _is_json(body) and (not self._ended or body[-64:].rstrip().endswith((b"}", b"]"))):
-            return Judged(Verdict.RESULT, self.status)  # too long for an error, and whole
-        if payload is None or isinstance(payload, str | int | float):
-            is_text = kind in _TEXT or (body and not body.lstrip().startswith(b"<"))
-            if self.call.endpoint in TEXTS and is_text:
-                return Judged(Verdict.RESULT, self.status)
-            return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
+        if isinstance(payload, dict | list):
+            return self._of_json(body, payload)
+        if payload is None and len(body) > HELD_MAX and self._is_whole(body):
+            return Judged(Verdict.RESULT, self.status)  # too long for an error
+        is_text = kind in _TEXT or (body and not body.lstrip().startswith(b"<"))
+        if self.call.endpoint in TEXTS and is_text:
+            return Judged(Verdict.RESULT, self.status)
+        return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
+
+    def _is_whole(self, body: bytearray) -> bool:
+        """Whether a long body is JSON, and ends as JSON does."""
+        return _is_json(body) and (not self._ended or body[-64:].rstrip().endswith((b"}", b"]")))
+
+    def _of_json(self, body: bytearray, payload: Any) -> Judged:
+        """The verdict on a JSON object, or a list of them."""
         error = error_in(payload)
         if error is None and not has_result(payload, strict=self.strict):
             return _unreadable(body, "a JSON value without a result")
