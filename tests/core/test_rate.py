@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import ALARM, ASK_N, CHECK_SHARE, COUNTED_N, EARLY_N, ENDED, Chance, Mark
+from paceline.core.unstated.chance import ALARM, ASK_N, CHECK_SHARE, COUNTED_N, EARLY_N, ENDED, SHARE_MAX, Chance, Mark
 from paceline.core.unstated.cycle import CUT, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 from paceline.core.unstated.rate import (
@@ -846,6 +846,13 @@ def test_a_check_that_admits_nothing_ends_the_share_and_waits():
     rate = checking()
     assert [refuse(rate, go(rate)) for _ in range(3)] == [Finding.DOUBTED, Finding.DOUBTED, Finding.BLOCKED]
     assert rate.chance.share == 0.0
+
+
+def test_a_check_of_a_large_share_goes_on_while_chance_may_refuse_all_of_it():
+    rate = checking()
+    rate.chance.share = SHARE_MAX
+    findings = [refuse(rate, go(rate)) for _ in range(11)]
+    assert findings == [Finding.DOUBTED] * 10 + [Finding.BLOCKED]
 
 
 def test_a_share_is_forgotten_when_nothing_is_refused_any_more():

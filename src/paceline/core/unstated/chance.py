@@ -25,7 +25,8 @@ single one is often about its request alone, or the measured rate was too high."
 RARE = 3.0
 """Chance must explain a test better than a limit by a likelihood ratio of ``e ** RARE``, because it is rare. With 2,
 hosts that count tokens, and so refuse large requests first, are taken for it more often. With 4, a host that refuses
-half of all requests may be missed until its rate has spiralled down."""
+half of all requests may be missed until its rate has spiralled down. In a check, a row of refusals that chance shows
+once in ``e ** RARE`` times means that nothing is admitted."""
 
 CHECK_SHARE = 0.8
 """A share is checked at this part of the rate that a limit admits: it refuses nothing there. A limit that falls step by

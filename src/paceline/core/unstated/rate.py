@@ -23,12 +23,12 @@ Its parts
 from __future__ import annotations
 
 from enum import Enum
-from math import inf
+from math import inf, log
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, SHARE_MAX, Chance, Mark, seconds
+from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, RARE, SHARE_MAX, Chance, Mark, seconds
 from paceline.core.unstated.cycle import CUT, Cycle
 from paceline.core.unstated.delays import VERDICT_NS, RefusalDelay, StatedWaits
 
@@ -413,12 +413,12 @@ class MeasuredRate:
         if self.phase is RatePhase.ASKING:
             if self._is_limit:
                 self._uphold(now_ns)
-        elif note.number - self.cut_count == self.cut_lost:  # so far nothing was admitted, which is hardly chance
-            if self.cut_lost >= STRIKES:
-                self.chance.share = 0.0
-                return self._find_none(now_ns, note)
-        elif self.cut_lost >= STRIKES:  # enough for a share; a further check follows a larger one
-            self._end_check(now_ns)
+        elif note.number - self.cut_count > self.cut_lost:  # something was admitted
+            if self.cut_lost >= STRIKES:  # enough for a share; a further check follows a larger one
+                self._end_check(now_ns)
+        elif self.cut_lost >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
+            self.chance.share = 0.0
+            return self._find_none(now_ns, note)
         return Finding.DOUBTED
 
     def _end_check(self, now_ns: int) -> None:
