@@ -2,7 +2,7 @@
 
 No provider states what weighs. The share for one unit of the process's own amount, and the share that others add in a second, are fitted to
 what both have done in each ``BIN_S``: least squares, without negative values. The result is good enough to be shown, and no more:
-``tests/test_plan_weight.py`` has the bounds within which it finds the true weight, alone and beside others.
+``tests/estimation/test_plan_weight.py`` has the bounds within which it finds the true weight, alone and beside others.
 """
 
 from __future__ import annotations
