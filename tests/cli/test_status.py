@@ -210,7 +210,7 @@ class TestCommandReadsAPage:
     async def test_a_silent_pool_is_not_paused_by_the_provider(self, limiter):
         """It pauses itself for 2 s after each request, as the fields of its status say, too."""
         scheduler = limiter.pacer.pools.scheduler("openai/gpt-5")
-        scheduler.pool.capacity.pause(scheduler.now_ns() + 2 * NS, NO_ANSWER)
+        scheduler.pause(scheduler.now_ns() + 2 * NS, NO_ANSWER)
         waiting = asyncio.ensure_future(limiter.acquire("openai/gpt-5"))
         await asyncio.sleep(0)
         pool = limiter.status()["pools"]["openai/gpt-5"]

@@ -126,8 +126,7 @@ class TestWaits:
 
     def test_for_an_answer_of_a_silent_pool(self, logged):
         records, limiter = logged(logging.INFO), limiter_of()
-        pool = limiter.pacer.pools.scheduler(POOL).pool
-        pool.capacity.pause(limiter.pacer.clock.now_ns() + 20 * 10**9, NO_ANSWER)
+        limiter.pacer.pools.scheduler(POOL).pause(limiter.pacer.clock.now_ns() + 20 * 10**9, NO_ANSWER)
         wait(limiter, (POOL, {"tokens": 1}))
         assert texts(records) == ["Rate limit: waiting 20.0 s for an answer of openai/gpt-4o"]
 

@@ -22,6 +22,7 @@ from paceline.core.progress import Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import (
+    COOL_DOWN,
     QUEUE,
     Expired,
     NeverFits,
@@ -293,9 +294,9 @@ class Scheduler:
         self._section.change(learn)
         self.lines.notices()
 
-    def pause(self, until_ns: int) -> None:
+    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
-        self._section.change(lambda now_ns: self.pool.capacity.pause(until_ns))  # noqa: ARG005
+        self._section.change(lambda now_ns: self.pool.capacity.pause(until_ns, reason))  # noqa: ARG005
 
     def lift(self, until_ns: int) -> None:
         """See :meth:`Capacity.lift <paceline.core.capacity.Capacity.lift>`."""

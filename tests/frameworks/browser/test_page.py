@@ -153,7 +153,7 @@ def test_a_silent_pool_is_not_paused_by_the_provider(show):
     page, _ = show(limiter)
     page.wait_for_selector("article.limited")
     scheduler = limiter.pacer.pools.scheduler("openai/gpt-5-mini")
-    scheduler.pool.capacity.pause(scheduler.now_ns() + 60 * 10**9, NO_ANSWER)
+    scheduler.pause(scheduler.now_ns() + 60 * 10**9, NO_ANSWER)
     wait(limiter, "openai/gpt-5-mini", 1, "lane")
     until(page, "document.querySelector('article .badge').textContent == 'no answers'")
 
