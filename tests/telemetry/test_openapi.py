@@ -1,6 +1,8 @@
 """The OpenAPI document is valid, and real documents match it."""
 
 import json
+import re
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -8,11 +10,15 @@ from test_page import ask
 
 import paceline
 from paceline.core.queue import Waiter
+from paceline.pacing.status import PoolStatus
 from paceline.providers.plan_headers import PlanReading
 from paceline.stores.memory import MemoryStore
 from paceline.telemetry.history import Recorder
+from paceline.telemetry.merged import _JOINED
 from paceline.telemetry.openapi import SCHEMAS, document
 from paceline.testing import ManualClock
+
+PAGE = Path(__file__).parents[2] / "docs" / "status.md"
 
 
 def check(name, value):
@@ -73,6 +79,18 @@ def planned():
     reading = PlanReading("5h", 0.62, 60.0, read_s=limiter.pacer.clock.now_ns() / 1e9)
     limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
     return limiter
+
+
+OF_ONE = {"quotas", "lanes_waited_s", "wait_s", "metrics", "store"}
+"""What ``merged`` joins by hand, or takes from the process that the store has told last."""
+
+
+def test_each_field_of_a_pool_has_its_places():
+    fields, page = PoolStatus.__annotations__.keys(), PAGE.read_text("utf-8")
+    told = set(re.findall(r"`(\w+)`", page.partition("Fields of a [pool]")[2].partition("\n\nThree settings")[0]))
+    assert not fields - told, "docs/status.md tells the meaning of each field of a pool"
+    assert SCHEMAS["Pool"]["properties"].keys() == fields, "telemetry/openapi.py describes each field of a pool"
+    assert _JOINED.keys() == fields - OF_ONE, "telemetry/merged.py says what several processes have together"
 
 
 @pytest.mark.parametrize("make", [given, published, waiting, paused, stopped, shared, planned])
