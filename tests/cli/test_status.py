@@ -205,12 +205,17 @@ class TestCommandReadsAPage:
             jobs, gpt, *_ = (await asyncio.to_thread(paceline_status, url)).output.splitlines()[1:]
         waiting.cancel()
         assert jobs.split("\t")[4:] == ["1", "1", "limited by 60 requests/min burst 2"]
-        assert gpt.split("\t")[-1] == "cool-down 7 s"
+        assert gpt.split("\t")[-1] == "cool-down 7 s after a refusal or failures"
+        pools = limiter.status()["pools"]
+        assert headline([("openai/gpt-5", pools["openai/gpt-5"])]) == (
+            "openai/gpt-5 is paused for 7.0 s after a refusal or failures: nothing waits"
+        )
 
     async def test_a_silent_pool_is_not_paused_by_the_provider(self, limiter):
         """It pauses itself for 2 s after each request, as the fields of its status say, too."""
         scheduler = limiter.pacer.pools.scheduler("openai/gpt-5")
         scheduler.pause(scheduler.now_ns() + 2 * NS, NO_ANSWER)
+        assert limiter.status()["pools"]["openai/gpt-5"]["paused"] == "because no answer comes"
         waiting = asyncio.ensure_future(limiter.acquire("openai/gpt-5"))
         await asyncio.sleep(0)
         pool = limiter.status()["pools"]["openai/gpt-5"]

@@ -73,6 +73,7 @@ def test_all_processes_of_a_store(store):
         code, text = ask(View(reader), "/status")
     pool = json.loads(text)["pools"]["openai/gpt-5"]
     assert (code, round(pool["cool_down_s"] / 10)) == (200, 3)
+    assert pool["paused"] == "after a refusal or failures"
     requests, tokens = pool["quotas"]
     assert (requests["period_s"], requests["rule"], requests["spent"], requests["refused"]) == (60.0, "bucket", 5, 5)
     assert 30 < requests["reset_s"] <= 60

@@ -19,6 +19,7 @@ import click
 from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
 from paceline.core.quota import NS, Rule, ns_per_unit
+from paceline.core.results import COOL_DOWN, NOT_QUOTAS
 from paceline.pacing.accounts import DIGEST_BYTES, SHOWN
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
@@ -262,7 +263,8 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
         quotas.append(shown | {"period_s": quota.period_s, "rule": quota.rule.value} | numbers)
     store = {"state": "read", "peers": reply.peers - 1}  # without this process
     pause_s = round(reply.pause_ns / NS, 3)
-    return {"quotas": quotas, "cool_down_s": pause_s, "store": store, "processes": _processes(seen)}
+    paused = NOT_QUOTAS[COOL_DOWN].paused if pause_s else None  # a store knows of refusals only
+    return {"quotas": quotas, "cool_down_s": pause_s, "paused": paused, "store": store, "processes": _processes(seen)}
 
 
 _ORDER = ("silent", "alive", "idle", "left")

@@ -263,7 +263,9 @@ def _state(pool: Mapping[str, Any]) -> str:
     if pool.get("stopped"):
         return f"stopped: {pool['stopped']}"
     silent = pool.get("binds") == NO_ANSWER  # its pauses are its own, one for each probe, and no wish of the provider's
-    parts = [NO_ANSWER] if silent else [f"cool-down {pool['cool_down_s']:g} s"] if pool.get("cool_down_s") else []
+    parts = [NO_ANSWER] if silent else []
+    if pool.get("cool_down_s") and not silent:
+        parts.append(f"cool-down {pool['cool_down_s']:g} s {pool.get('paused') or ''}".rstrip())
     if share := pool.get("by_chance"):
         parts.append(f"about {share:.0%} refused by chance")
     if store.get("state") == "lost":

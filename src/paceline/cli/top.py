@@ -207,7 +207,7 @@ def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
     if pool["binds"] == NO_ANSWER:
         return plain(f"{name} gets no answers, and sends one request at a time: {waiting}")
     if pool["cool_down_s"]:
-        return plain(f"{name} pauses for {_duration(pool['cool_down_s'])}: {waiting}")
+        return plain(f"{name} is {_paused(pool)}: {waiting}")
     last = f", the last one goes in about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
     return plain(f"{name} is {_held(pool)}: {waiting}{last}")
 
@@ -248,10 +248,14 @@ def _state(pool: Mapping[str, Any]) -> str:
     if pool["binds"] == NO_ANSWER:
         return NO_ANSWER
     if pool["cool_down_s"]:
-        return f"paused {_duration(pool['cool_down_s'])}"
+        return plain(_paused(pool))
     if pool["waiting"]:
         return plain(_held(pool))
     return "below its limit" if pool["in_flight"] else "not in use"
+
+
+def _paused(pool: Mapping[str, Any]) -> str:
+    return f"paused for {_duration(pool['cool_down_s'])} {pool.get('paused') or ''}".rstrip()
 
 
 def _held(pool: Mapping[str, Any]) -> str:

@@ -30,10 +30,12 @@ class Words(NamedTuple):
     Attributes:
         awaited: What a request waits for, in its line of the log.
         late: Why it has no permit within its timeout; ``{:.1f}`` stands for the seconds until it would have one.
+        paused: If a pool pauses for it: why, after "cool-down 7 s" or "paused for 7 s".
     """
 
     awaited: str
     late: str
+    paused: str = ""
 
 
 NOT_QUOTAS: Final = MappingProxyType(
@@ -41,8 +43,8 @@ NOT_QUOTAS: Final = MappingProxyType(
         QUEUE: Words("the queue", "other requests were ahead"),
         STORE: Words("the store", "the store had not answered"),
         STORE_LOST: Words("the store", "the store is lost"),
-        NO_ANSWER: Words("an answer", "the requests in flight had no answer"),
-        COOL_DOWN: Words("the cool-down", "the pool pauses for about {:.1f} s"),
+        NO_ANSWER: Words("an answer", "the requests in flight had no answer", "because no answer comes"),
+        COOL_DOWN: Words("the cool-down", "the pool pauses for about {:.1f} s", "after a refusal or failures"),
     }
 )
 """All that binds and is no quota: each needs its row, because any other text is read as the notation of a quota."""

@@ -12,7 +12,7 @@ from paceline.core.budget import ALONE
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
-from paceline.core.results import public
+from paceline.core.results import NOT_QUOTAS, public
 from paceline.core.unstated.measured import RateMeter
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.answers import AnswerStatus
@@ -98,6 +98,7 @@ class PoolStatus(TypedDict):
     in_flight: int
     binds: str | None
     cool_down_s: float
+    paused: str | None
     stopped: str | None
     by_chance: float | None
     counts: dict[str, int]
@@ -189,6 +190,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "in_flight": ledger.in_flight,
         "binds": pool.binds(now_ns),
         "cool_down_s": _up(pool.cool_down_ns(now_ns)),
+        "paused": _paused(pool, now_ns),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "by_chance": _by_chance(ledger.meters),
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
@@ -238,6 +240,14 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
         "rate_limit_wait_seconds": round(pool.waits.total_ns / NS, 3),
         "estimate_ratio": round(actual / estimated, 4) if estimated else None,
     }
+
+
+def _paused(pool: Pool, now_ns: int) -> str | None:
+    """Why a pool pauses, in words; ``None``: it does not."""
+    if pool.cool_down_ns(now_ns) <= 0:
+        return None
+    words = NOT_QUOTAS.get(reason := pool.capacity.pause_reason)
+    return f"for {reason}" if words is None else words.paused  # a window of a plan says itself what it is
 
 
 def _cache(pool: Pool, prompt_cache: PromptCache, now_ns: int) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def _queue(queues: Iterable[Sequence[Any]]) -> list[Any]:
 
 _JOINED: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
     "waiting": sum, "in_flight": sum, "lanes": summed, "counts": summed, "finishes": summed, "queue": _queue,
-    "binds": _first, "stopped": _first, "by_chance": _largest, "eta_s": _longest, "cool_down_s": max, "waits": added,
+    "binds": _first, "cool_down_s": max, "paused": _first, "stopped": _first, "by_chance": _largest, "eta_s": _longest, "waits": added,
     "estimates": _estimates, "cache": _cache,
 }  # fmt: skip
 """How the values that pools of one name have in several processes become one, by the name of the value."""

@@ -69,6 +69,7 @@ SCHEMAS: Final = {
         in_flight=COUNT,
         binds={**MAYBE_TEXT, "description": "What the next request waits for."},
         cool_down_s=NUMBER,
+        paused={**MAYBE_TEXT, "description": "Why it pauses, if it does."},
         stopped=MAYBE_TEXT,
         by_chance={**MAYBE_NUMBER, "description": "The share of the attempts that the provider refuses at any rate."},
         counts=_table(COUNT),

@@ -144,7 +144,7 @@ def test_it_follows_what_happens(show):
     page, _ = show(limiter)
     page.wait_for_selector("article.limited")
     limiter.pacer.pools.scheduler("openai/gpt-5-mini").pause(limiter.pacer.clock.now_ns() + 60 * 10**9)
-    until(page, "document.getElementById('headline').textContent.includes('paused for')")
+    until(page, "document.getElementById('headline').textContent.includes(' after a refusal or failures')")
     until(page, "document.querySelector('article .badge').textContent == 'paused'")
 
 

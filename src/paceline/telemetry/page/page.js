@@ -91,7 +91,7 @@ function state(name, pool) {
   if (pool.stopped) return as(5, "halted", "stopped", `stopped: ${pool.stopped}`);
   // First: a silent pool pauses itself for each request, and no answer has asked for that.
   if (pool.binds === "no answer") return as(4, "halted", "no answers", `without answers, one request goes at a time: ${waiting}`);
-  if (pool.cool_down_s) return as(4, "halted", "paused", `paused for ${duration(pool.cool_down_s)} after a refusal or failures: ${waiting}`);
+  if (pool.cool_down_s) return as(4, "halted", "paused", `paused for ${duration(pool.cool_down_s)} ${pool.paused}: ${waiting}`);
   if (pool.store?.state === "lost") return as(4, "halted", "store lost", `without its store: ${waiting}`);
   if (waits(pool)) {
     const quota = (pool.quotas ?? []).find((one) => one.quota === pool.binds) ?? (pool.processes && scarcest(pool)); // a store does not know what binds
