@@ -1,4 +1,4 @@
-"""Hosts that speak OpenAI's API: a row each in ``dialects.toml``, and a function only for what a row cannot say."""
+"""Hosts that speak OpenAI's API: a row each in ``dialects.toml``, and a class only for what a row cannot say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FREE: Final = "free"
 
 
 class Compatible(OpenAIDialect):
-    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or a function of ``REFINES``."""
+    """A host like OpenAI: what it has of its own is in ``dialects.toml``, or in a class of this file that its row names."""
 
     modes: Collection[str] = ()
     """The values of ``service_tier`` whose requests have limits of their own."""
@@ -53,9 +53,13 @@ class Compatible(OpenAIDialect):
         return super().readings(headers, now_s) if self.reads is None else [*_readings(self.reads, headers)]
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
-        refusal, refine = super()._refined(refusal, error, text, headers), REFINES.get(self.api)
+        refusal = super()._refined(refusal, error, text, headers)
         soon = refusal.kind in (RefusalKind.RATE, RefusalKind.CAPACITY)
-        return refine(refusal, text, headers) if refine and soon else refusal
+        return self._of_own(refusal, text, headers) if soon else refusal
+
+    def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        """A refusal that ends by itself, with what the host says of it in a form of its own."""
+        return refusal
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         usage, (path, unit) = super().usage(payload), self.usd
@@ -66,13 +70,13 @@ class Compatible(OpenAIDialect):
         return replace(usage, usd=parse.stated_usd(usd if unit == 1.0 else count(usd) * unit or None))
 
 
-# Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends.
+class Mistral(Compatible):
+    """Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends."""
 
-
-def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
-    limits = (text for name, text in headers.items() if name.startswith("x-ratelimit-limit-"))
-    kind = RefusalKind.NEVER_FITS if any(parse.number(limit) == 0 for limit in limits) else refusal.kind
-    return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
+    def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        limits = (text for name, text in headers.items() if name.startswith("x-ratelimit-limit-"))
+        kind = RefusalKind.NEVER_FITS if any(parse.number(limit) == 0 for limit in limits) else refusal.kind
+        return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
 
 
 def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator[Reading]:
@@ -85,11 +89,13 @@ def _readings(rows: Collection[Mapping[str, Any]], headers: Headers) -> Iterator
             yield Reading(row["unit"], limit * scale, rest, period_s=row.get("period_s", 60.0))
 
 
-def _fireworks_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
-    """A 429's body names no quota; its headers do when nothing remains of exactly one."""
-    readings = _readings(dialect("fireworks")["reads"], headers)
-    empty = [reading for reading in readings if reading.remaining is not None and reading.remaining <= 0]
-    return replace(refusal, unit=empty[0].unit, period_s=60.0, limit=empty[0].limit) if len(empty) == 1 else refusal
+class Fireworks(Compatible):
+    """Fireworks. A 429's body names no quota; its headers do when nothing remains of exactly one."""
+
+    def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        readings = self.readings(headers, 0.0)
+        empty = [reading for reading in readings if reading.remaining is not None and reading.remaining <= 0]
+        return replace(refusal, unit=empty[0].unit, period_s=60.0, limit=empty[0].limit) if len(empty) == 1 else refusal
 
 
 class Azure(Compatible):
@@ -167,11 +173,14 @@ _ZAI_PERIOD = re.compile(r"(\d{1,3})\s{0,2}(?:hour|小时)")
 _ZAI_RESET = re.compile(r"\b(20\d\d-\d\d-\d\d) (\d\d:\d\d:\d\d)\b")
 
 
-def _zai_refusal(refusal: Refusal, text: str, headers: Headers) -> Refusal:
-    if refusal.unit != PROMPTS:
-        return refusal
-    wait_s, period = refusal.retry_after_s or _zai_wait_s(text, headers), _ZAI_PERIOD.search(text)
-    return replace(refusal, retry_after_s=wait_s, period_s=float(period[1]) * 3_600 if period else None)
+class Zai(Compatible):
+    """Z.ai, whose coding plans state the end of their windows in the message."""
+
+    def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:
+        if refusal.unit != PROMPTS:
+            return refusal
+        wait_s, period = refusal.retry_after_s or _zai_wait_s(text, headers), _ZAI_PERIOD.search(text)
+        return replace(refusal, retry_after_s=wait_s, period_s=float(period[1]) * 3_600 if period else None)
 
 
 def _zai_wait_s(text: str, headers: Headers) -> float | None:
@@ -183,11 +192,13 @@ def _zai_wait_s(text: str, headers: Headers) -> float | None:
 _KIMI_WINDOW = re.compile(r"\((\d{1,3})-(day|hour)\) usage limit")
 
 
-def _moonshot_refusal(refusal: Refusal, text: str, _headers: Headers) -> Refusal:
-    """The coding plan's window, at its own host: a 403 ``access_terminated_error`` that states no end (openclaw#142656, 2026)."""
-    if (stated := _KIMI_WINDOW.search(text)) is None:
-        return refusal
-    return replace(refusal, window=f"{stated[1]}{stated[2][0]}", of_account=True)
+class Moonshot(Compatible):
+    """Moonshot. Its coding plan's window, at its own host: a 403 ``access_terminated_error`` that states no end (openclaw#142656, 2026)."""
+
+    def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        if (stated := _KIMI_WINDOW.search(text)) is None:
+            return refusal
+        return replace(refusal, window=f"{stated[1]}{stated[2][0]}", of_account=True)
 
 
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")
@@ -286,12 +297,3 @@ ATTRIBUTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(_AS_SAID, lambda said: said),
 }
 """The fields of ``dialects.toml`` that are attributes of a host like OpenAI."""
-
-REFINES: Final[Mapping[str, Callable[[Refusal, str, Headers], Refusal]]] = {
-    "mistral": _mistral_refusal,
-    "fireworks": _fireworks_refusal,
-    "zai": _zai_refusal,
-    "moonshot": _moonshot_refusal,
-    "kimi_code": _moonshot_refusal,
-}
-"""What refines a refusal that ends by itself, from the refusal, the message and the headers."""
