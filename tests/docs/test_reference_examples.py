@@ -71,4 +71,4 @@ def test_every_parameter_is_described(name):
     missing = [
         one for one in parameters if section is None or not re.search(rf"^ {{4}}\**{one}:", section[1], re.MULTILINE)
     ]
-    assert missing == []
+    assert missing == [], "Args: of the docstring has a line for each argument"
