@@ -791,6 +791,13 @@ class TestPeriods:
         assert isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.entries[0].meter.used >= 20
 
+    def test_a_bucket_that_states_its_period_and_resets_in_whole_seconds_stays_a_bucket(self):
+        pool = ungentle("35k tokens/min", SourceKind.GIVEN)
+        for at_s, remaining in [(0, 34_900), (0.1, 34_331), (0.3, 33_819), (0.7, 33_025), (1.3, 31_815), (1.9, 30_508)]:
+            said = Reading("tokens", 35_000, remaining, float(-(-(35_000 - remaining) * 60 // 35_000)), 60.0)
+            pool.observe(T0 + round(at_s * NS), [said], send(pool, at_s, 900))
+        assert not isinstance(pool.ledger.entries[0].meter, Spread)
+
     @pytest.mark.parametrize(("left", "is_exact"), [((5_700, 5_400, 5_100), True), ((5_000, 5_000, 4_000), False)])
     def test_an_amount_that_is_no_multiple_of_its_resolution_is_not_rounded(self, left, is_exact):
         pool = ungentle("6k tokens/min", SourceKind.GIVEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from paceline.core.quota import NS
 from paceline.core.results import Reading
@@ -104,6 +105,10 @@ class Refill:
             return None
         lack, gap_s = limit - remaining, (sent_ns - self._last_ns) / NS
         self._last_ns = sent_ns
+        # Who states the period mostly has a bucket. Resets in whole seconds are rounded there, whether or not the
+        # provider says so: as exact times, the resets of Azure's tokens contradicted every bucket.
+        if reading.period_s is not None and reset_s % 1 == 0:
+            reading = replace(reading, reset_resolution_s=max(reading.reset_resolution_s, 1.0))
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
         if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
             return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
