@@ -18,7 +18,7 @@ A test
 from __future__ import annotations
 
 from collections import deque
-from math import ceil, floor, inf, sqrt
+from math import ceil, inf, sqrt
 
 from paceline.core.quota import FAR_NS
 from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, WITNESSES, InFlightBound, InFlightNote
@@ -85,10 +85,10 @@ class InTimeBound:
             return now_ns
         self._leave(now_ns)
         in_flight = ceil(self._flight.in_flight + ahead)
-        over = in_flight + len(self.gone) - ceil(self.size)
+        over = in_flight + len(self.gone) - self.size
         if over < 0 or not in_flight:
             return now_ns
-        return self.gone[over] if over < len(self.gone) else FAR_NS
+        return self.gone[int(over)] if over < len(self.gone) else FAR_NS
 
     def passed(self, now_ns: int) -> None:
         """Count the time until now; the number in flight changes now."""
@@ -133,7 +133,7 @@ class InTimeBound:
                 return self.late > 0
             self._begin(self.first / took_ns, self.first / LESS, note.most)
         elif not self.timed_out_ns and answered / LESS < self.usual:  # so far only a full queue has shown it
-            self.usual = max(answered / LESS, 1.0)
+            self.usual = max(answered // LESS, 1)
             self._resize(self.usual)
         self.timed_out_ns = took_ns
         self.gone.append(max(now_ns, self.gone[-1] if self.gone else 0) + round(1 / self.rate if self.rate else 0))
@@ -156,7 +156,7 @@ class InTimeBound:
     def _begin(self, rate: float, size: float, most: float) -> None:
         """After a sign that at ``rate``, with ``most`` others in flight, some only wait: go on with ``size``."""
         self.is_new, self.rest, self.sign_count = True, 1, self._flight.sent_count
-        self.rate, self.most, self.usual, self.late = rate, most, max(size, 1.0), 0.0
+        self.rate, self.most, self.usual, self.late = rate, most, max(round(size), 1), 0.0
         self._resize(self.usual)
 
     def _end_round(self, mean_ns: float) -> None:
@@ -170,8 +170,11 @@ class InTimeBound:
             self._test(mean_ns)
 
     def _settle(self, useful: float) -> bool:
-        """Let ``useful`` be the size, as far as attempts have shown; whether it is more than noise."""
-        useful = min(max(useful, self.usual), self.most)
+        """Let ``useful`` be the size, as far as attempts have shown; whether it is more than noise.
+
+        A bound of 1.01 would let two go, and what two show would be compared with one: so it is rounded.
+        """
+        useful = min(max(round(useful), self.usual), self.most)
         is_more = useful > sqrt(MORE) * self.usual
         self.rest = 1 if is_more or self.is_new else min(2 * self.rest, FULL_MAX_N // FULL_N)
         self.is_new, self.usual = False, useful
@@ -181,7 +184,7 @@ class InTimeBound:
     def _test(self, mean_ns: float) -> None:
         """Test more; one more if answers, which take ``mean_ns``, could come near the time-out with many more."""
         more = MORE if LESS * mean_ns <= (self.timed_out_ns or inf) else 1.0
-        self.took_ns, self.most = mean_ns, max(min(ceil(self.usual * more), self.full), floor(self.usual) + 1)
+        self.took_ns, self.most = mean_ns, max(min(ceil(self.usual * more), self.full), self.usual + 1)
         self._resize(self.most)
 
     def _resize(self, size: float) -> None:

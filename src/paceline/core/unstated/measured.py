@@ -196,7 +196,7 @@ class InFlightMeter(FoundMeter[InFlightNote]):
 
     @property
     def found(self) -> float | None:
-        size = min(self.bound.size, ceil(self.in_time.usual)) if self.in_time.usual < inf else self.bound.size
+        size = min(self.bound.size, self.in_time.usual)
         return size if isfinite(size) else None
 
     @property
