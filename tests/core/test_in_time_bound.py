@@ -157,6 +157,13 @@ def test_time_outs_while_nothing_is_answered_are_failures_of_the_host():
     assert server.in_time.size == inf
 
 
+@pytest.mark.parametrize(("until_s", "most_s"), [(24.0, 100), (35.0, 115)])
+def test_the_bound_after_a_stall_grows_where_answers_take_more_than_half_of_the_time_out(until_s, most_s):
+    server = Server(10_000, 0, 5.0, 1_500, work_s=(2.0, 4.0), workers=60, hangs_s=(20.0, until_s)).run()
+    assert server.in_time.size > 60  # as many as there are workers
+    assert server.took_s <= most_s
+
+
 def test_a_pool_whose_limits_are_stated_takes_no_time_out_for_a_sign():
     pool = pool_of("600 requests/min")
     attempt = pool.try_grant(T0, Waiter({}))
@@ -303,10 +310,11 @@ def test_a_test_without_more_answers_per_second_is_repeated_ever_later():
     assert rests[-1] == FULL_MAX_N // FULL_N
 
 
-def test_answers_that_take_more_than_half_of_the_time_out_let_one_more_be_tested():
+@pytest.mark.parametrize(("took_s", "size"), [(5.0, 6), (5.5, 6), (6.5, 6), (8.0, 7)])
+def test_in_a_test_answers_take_three_quarters_of_the_time_out_at_most_or_one_more_is_tested(took_s, size):
     bound = free()
-    bound.rounds(2, 5.5)
-    assert bound.in_time.size == bound.in_time.usual + 1
+    bound.rounds(2, took_s)
+    assert (bound.in_time.usual, bound.in_time.size) == (round(0.8 * took_s), size)
 
 
 def test_time_outs_in_a_round_count_as_time_without_an_answer():

@@ -30,7 +30,9 @@ half of the time-out then. A time-out counts as evidence if fewer were answered 
 of this: hosts at which a third times out by itself answer more."""
 
 MORE = 1.5
-"""So many times more are in flight in a test. Answers that take half of the time-out then take three quarters of it."""
+"""So many times more are in flight in a test. Answers that take half of the time-out then take three quarters of it. If
+they take longer, fewer more are in flight, so that they take no more than that. More answers per second are more than
+noise from half of the way on to what as many more would give: its root, as rates are compared by their ratio."""
 
 
 class InTimeBound:
@@ -175,15 +177,15 @@ class InTimeBound:
         A bound of 1.01 would let two go, and what two show would be compared with one: so it is rounded.
         """
         useful = min(max(round(useful), self.usual), self.most)
-        is_more = useful > sqrt(MORE) * self.usual
+        is_more = useful > sqrt(self.size * self.usual)
         self.rest = 1 if is_more or self.is_new else min(2 * self.rest, FULL_MAX_N // FULL_N)
         self.is_new, self.usual = False, useful
         self._resize(useful)
         return is_more
 
     def _test(self, mean_ns: float) -> None:
-        """Test more; one more if answers, which take ``mean_ns``, could come near the time-out with many more."""
-        more = MORE if LESS * mean_ns <= (self.timed_out_ns or inf) else 1.0
+        """Test more, as far as answers, which take ``mean_ns``, cannot come near the time-out; else one more."""
+        more = MORE * min((self.timed_out_ns or inf) / (LESS * mean_ns), 1.0)
         self.took_ns, self.most = mean_ns, max(min(ceil(self.usual * more), self.full), self.usual + 1)
         self._resize(self.most)
 
