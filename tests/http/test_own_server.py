@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
+import aiohttp
 import httpx2
 import pytest
+import requests
 
 import paceline
 from paceline.core.pool import Pool
@@ -79,6 +83,71 @@ def test_time_outs_and_full_queues_bound_the_number_in_flight(queue, workers, th
         assert any("concurrency measured" in one["quota"] for one in pool["quotas"])
 
     run_virtual(main)
+
+
+EVENT = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.fixture
+def stalled():
+    """The address of a server that answers with the beginning of a stream, and no more."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
+        listening.settimeout(9)
+
+        def answer():
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(HEAD + b"%x\r\n%b\r\n" % (len(EVENT), EVENT))
+                while connection.recv(65_536):
+                    pass
+
+        threads.submit(answer)
+        yield "http://{}:{}/v1/chat/completions".format(*listening.getsockname())
+
+
+def read_by_httpx(limiter, url):
+    with limiter.attach(httpx2.Client(timeout=0.2)) as client, client.stream("POST", url, json=STREAM) as response:
+        response.read()
+
+
+def read_by_requests(limiter, url):
+    with limiter.attach(requests.Session()) as client:
+        client.post(url, json=STREAM, stream=True, timeout=0.2).content  # noqa: B018
+
+
+def read_by_async_httpx(limiter, url):
+    async def main():
+        client = limiter.attach(httpx2.AsyncClient(timeout=0.2))
+        async with client, client.stream("POST", url, json=STREAM) as response:
+            await response.aread()
+
+    asyncio.run(main())
+
+
+def read_by_aiohttp(limiter, url):
+    async def main():
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=0.2)
+        client = limiter.attach(aiohttp.ClientSession(timeout=timeout))
+        async with client, client.post(url, json=STREAM) as response:
+            await response.read()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+@pytest.mark.parametrize("read", [read_by_httpx, read_by_requests, read_by_async_httpx, read_by_aiohttp])
+def test_a_time_out_in_a_stream_is_no_answer(read, stalled, monkeypatch):
+    late = []
+    monkeypatch.setattr(Pool, "timed_out", lambda _pool, _now_ns, reservation: late.append(reservation.open))
+    with (
+        paceline.Limiter() as limiter,
+        pytest.raises((httpx2.ReadTimeout, requests.ConnectionError, aiohttp.SocketTimeoutError)),
+    ):
+        read(limiter, stalled)
+    assert late == [True]
 
 
 @pytest.mark.parametrize(("explained", "waits"), [(True, False), (False, True)])

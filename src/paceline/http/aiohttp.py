@@ -202,17 +202,14 @@ def _tapped(kind: Any) -> Any:
             return super().feed_data(data, *size)
 
         def feed_eof(self) -> None:
-            self._over()
+            if (tap := _taps.pop(id(self), None)) is not None:
+                tap.finish()
             super().feed_eof()
 
         def set_exception(self, *error: Any) -> None:
-            self._over()
+            if (tap := _taps.pop(id(self), None)) is not None:
+                tap.broke(error[0])
             super().set_exception(*error)
-
-        def _over(self) -> None:
-            tap = _taps.pop(id(self), None)
-            if tap is not None:
-                tap.finish()
 
     return Tapped
 

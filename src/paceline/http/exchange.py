@@ -55,7 +55,7 @@ from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of, is_timeout
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, holds_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
@@ -570,7 +570,8 @@ class Exchange:
             settle(None if self.metered.call.model == COUNTING else provider.usage(payload), None)
         else:
             reader = provider.usage_reader(self.metered.call)
-            tap = Tap(reader, partial(self._end, reader, settle), partial(self._adjust, permit))
+            late = partial(self.metered.scheduler.timed_out, permit.reservation)
+            tap = Tap(reader, partial(self._end, reader, settle), partial(self._adjust, permit), late)
             self.http.tap(response, headers, tap)
 
     def _end(self, reader: UsageReader, settle: Settle, usage: Usage | None, refusal: Refusal | None) -> None:
@@ -700,20 +701,27 @@ class Tap:
         reader: Reads the usage.
         settle: Called once, with the usage and a refusal inside of the answer.
         begin: Called once, with the first usage, if the answer reports it before its end.
+        late: Called before it settles if the caller has waited for too long for the next chunk.
 
     Attributes:
         decode: Removes the content encoding, chunk by chunk; ``None`` for a plain body.
     """
 
-    __slots__ = ("_begin", "_beginning", "_bytes", "_reader", "_settle", "decode")
+    __slots__ = ("_begin", "_beginning", "_bytes", "_late", "_reader", "_settle", "decode")
 
     @property
     def done(self) -> bool:
         """Whether it has settled."""
         return self._settle is None
 
-    def __init__(self, reader: UsageReader, settle: Settle, begin: Callable[[Usage], None] | None = None) -> None:
-        self._reader, self._begin = reader, begin
+    def __init__(
+        self,
+        reader: UsageReader,
+        settle: Settle,
+        begin: Callable[[Usage], None] | None = None,
+        late: Callable[[], object] | None = None,
+    ) -> None:
+        self._reader, self._begin, self._late = reader, begin, late
         self._settle: Settle | None = settle  # until it is called
         self.decode: Decode | None = None
         self._beginning, self._bytes = bytearray(), 0
@@ -737,6 +745,12 @@ class Tap:
         elif self._begin is not None and self._reader.usage is not None:
             begin, self._begin = self._begin, None
             begin(self._reader.usage)
+
+    def broke(self, error: BaseException) -> None:
+        """The body has broken off with ``error``."""
+        if self._settle is not None and self._late is not None and is_timeout(error):
+            self._late()
+        self.finish()
 
     def finish(self) -> None:
         """The body is over: settle, unless that is done."""

@@ -154,10 +154,11 @@ class _Body:
         self._rest = inner if rest is None else rest
         self._feed: Callable[[bytes], None] = _ignore
         self._finish: Callable[[], None] = _ignore
+        self._broke: Callable[[BaseException], None] = _ignore
 
     def tap(self, tap: Tap) -> None:
         """Feed ``tap`` with each chunk that is iterated, and finish it at the end."""
-        self._feed, self._finish = tap.feed, tap.finish
+        self._feed, self._finish, self._broke = tap.feed, tap.finish, tap.broke
 
     def __iter__(self) -> Iterator[bytes]:
         try:
@@ -170,6 +171,9 @@ class _Body:
             for chunk in self._rest:
                 self._feed(chunk)
                 yield chunk
+        except BaseException as error:
+            self._broke(error)
+            raise
         finally:
             self._finish()
 
@@ -184,6 +188,9 @@ class _Body:
             async for chunk in self._rest:
                 self._feed(chunk)
                 yield chunk
+        except BaseException as error:
+            self._broke(error)
+            raise
         finally:
             self._finish()
 
@@ -206,7 +213,7 @@ class _Body:
             self._finish()
 
 
-def _ignore(*_: bytes) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import io
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
@@ -286,6 +286,15 @@ def _tapped(kind: Any) -> Any:
             data: bytes = super()._handle_chunk(amt)
             self._paceline_tap.feed(data)
             return data
+
+        @contextmanager
+        def _error_catcher(self) -> Iterator[None]:
+            with super()._error_catcher():  # at its end it releases the connection
+                try:
+                    yield
+                except TimeoutError as error:
+                    self._paceline_tap.broke(error)
+                    raise
 
         def release_conn(self) -> None:  # at the end of the body, too
             super().release_conn()
