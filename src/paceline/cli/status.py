@@ -259,7 +259,6 @@ def _rows(name: str, pool: Any) -> Iterator[tuple[str, ...]]:
 
 def _state(pool: Mapping[str, Any]) -> str:
     """Why requests wait, the most important reason first."""
-    store = pool.get("store") or {}
     if pool.get("stopped"):
         return f"stopped: {pool['stopped']}"
     silent = pool.get("binds") == NO_ANSWER  # its pauses are its own, one for each probe, and no wish of the provider's
@@ -268,15 +267,21 @@ def _state(pool: Mapping[str, Any]) -> str:
         parts.append(f"cool-down {pool['cool_down_s']:g} s {pool.get('paused') or ''}".rstrip())
     if share := pool.get("by_chance"):
         parts.append(f"about {share:.0%} refused by chance")
-    if store.get("state") == "lost":
-        parts.append(f"store lost: {store.get('mode')}")
-    elif store:
-        parts.append(f"processes: {store.get('peers')}")
-        if lost := (pool.get("processes") or {}).get("silent"):
-            parts.append(f"silent: {lost}")
+    parts += _processes(pool)
     if pool.get("binds") and not pool.get("cool_down_s") and not silent:
         parts.append(f"limited by {brief(pool['binds'])}")
     return ", ".join(parts) or "-"
+
+
+def _processes(pool: Mapping[str, Any]) -> Iterator[str]:
+    """What a store says of the processes that share a pool."""
+    store = pool.get("store") or {}
+    if store.get("state") == "lost":
+        yield f"store lost: {store.get('mode')}"
+    elif store:
+        yield f"processes: {store.get('peers')}"
+        if lost := (pool.get("processes") or {}).get("silent"):
+            yield f"silent: {lost}"
 
 
 def _print_plans(rows: Sequence[Mapping[str, Any]]) -> None:
