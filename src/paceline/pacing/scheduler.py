@@ -233,7 +233,8 @@ class Scheduler:
 
     def timed_out(self, reservation: Reservation) -> bool:
         """See :meth:`Pool.timed_out`."""
-        return self.read(lambda now_ns: self.pool.timed_out(now_ns, reservation))
+        # Read, although it is counted: the settlement that follows makes the grants.
+        return self.read(self.pool.timed_out, reservation)
 
     def finished(self, state: str) -> None:
         """Count an answer by how far the model has come with it."""

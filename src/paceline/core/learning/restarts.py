@@ -130,7 +130,7 @@ class Restarts:
         left = [one for one in read if not one.refuted]
         if len(left) != 1 or not left[0].period_s:
             return None
-        vars(self).update(vars(left[0]))
+        vars(self).update(vars(left[0]))  # this one goes on as the one that is left
         return read[left[0]]
 
     def _take_period(self, since_ns: int, low_ns: int, high_ns: int) -> None:
