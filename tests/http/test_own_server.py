@@ -109,18 +109,18 @@ def stalled():
 
 
 def read_by_httpx(limiter, url):
-    with limiter.attach(httpx2.Client(timeout=0.2)) as client, client.stream("POST", url, json=STREAM) as response:
+    with limiter.attach(httpx2.Client(timeout=1.0)) as client, client.stream("POST", url, json=STREAM) as response:
         response.read()
 
 
 def read_by_requests(limiter, url):
     with limiter.attach(requests.Session()) as client:
-        client.post(url, json=STREAM, stream=True, timeout=0.2).content  # noqa: B018
+        client.post(url, json=STREAM, stream=True, timeout=1.0).content  # noqa: B018
 
 
 def read_by_async_httpx(limiter, url):
     async def main():
-        client = limiter.attach(httpx2.AsyncClient(timeout=0.2))
+        client = limiter.attach(httpx2.AsyncClient(timeout=1.0))
         async with client, client.stream("POST", url, json=STREAM) as response:
             await response.aread()
 
@@ -129,7 +129,7 @@ def read_by_async_httpx(limiter, url):
 
 def read_by_aiohttp(limiter, url):
     async def main():
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=0.2)
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=1.0)
         client = limiter.attach(aiohttp.ClientSession(timeout=timeout))
         async with client, client.post(url, json=STREAM) as response:
             await response.read()
