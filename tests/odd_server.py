@@ -38,7 +38,8 @@ class OddServer(Loopback):
 
     Attributes:
         asked: The bodies of the requests; bytes of one that is no JSON.
-        paths, headers: Those of the requests.
+        paths: The paths of the requests.
+        headers: Their headers.
     """
 
     def __init__(self, answer):

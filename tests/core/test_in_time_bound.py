@@ -359,7 +359,7 @@ def test_time_outs_after_quick_answers_say_nothing():
 
 
 def filled() -> Bound:
-    """A bound after 13 attempts, of which the last was refused by a full queue. Answers take 1 s."""
+    """A bound after 13 attempts. A full queue has refused the last one. Answers take 1 s."""
     bound = Bound()
     [*notes, last] = bound.send(13)
     bound.answer(notes[:4], 1.0)

@@ -191,7 +191,7 @@ LENGTHS = [
     *([b"content-length: " + length] for length in (b"5, 5", b"+5", b"-5", b"0x5", b"5_0", b"9" * 23, b"")),
     [b"content-length: 5", b"content-length: 6"],
 ]
-"""Of which two servers may see another one."""
+"""Headers that two servers may read differently."""
 
 LINES = [
     b"GET /openai/v1/models HTTP/9.9", b"GET /openai/v1/\xc3\xa9 HTTP/1.1", b"GET /openai/v1/\x00 HTTP/1.1", b"PRI * HTTP/2.0",
@@ -502,7 +502,7 @@ class TestAnswers:
         "answer", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", reply(b"999 What"), reply(b"200 OK", b"x: " + b"a" * 100_000)]
     )
     def test_an_invalid_head_is_a_502(self, open_gateway, upstream, answer, caplog):
-        """Those of ``test_client.py`` are each one for the gateway."""
+        """Each invalid head of ``test_client.py`` is a 502 of the gateway."""
         upstream.answer, upstream.then = answer, socket.socket.close
         for path in (b"/openai/v1/models", b"/openai/v1/files"):
             assert answers(talk(open_gateway.url, get(path))) == [502]

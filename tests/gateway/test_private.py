@@ -28,7 +28,7 @@ def servers(found):
 
 @pytest.fixture
 def settings(tmp_path):
-    """Those of the gateway of a program."""
+    """The settings of the gateway of a program."""
     return ProcessSettings(config=Config.load(environ={}), keys=tmp_path / "private", host="127.0.0.1")
 
 

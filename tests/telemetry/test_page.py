@@ -39,7 +39,7 @@ def limiter():
 
 
 class TestRoutes:
-    """Those of the status alone are in cli/test_status.py."""
+    """The tests of the status alone are in cli/test_status.py."""
 
     def test_when_headers_last_stated_a_quota(self):
         limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min, 10k tokens/min"}, clock=(clock := ManualClock()))
