@@ -204,7 +204,7 @@ class BaseProvider(Provider):
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
         choices, (others, beside) = self._choices(own, body), others_of(body, model)
-        most = parse.stated(*values_at(body, limits.get(endpoint, limits[""]))) * choices or None
+        most = parse.stated(body, limits.get(endpoint, limits[""])) * choices or None
         most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)
         return Call(
             self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others, beside=beside
@@ -216,4 +216,4 @@ class BaseProvider(Provider):
 
     def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
         """How many answers a request asks for."""
-        return parse.stated(*values_at(body, own.get("choices", ()))) or 1
+        return parse.stated(body, own.get("choices", ())) or 1

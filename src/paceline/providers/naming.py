@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final
 
 from paceline.providers.forms import table
@@ -31,7 +31,7 @@ def named(body: Any) -> Iterator[str]:
     while stack:
         value, said = stack.pop()
         if isinstance(value, list):
-            stack += [(one, said) for one in value]
+            stack += zip(value, repeat(said))
         elif isinstance(value, dict) and said:
             stack += [(one, False) for name, one in value.items() if plain(name) == "tools"]
         elif isinstance(value, dict):
@@ -94,10 +94,11 @@ def others_of(body: Mapping[str, Any], model: str) -> tuple[tuple[str, ...], boo
 
     In its place: what a field at the top names (``models``, ``fallbacks``). Beside it: the models of tools and plugins.
     """
-    fields = {name: one for name, one in body.items() if name != "model"}
-    found = dict.fromkeys(islice((name[:NAME_MAX] for name in named(fields)), OTHERS_MAX + 1))
-    if not found:
+    fields = {**body, "model": None}
+    names = [*islice(named(fields), OTHERS_MAX + 1)]
+    if not names:
         return (), False
+    found = dict.fromkeys(name[:NAME_MAX] for name in names)
     found.pop(model, None)
     deep = {name: one for name, one in fields.items() if not is_naming(plain(name))}
     others = (*found,) if len(found) <= OTHERS_MAX else (*list(found)[:OTHERS_MAX], UNKNOWN)

@@ -18,12 +18,13 @@ from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found, TranscriptReader
 from paceline.providers.texts import AUDIO_SECONDS
 from paceline.responses.finish import ENDS, is_last
-from paceline.responses.values import as_mapping, as_text, count, items_of, values_at
+from paceline.responses.values import MAPPING, as_mapping, as_text, count, first_mapping, items_of
 
 MESSAGES: Final = "messages"
 """Anthropic's path, which many hosts with OpenAI's dialect serve, too (their documentation, 2026)."""
 
 _OWN: Final = dialect("openai")
+_DETAILS: Final = _OWN["details"]
 
 SPEECH_TOKENS: Final = 10
 """The most tokens of speech for a character of text. WEAK: not documented. At 20 tokens a second (the guide to Realtime's costs, 2026) it is
@@ -79,9 +80,7 @@ class OpenAIDialect(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         found = parse.usage_of(payload)
-        inputs, outputs = (
-            as_mapping(next(iter(values_at(found, _OWN["details"][part])), None)) for part in ("input", "output")
-        )
+        inputs, outputs = first_mapping(found, _DETAILS["input"]), first_mapping(found, _DETAILS["output"])
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
         tier, answer = parse.tier_of(payload), _answer_of(payload)
         usage = parse.usage_by(
@@ -129,8 +128,8 @@ class OpenAI(OpenAIDialect):
 
 def _answer_of(payload: Mapping[str, Any]) -> str:
     """The id of a Responses answer, which the next request may name in place of its messages; empty for any other answer."""
-    response = payload if payload.get("object") == "response" else as_mapping(payload.get("response"))
-    return as_text(response.get("id"))[: parse.ANSWER_MAX]
+    response = payload if payload.get("object") == "response" else payload.get("response")
+    return as_text(response.get("id"))[: parse.ANSWER_MAX] if isinstance(response, MAPPING) else ""
 
 
 def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def number(text: str | None) -> float | None:
     return float(clean) if _NUMBER.fullmatch(clean) else None
 
 
+@lru_cache(maxsize=1_024)  # a limit is the same in each answer
 def amount(text: str | None) -> float | None:
     """A number that is valid as a limit: above 0."""
     value = number(text)
@@ -107,7 +108,6 @@ def wait(value: float | None) -> float | None:
     return value if value is not None and 0 <= value <= MAX_WAIT_S else None
 
 
-@lru_cache(maxsize=1_024)
 def go_duration_s(text: str | None) -> float | None:
     """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``, ``1 seconds``)."""
     clean = _short(text)
@@ -179,6 +179,7 @@ class Reset(NamedTuple):
         return self.left_s(headers, time.time()) or None
 
 
+@lru_cache(maxsize=1_024)
 def reset_in(text: str | None) -> Reset:
     """A reset in any form: a duration, seconds; an HTTP date, an instant of RFC 3339, seconds or milliseconds since the epoch."""
     if text is None:
@@ -218,11 +219,13 @@ def seconds(value: Any) -> float:
     return float(found) if found is not None and 0 < found <= MAX_COUNT else 0.0
 
 
-def stated(*values: Any) -> int:
-    """The largest count in the fields of a request. Google's JSON and servers with pydantic take one in a text, too."""
+def stated(body: Mapping[str, Any], paths: Iterable[str]) -> int:
+    """The largest count at ``paths`` of a request. Google's JSON and servers with pydantic take one in a text, too."""
     most = 0
-    for one in values:
-        most = max(most, count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one))
+    for path in paths:
+        one = at(body, path) if "." in path else body.get(path)
+        if one is not None:
+            most = max(most, count(int(one) if isinstance(one, str) and one.isdecimal() and len(one) < 20 else one))
     return most
 
 
@@ -294,7 +297,7 @@ def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage
     Of each list of paths the first one with a count is taken, and the lists and the objects are added up. An answer may leave out what is 0,
     and then has a total, as in Google's JSON; a total alone is the input, as of embeddings. An output that is not reported is partial.
     """
-    found = {"cached": 0, "written": 0, "total": 0}
+    found, parts = {"cached": 0, "written": 0, "total": 0}, tuple(filter(None, parts))
     for what, lists in counts.items():
         amount = 0
         for paths in lists:

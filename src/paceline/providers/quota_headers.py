@@ -92,19 +92,19 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
         named |= _draft(headers)
     if not named:
         return []
-    found: dict[tuple[str, float | None], Reading] = {}
-    own = {family.unit for family in named if not family.handed_on}
+    found: dict[str, dict[float | None, Reading]] = {}  # by unit, and the period in the name
     for family, texts in named.items():
-        if family.handed_on and family.unit in own:
+        if family.handed_on and any(one.unit == family.unit and not one.handed_on for one in named):
             continue
         reading = _reading(family, texts, headers, now_s, _STARTS.get(family.start) or documented)
         if reading is not None:
-            key = family.unit, family.period_s
-            found[key] = _strictest(found[key], reading) if key in found else reading
-    # The family of all tokens repeats the one of the input or of the output.
-    split = not {unit for unit, _ in found}.isdisjoint((INPUT_TOKENS, OUTPUT_TOKENS))
-    kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
-    return sorted(kept, key=lambda reading: (UNITS.index(reading.unit), reading.period_s or 0))
+            alike = found.setdefault(family.unit, {})
+            before = alike.get(family.period_s)
+            alike[family.period_s] = reading if before is None else _strictest(before, reading)
+    if INPUT_TOKENS in found or OUTPUT_TOKENS in found:
+        found.pop(TOKENS, None)  # it repeats the one of the input or of the output
+    sets = [found[unit].values() for unit in UNITS if unit in found]
+    return [reading for alike in sets for reading in sorted(alike, key=lambda one: one.period_s or 0)]
 
 
 def grouped(headers: Headers, about: Callable[[str], tuple[_Group, str] | None]) -> dict[_Group, dict[str, str]]:

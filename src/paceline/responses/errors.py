@@ -42,7 +42,11 @@ def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next(filter(None, (as_mapping(one.get("error")) for one in items_of(payload.get("choices")))), None)
+    choices = payload.get("choices")
+    for one in choices if isinstance(choices, list) else ():
+        if isinstance(one, MAPPING) and isinstance(error := one.get("error"), MAPPING) and error:
+            return error
+    return None
 
 
 def _coded(row: Mapping[str, Any], payload: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -20,9 +20,8 @@ def count(value: Any) -> int:
     """A count of tokens out of JSON; 0 for anything else."""
     if type(value) is int:  # nearly always
         return value if 0 < value <= MAX_COUNT else 0
-    found = as_number(value)
-    is_count = found is not None and 0 < found <= MAX_COUNT  # so no NaN, no infinity, and no integer of 400 digits
-    return int(value) if is_count else 0
+    is_number = isinstance(value, NUMBER) and not isinstance(value, bool)
+    return int(value) if is_number and 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity
 
 
 def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
@@ -31,6 +30,14 @@ def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
         if (value := at(found, path) if "." in path else found.get(path)) and (amount := count(value)):
             return amount
     return 0
+
+
+def first_mapping(found: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """The first mapping with one of ``names``; an empty one for none."""
+    for name in names:
+        if isinstance(value := found.get(name), MAPPING):
+            return value
+    return {}
 
 
 def as_number(value: Any) -> float | None:
