@@ -446,7 +446,7 @@ class Ledger:
 
     def share_of(self, quota: Quota) -> float:
         """The share of its limit that ``quota``, one of a meter, is: 1 for slots and even quotas, else ``usable``."""
-        return 1.0 if quota.part(self.usable) is quota else self.usable
+        return 1.0 if self.usable == 1 or quota.part(self.usable) is quota else self.usable
 
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on.

@@ -96,8 +96,12 @@ class Corrections:
 
     def _counted(self, unit: str | None, period_s: float | None = None) -> list[int]:
         """The quotas on ``unit`` that a provider counts; with a period, those that have it."""
-        quotas = [(i, entry.meter.quota) for i, entry in enumerate(self.entries) if entry.unit == unit]
-        return [i for i, one in quotas if one.rule not in OWN_RULES and period_s in (None, one.period_s)]
+        return [
+            i for i, entry in enumerate(self.entries)
+            if entry.unit == unit
+            and (quota := entry.meter.quota).rule not in OWN_RULES
+            and period_s in (None, quota.period_s)
+        ]  # fmt: skip
 
     def usable_share(self, index: int | None, unit: str | None) -> float:
         """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""

@@ -122,10 +122,7 @@ class Learning:
         notes: list[Note | None] = [None] * len(amounts)
         for index, tracker in self.trackers.items():
             if index < len(amounts) and amounts[index]:  # quotas may have been added since the lease
-                tracker.climb(now_ns, amounts[index])
-                if not by_store:
-                    tracker.charges.log(now_ns, tracker.charges.total + amounts[index])
-                notes[index] = tracker.note()
+                notes[index] = tracker.sent(now_ns, amounts[index], logged=by_store)
         reservation.notes = notes
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:

@@ -105,7 +105,8 @@ class Readings:
         2. What a window has left.
         3. The level; see :meth:`_take_level`.
         """
-        entry, share = self._entries[index], self._corrections.usable_share(index, whole.unit)
+        entry = self._entries[index]
+        share = self._ledger.share_of(entry.meter.quota)
         reading = whole if share == 1 else self._usable_reading(index, whole, share)
         told = _Told(now_ns, index, reservation, note_of(reservation, index), reading, whole)
         if entry.meter.restarts_by_answers:

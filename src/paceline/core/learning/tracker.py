@@ -136,7 +136,7 @@ class CeilingTracker:
 
         Idle time adds nothing.
         """
-        if m.ceiling >= 1 or now_ns - self.climbed_ns < CLIMB_NS:
+        if now_ns - self.climbed_ns < CLIMB_NS:
             return None
         # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its
         # refill. At least 1 s counts, because many small attempts come between two steps.
@@ -598,10 +598,16 @@ class QuotaTracker:
         self.rate.count(sent_ns, admitted)
         return False
 
-    def climb(self, now_ns: int, amount: float) -> None:
-        """Raise a learned ceiling by one step, if one is due, for an attempt of ``amount``."""
-        if (ceiling := self.rate.climb(now_ns, self.meter, amount)) is not None:
+    def sent(self, now_ns: int, amount: float, *, logged: bool) -> Note:
+        """The note of an attempt of ``amount`` that is sent now. A learned ceiling climbs by one step, if one is due.
+
+        ``logged``: whether its charge is in the log.
+        """
+        if self.meter.ceiling < 1 and (ceiling := self.rate.climb(now_ns, self.meter, amount)) is not None:
             self._change(now_ns, What.SET_CEILING, ceiling)
+        if not logged:
+            self.charges.log(now_ns, self.charges.total + amount)
+        return self.note()
 
     def forget_burst(self, now_ns: int) -> None:
         """Forget the burst that refusals have shown: they have come by chance."""
