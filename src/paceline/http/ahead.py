@@ -82,9 +82,11 @@ class ReadAhead:
         Raises:
             Exception: The reader's, if the body breaks off before.
         """
-        while not self._beginning.held:  # then there is no bound: what is not there is not held
-            if await self._step():
-                return
+        while not await self._step():
+            if self._beginning.held:  # before, there is no bound: what is not there is not held
+                break
+        else:
+            return
         self._reading = (_Task if self._is_async else _Thread)(self._go_on())
         try:
             await self._reading.wait(self._beginning.held_s)

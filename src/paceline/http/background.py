@@ -8,7 +8,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.pacing.pacer import Pacer, Settle
 from paceline.providers.base import Usage
-from paceline.responses.values import as_mapping, decode
+from paceline.responses.values import MAPPING, as_mapping, decode
 
 JOBS_MAX: Final = 10_000
 """How many requests are remembered; of more, the oldest stay charged as they were held."""
@@ -20,9 +20,10 @@ asynchronous ones (its API reference, 2026)."""
 
 def job_of(payload: Any) -> str | None:
     """The id of an answer that is not made yet; ``None`` for any other answer."""
-    found = as_mapping(payload)
-    job = found.get("id")
-    return job if isinstance(job, str) and job and found.get("status") in PENDING else None
+    if not isinstance(payload, MAPPING) or payload.get("status") not in PENDING:
+        return None
+    job = payload.get("id")
+    return job if isinstance(job, str) and job else None
 
 
 def remember(pacer: Pacer, job: str, settle: Settle) -> None:

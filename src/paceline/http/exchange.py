@@ -376,7 +376,8 @@ class Exchange:
                 name=self._name,
                 lane=None if self.metered.payer is None else self.metered.payer.lane,
             )
-            self.tries.place(waiter_of(acquisition))
+            if last is not None:
+                self.tries.place(waiter_of(acquisition))
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False

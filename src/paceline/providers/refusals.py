@@ -49,11 +49,12 @@ def codes_of(error: Mapping[str, Any]) -> list[str]:
     return sorted(filter(None, found), key=str.isdigit)
 
 
-def details_of(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+def details_of(error: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
     """The parts of Google's ``details`` of one kind: ``QuotaFailure``, ``RetryInfo``, ``ErrorInfo``."""
-    for detail in items_of(error.get("details"), 20):
-        if as_text(detail.get("@type")).endswith(f"google.rpc.{kind}"):
-            yield detail
+    details = error.get("details")
+    if not details:
+        return []
+    return [one for one in items_of(details, 20) if as_text(one.get("@type")).endswith(f"google.rpc.{kind}")]
 
 
 KEY_INVALID: Final = "API_KEY_INVALID"
@@ -208,11 +209,10 @@ def facts_in(error: Mapping[str, Any], text: str) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
     said = said_in(text)
     waits = [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details_of(error, "RetryInfo")]
-    for name, unit_s in table("refusals")["waits"].items():
-        stated = as_number(error.get(name))
-        waits.append(None if stated is None else parse.wait(stated * unit_s))
-    left_s, at_s = (as_number(error.get(name)) for name in ("resets_in_seconds", "resets_at"))
-    reset_s = parse.longest(said.reset_s, parse.wait(left_s) or parse.Reset(at_s).asked_s({}))
+    stated = table("refusals")["waits"]
+    waits += [parse.wait((as_number(error[name]) or 0.0) * stated[name]) for name in stated if name in error]
+    left_s = parse.wait(as_number(error.get("resets_in_seconds")))
+    reset_s = parse.longest(said.reset_s, left_s or parse.Reset(as_number(error.get("resets_at"))).asked_s({}))
     unit, period_s, limit = _google(error, text) or (said.unit, said.period_s, None)
     limit = said.limit if limit is None else limit
     wait_s = parse.longest(said.wait_s, *waits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ class _Read:
     """What was found in an answer by its kind, in the order of its fields."""
 
     def __init__(self, body: Any, form: AnswerForm) -> None:
-        self.of: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
+        self.of: dict[str, list[Any]] = defaultdict(list)
         for path, kind in form.reads.items():
             if (value := at(body, path)) is not None:
                 self.take(value, kind)
