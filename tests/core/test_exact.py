@@ -144,7 +144,7 @@ def test_answers_in_another_order_than_their_attempts():
     for answered_s, permit in ((5, third), (5.5, first), (6, second), (6, fourth)):
         ledger.settle(T0 + round(answered_s * NS), permit, None)
     m = ledger.entries[0].meter
-    assert [(at_ns - T0) / NS for at_ns, amount in zip(m.instants, m.amounts, strict=True) for _ in range(int(amount))] == [
+    assert [(at_ns - T0) / NS for at_ns, amount in zip(m.log.ends, m.log.amounts, strict=True) for _ in range(int(amount))] == [
         4, 4.5, 5, 5,
     ]  # fmt: skip
     assert m.level(T0 + 6 * NS) == 3

@@ -789,7 +789,7 @@ class TestPeriods:
             said = Reading("requests", limit=600, remaining=remaining, reset_s=3.0 - at_s, period_s=period_s)
             pool.observe(T0 + round(at_s * NS), [said], one)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
-        assert pool.ledger.entries[0].meter.used >= 20
+        assert pool.ledger.entries[0].meter.log.used >= 20
 
     def test_a_bucket_that_states_its_period_and_resets_in_whole_seconds_stays_a_bucket(self):
         pool = ungentle("35k tokens/min", SourceKind.GIVEN)
@@ -1074,7 +1074,7 @@ class TestWindow:
         self.refuse(pool, 75)
         spread = pool.ledger.entries[0].meter
         assert isinstance(spread, Spread)
-        assert spread.used == 1
+        assert spread.log.used == 1
         assert pool.capacity.learning.trackers[0].meter is spread
 
     def test_numbers_say_enough(self):

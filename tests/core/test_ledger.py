@@ -305,7 +305,7 @@ class TestLimits:
         ledger = ledger_of("600 tokens/min", gentle=gentle)
         grant(ledger, T0, tokens=15)
         spread = ledger.spread(T0, 0)
-        assert (spread.used, ledger.meters) == (15, [spread])
+        assert (spread.log.used, ledger.meters) == (15, [spread])
         assert spread.full_at_ns == T0 + math.ceil(15 * spread.ns_per_unit)
         again = ledger.count_as_bucket(T0, 0)
         assert type(again) is Bucket

@@ -296,7 +296,7 @@ class TestShift:
         m = Spread(quota("62 units/min sliding"), T0, 0.0)
         m.charge(T0, 10)
         m.shift(after_s(3), m.surplus_ns(after_s(3), 10))
-        assert (m.used, m.full_at_ns) == (10, after_s(3) + 10_019_531_250)
+        assert (m.log.used, m.full_at_ns) == (10, after_s(3) + 10_019_531_250)
 
 
 @pytest.mark.parametrize("rule", ["exact", "sliding"])
@@ -344,7 +344,7 @@ class TestSpread:
         return self.spread()
 
     def test_its_rate_and_its_burst(self, m):
-        assert (m.ns_per_unit, m.reach_ns, m.period_ns) == (self.UNIT_NS, 2 * self.UNIT_NS, 60 * NS)
+        assert (m.ns_per_unit, m.reach_ns, m.log.period_ns) == (self.UNIT_NS, 2 * self.UNIT_NS, 60 * NS)
         assert self.spread("62 units/min burst 1 sliding").reach_ns == math.floor(60 * NS * (1 + 1 / SLICES) / 61)
 
     @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ class TestSpread:
         [("62 units/min sliding", 1.0, 60.25), ("62 units/min sliding", 8.0, 62), ("62 units/s sliding", 8.0, 1.25)],
     )
     def test_a_quarter_of_the_headroom_lengthens_the_period_by_a_quarter_at_most(self, text, headroom_s, period_s):
-        assert self.spread(text, headroom_s).period_ns == period_s * NS
+        assert self.spread(text, headroom_s).log.period_ns == period_s * NS
 
     def test_a_small_cost_goes_ahead_of_the_even_rate_and_a_large_one_when_it_is_full(self, m):
         assert [m.earliest(T0, cost) - T0 for cost in (1, 2, 10)] == [-self.UNIT_NS, 0, 0]
@@ -385,14 +385,14 @@ class TestSpread:
     def test_a_slice_ends_after_a_part_of_the_period(self, m):
         for ns in (0, self.SLICE_NS, self.SLICE_NS + 1):
             m.charge(T0 + ns, 1)
-        assert m.ends == [T0 + self.SLICE_NS, T0 + 2 * self.SLICE_NS + 1]
-        assert m.amounts == [2, 1]
+        assert m.log.ends == [T0 + self.SLICE_NS, T0 + 2 * self.SLICE_NS + 1]
+        assert m.log.amounts == [2, 1]
 
     @pytest.mark.parametrize("at_ns", [T0, T0 + 230])  # a float of the second instant is another instant
     def test_a_correction_within_the_period(self, m, at_ns):
         mark = m.charge(at_ns, 10)
         m.correct(at_ns, mark, 10, 4)
-        assert (m.used, m.amounts) == (4, [4])
+        assert (m.log.used, m.log.amounts) == (4, [4])
 
     def test_a_correction_after_the_period_changes_no_other_charge(self, m):
         mark = m.charge(T0, 10)
@@ -422,26 +422,26 @@ class TestExact:
         monkeypatch.setattr(meters, "EXACT_LOG_MAX", most)
         m = Exact(quota("70 units/min exact"))
         marks = [m.charge(after_s(second), second + 1) for second in range(5)]
-        assert (m.amounts, m.instants) == (amounts, [after_s(second) for second in seconds])
-        assert (marks, m.used) == ([after_s(second) for second in range(5)], 15)
+        assert (m.log.amounts, m.log.ends) == (amounts, [after_s(second) for second in seconds])
+        assert (marks, m.log.used) == ([after_s(second) for second in range(5)], 15)
 
     def test_of_an_even_number_each_pair_counts_at_the_later_instant(self, monkeypatch):
         monkeypatch.setattr(meters, "EXACT_LOG_MAX", 3)
         m = Exact(quota("70 units/min exact"))
         marks = [m.charge(after_s(second), second + 1) for second in range(4)]
-        assert (m.amounts, m.instants) == ([3, 7], [after_s(1), after_s(3)])
+        assert (m.log.amounts, m.log.ends) == ([3, 7], [after_s(1), after_s(3)])
         m.correct(after_s(4), marks[2], 3, 1)
-        assert (m.amounts, m.used) == ([3, 5], 8)
+        assert (m.log.amounts, m.log.used) == ([3, 5], 8)
 
     def test_a_mark_that_it_has_not_made_changes_nothing(self):
         m = Exact(quota("7 units/min exact"))
         m.correct(T0, T0, 5, 0)
-        assert (m.used, m.amounts) == (0, [])
+        assert (m.log.used, m.log.amounts) == (0, [])
 
     def test_the_end_of_an_attempt_changes_nothing_where_none_is_held(self):
         m = Exact(quota("7 units/min exact"))
         mark = m.charge(T0, 3)
-        assert (m.release(after_s(1), mark, 3), m.used) == (mark, 3)
+        assert (m.release(after_s(1), mark, 3), m.log.used) == (mark, 3)
 
     def test_another_period(self):
         m = Exact(quota("7 units/min exact"))

@@ -506,11 +506,74 @@ class Held(Bucket):
             self.charged_early[mark] = self.release(now_ns, mark, self.held[mark])
 
 
-SLICES = 512
-"""Into how many slices of time a spread quota divides its last period."""
-
 TINY = 1e-9
 """Amounts that differ by less are equal: it is the error of sums of floats."""
+
+
+class Log:
+    """The charges of the last period.
+
+    Attributes:
+        period_ns: The period.
+        slice_ns: A charge counts at the end of a slice of so much time, which it shares with those after it; 0: at its
+            instant.
+        ends: When the charges leave the period, less that: ascending.
+        amounts: What was charged until each of them.
+        used: Their sum.
+    """
+
+    __slots__ = ("amounts", "ends", "period_ns", "slice_ns", "used")
+
+    def __init__(self) -> None:
+        self.period_ns = self.slice_ns = 0
+        self.ends: list[int] = []
+        self.amounts: list[float] = []
+        self.used = 0.0
+
+    def forget(self, now_ns: int) -> None:
+        """Drop the charges before the last period."""
+        gone = bisect_right(self.ends, now_ns - self.period_ns)
+        if gone:
+            del self.ends[:gone], self.amounts[:gone]
+            self.used = reduce(add, self.amounts, 0.0)  # sum() rounds differently since Python 3.12
+
+    def charge(self, now_ns: int, cost: float) -> None:
+        """Count ``cost`` now."""
+        self.forget(now_ns)
+        if not self.ends or self.ends[-1] < now_ns:
+            self.ends.append(now_ns + self.slice_ns)
+            self.amounts.append(0.0)
+        self.amounts[-1] += cost
+        self.used += cost
+
+    def insert(self, end_ns: int, amount: float) -> None:
+        """Count a charge of another time."""
+        i = bisect_left(self.ends, end_ns)
+        if self.ends[i : i + 1] != [end_ns]:
+            self.ends.insert(i, end_ns)
+            self.amounts.insert(i, 0.0)
+        self.amounts[i] += amount
+        self.used += amount
+
+    def correct(self, mark: int, by: float, late_ns: int) -> None:
+        """Add ``by`` to the charge at the instant ``mark``, down to 0, if it counts at most ``late_ns`` later."""
+        i = bisect_left(self.ends, mark)
+        if i < len(self.ends) and self.ends[i] - late_ns <= mark:
+            change = max(by, -self.amounts[i])
+            self.amounts[i] += change
+            self.used += change
+
+    def room_ns(self, over: float) -> int | None:
+        """When so much of it has left the period that ``over`` fits as well; ``None``: that is more than all."""
+        for end_ns, amount in zip(self.ends, self.amounts, strict=True):
+            over -= amount
+            if over <= TINY:
+                return end_ns + self.period_ns
+        return None
+
+
+SLICES = 512
+"""Into how many slices of time a spread quota divides its last period."""
 
 
 class Spread(Bucket):
@@ -523,81 +586,53 @@ class Spread(Bucket):
     headroom: requests from the two ends of a period can arrive closer together by as much.
 
     Attributes:
-        period_ns: The lengthened period.
-        ends: The end of each slice with a charge, ascending.
-        amounts: The charge of each slice.
-        used: Their sum: what was charged within the last period.
+        log: The charges of the lengthened period.
     """
 
-    __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
+    __slots__ = ("log",)
 
     bursts = False
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
-        self.ends: list[int] = []
-        self.amounts: list[float] = []
-        self.used = 0.0
+        self.log = Log()
         super().__init__(quota, now_ns, headroom_s)
 
     def configure(self, quota: Quota) -> None:
         self.quota = quota
         self.most = quota.amount
-        self.period_ns = math.ceil((quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS)
-        self._burst = min(SPREAD_BURST * quota.amount, quota.burst)
-        slice_ns = self.period_ns / SLICES  # a slice counts as charged at its end
-        self.ns_per_unit = (self.period_ns + slice_ns) / (quota.amount - self._burst) / self.ceiling
-        self.reach_ns = math.floor(self._burst * self.ns_per_unit)
+        period_ns = math.ceil((quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS)
+        self.log.period_ns, self.log.slice_ns = period_ns, period_ns // SLICES
+        burst = min(SPREAD_BURST * quota.amount, quota.burst)
+        self.ns_per_unit = (period_ns + period_ns / SLICES) / (quota.amount - burst) / self.ceiling
+        self.reach_ns = math.floor(burst * self.ns_per_unit)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         from_ns = max(self.full_at_ns, now_ns) + ceil(ahead * self.ns_per_unit) if ahead else self.full_at_ns
         evenly_ns = from_ns + min(ceil(cost * self.ns_per_unit) + slack_ns - self.reach_ns, 0)
-        self.forget(now_ns)
-        over = self.used + ahead + cost - self.quota.amount
+        log = self.log
+        log.forget(now_ns)
+        over = log.used + ahead + cost - self.quota.amount
         if over <= TINY:
             return evenly_ns
         # The even rate bounds small costs. Only the log knows when a large one has room within the period.
-        for end_ns, amount in zip(self.ends, self.amounts, strict=True):
-            over -= amount
-            if over <= TINY:
-                return max(evenly_ns, end_ns + self.period_ns)
-        return max(evenly_ns, now_ns + self.period_ns)
+        room_ns = log.room_ns(over)
+        return max(evenly_ns, now_ns + log.period_ns if room_ns is None else room_ns)
 
     def charge(self, now_ns: int, cost: float) -> int:
         mark = super().charge(now_ns, cost)
-        self.count(now_ns, cost)
+        self.log.charge(now_ns, cost)
         return mark
-
-    def count(self, now_ns: int, cost: float) -> None:
-        """Count ``cost`` in the last period, and leave the level."""
-        self.forget(now_ns)
-        if not self.ends or self.ends[-1] < now_ns:
-            self.ends.append(now_ns + self.period_ns // SLICES)
-            self.amounts.append(0.0)
-        self.amounts[-1] += cost
-        self.used += cost
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         super().correct(now_ns, mark, charged, actual)
-        self.forget(now_ns)
-        # The slice of the charge, if it is within the last period.
+        self.log.forget(now_ns)
         # WEAK: a charge of nothing has no slice, so the log misses the debt of a unit that was not reserved. The debt
         # delays the next cost, and yet a cost of the whole amount may go within the same period.
-        i = bisect_left(self.ends, mark)
-        if i < len(self.ends) and self.ends[i] - self.period_ns // SLICES <= mark:
-            change = max(actual - charged, -self.amounts[i])
-            self.amounts[i] += change
-            self.used += change
-
-    def forget(self, now_ns: int) -> None:
-        """Drop the slices before the last period."""
-        gone = bisect_right(self.ends, now_ns - self.period_ns)
-        if gone:
-            del self.ends[:gone], self.amounts[:gone]
-            self.used = reduce(add, self.amounts, 0.0)  # sum() rounds differently since Python 3.12
+        self.log.correct(mark, actual - charged, self.log.slice_ns)
 
     def level(self, now_ns: int) -> float:
-        self.forget(now_ns)
-        return self.quota.amount - self.used
+        self.log.forget(now_ns)
+        return self.quota.amount - self.log.used
 
     def full_ns(self, now_ns: int) -> int | None:
         return Meter.full_ns(self, now_ns)
@@ -612,7 +647,7 @@ class Spread(Bucket):
 
     def take_log(self, other: Spread) -> None:
         """Take the charges and the debt of another meter of the same quota."""
-        self.full_at_ns, self.ends, self.amounts, self.used = other.full_at_ns, other.ends, other.amounts, other.used
+        self.full_at_ns, self.log = other.full_at_ns, other.log
         self.low_marks, self.low_lacks, self.sequence = other.low_marks, other.low_lacks, other.sequence
 
     def cap_burst(self, amount: float) -> None:
@@ -793,62 +828,45 @@ class Exact(Meter):
     counts arrivals sees the first one late, if its connection was cold, and the one of a period later at once.
 
     Attributes:
-        instants: When there was a charge, ascending.
-        amounts: The charge at each instant.
-        used: Their sum.
+        log: The charges.
     """
 
-    __slots__ = ("amounts", "instants", "period_ns", "used")
+    __slots__ = ("log",)
 
     def __init__(self, quota: Quota, headroom_s: float = 0.0) -> None:
         self.headroom_s = headroom_s
-        self.instants: list[int] = []
-        self.amounts: list[float] = []
-        self.used = 0.0
+        self.log = Log()
         self._configure(quota)
 
     def _configure(self, quota: Quota) -> None:
         self.quota = quota
         self.most = quota.amount
-        self.period_ns = ceil((quota.period_s + min(self.headroom_s, quota.period_s / 20)) * NS)
+        self.log.period_ns = ceil((quota.period_s + min(self.headroom_s, quota.period_s / 20)) * NS)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
-        self._forget(now_ns)
-        amount, total = self.quota.amount, ahead + cost
+        log, amount, total = self.log, self.quota.amount, ahead + cost
+        log.forget(now_ns)
         periods = max(ceil(total / amount - TINY) - 1, 0)  # the whole amount goes in each of them
-        later_ns, over = periods * self.period_ns, self.used + total - (periods + 1) * amount
-        for at_ns, charged in zip(self.instants, self.amounts, strict=True):
-            if over <= TINY:
-                break
-            over -= charged
-            if over <= TINY:
-                return at_ns + self.period_ns + later_ns
-        return now_ns + later_ns
+        over = log.used + total - (periods + 1) * amount
+        room_ns = log.room_ns(over) if over > TINY else None
+        return (now_ns if room_ns is None else room_ns) + periods * log.period_ns
 
     def charge(self, now_ns: int, cost: float) -> int:
-        self._forget(now_ns)
-        if self.instants and self.instants[-1] >= now_ns:
-            self.amounts[-1] += cost
-        else:
-            self.instants.append(now_ns)
-            self.amounts.append(cost)
-        self.used += cost
-        if len(self.instants) > EXACT_LOG_MAX:
-            odd = len(self.instants) % 2  # the oldest stays alone, the latest is the later one of its pair
-            pairs = zip(self.amounts[odd::2], self.amounts[odd + 1 :: 2], strict=True)
-            self.amounts = self.amounts[:odd] + [a + b for a, b in pairs]
-            self.instants = self.instants[:odd] + self.instants[odd + 1 :: 2]
-        return self.instants[-1]
+        log = self.log
+        log.charge(now_ns, cost)
+        if len(log.ends) > EXACT_LOG_MAX:
+            odd = len(log.ends) % 2  # the oldest stays alone, the latest is the later one of its pair
+            pairs = zip(log.amounts[odd::2], log.amounts[odd + 1 :: 2], strict=True)
+            log.amounts = log.amounts[:odd] + [a + b for a, b in pairs]
+            log.ends = log.ends[:odd] + log.ends[odd + 1 :: 2]
+        return log.ends[-1]
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        self._forget(now_ns)
-        i = bisect_left(self.instants, mark)
+        self.log.forget(now_ns)
         if not mark:  # nothing was charged
             self.charge(now_ns, actual)
-        elif i < len(self.instants) and mark > now_ns - self.period_ns:
-            change = max(actual - charged, -self.amounts[i])
-            self.amounts[i] += change
-            self.used += change
+        elif mark > now_ns - self.log.period_ns:
+            self.log.correct(mark, actual - charged, FAR_NS)
 
     def move(self, now_ns: int, mark: int, amount: float) -> int:
         self.correct(now_ns, mark, amount, 0.0)
@@ -862,29 +880,16 @@ class Exact(Meter):
         """
         # Counted from the grant, a batch that came 1.5 s late met 7 refusals, and a loop that went on up to 4 s later
         # made 9 starts in a minute of 7.
-        at_ns = now_ns - (self.period_ns - ceil(self.quota.period_s * NS))
-        if mark <= now_ns - self.period_ns or at_ns <= mark:
+        at_ns = now_ns - (self.log.period_ns - ceil(self.quota.period_s * NS))
+        if mark <= now_ns - self.log.period_ns or at_ns <= mark:
             return mark
         self.correct(now_ns, mark, amount, 0.0)
-        i = bisect_left(self.instants, at_ns)
-        if self.instants[i : i + 1] == [at_ns]:
-            self.amounts[i] += amount
-        else:
-            self.instants.insert(i, at_ns)
-            self.amounts.insert(i, amount)
-        self.used += amount
+        self.log.insert(at_ns, amount)
         return at_ns
 
-    def _forget(self, now_ns: int) -> None:
-        """Drop the charges before the last period."""
-        gone = bisect_right(self.instants, now_ns - self.period_ns)
-        if gone:
-            del self.instants[:gone], self.amounts[:gone]
-            self.used = reduce(add, self.amounts, 0.0)
-
     def level(self, now_ns: int) -> float:
-        self._forget(now_ns)
-        return self.quota.amount - self.used
+        self.log.forget(now_ns)
+        return self.quota.amount - self.log.used
 
     def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
         self._configure(quota)

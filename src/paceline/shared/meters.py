@@ -6,7 +6,6 @@ There is a class for each rule, and :func:`of` chooses it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
@@ -70,7 +69,7 @@ class Sharing(ABC, Generic[M]):
             KeyError, TypeError: ``state`` is invalid.
         """
         for key, name in self.state.items():
-            setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
+            _take(m, name, state[key])
 
     @abstractmethod
     def standing(self, m: M, now_ns: int) -> tuple[int, float, float]:
@@ -375,37 +374,38 @@ class BucketSharing(Sharing[B]):
 class SpreadSharing(BucketSharing[Spread]):
     """A spread quota has a log of its last period, too, which processes report by eighths."""
 
-    use = MappingProxyType({**BucketSharing.use, "ends": "ends", "amounts": "amounts", "used": "used"})
+    use = MappingProxyType(BucketSharing.use | {name: f"log.{name}" for name in ("ends", "amounts", "used")})
 
     def standing(self, m: Spread, now_ns: int) -> tuple[int, float, float]:
-        m.forget(now_ns)
-        return max(m.full_at_ns - now_ns, 0), m.used, m.opened
+        m.log.forget(now_ns)
+        return max(m.full_at_ns - now_ns, 0), m.log.used, m.opened
 
     def stand(self, m: Spread, now_ns: int, lack_ns: int, used: float, opened: float) -> None:
         """See :meth:`Sharing.stand`; an increase of the use counts as charged now."""
-        m.forget(now_ns)
-        more = used - m.used
+        log = m.log
+        log.forget(now_ns)
+        more = used - log.used
         if more > 0:
-            _log(m, now_ns, more)
+            log.insert(now_ns, more)
         # Refunds are taken from the oldest charges, to be safe: the later ones count for longer.
-        while more < 0 and m.amounts:
-            back = min(m.amounts[0], -more)
+        while more < 0 and log.amounts:
+            back = min(log.amounts[0], -more)
             more += back
-            m.amounts[0] -= back
-            if m.amounts[0] <= TINY:
-                del m.ends[0], m.amounts[0]
-        m.used = used
+            log.amounts[0] -= back
+            if log.amounts[0] <= TINY:
+                del log.ends[0], log.amounts[0]
+        log.used = used
         super().stand(m, now_ns, lack_ns, used, opened)
 
     def turn(self, m: Spread, by_ns: int) -> None:
         super().turn(m, by_ns)
-        m.ends = [end_ns + by_ns for end_ns in m.ends]
+        m.log.ends = [end_ns + by_ns for end_ns in m.log.ends]
 
     def part(self, m: Spread, now_ns: int, share: float) -> Meter:
         part = Spread(_part_of(m.quota, share), now_ns, m.headroom_s)
-        part.full_at_ns, part.ends = m.full_at_ns, list(m.ends)
-        part.amounts = [amount * share for amount in m.amounts]
-        part.used = _sum(part.amounts)
+        part.full_at_ns, part.log.ends = m.full_at_ns, list(m.log.ends)
+        part.log.amounts = [amount * share for amount in m.log.amounts]
+        part.log.used = _sum(part.log.amounts)
         part.most = m.most
         return part
 
@@ -416,8 +416,8 @@ class SpreadSharing(BucketSharing[Spread]):
         """A bucket with the same use; ``m`` would never hold the request."""
         bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
         bucket.become(now_ns, bucket.quota, m.ceiling)
-        m.forget(now_ns)
-        bucket.full_at_ns, bucket.most = now_ns + round(m.used * bucket.ns_per_unit), m.most
+        m.log.forget(now_ns)
+        bucket.full_at_ns, bucket.most = now_ns + round(m.log.used * bucket.ns_per_unit), m.most
         return bucket
 
     def recalled(self, m: Spread, now_ns: int) -> Left:
@@ -425,10 +425,11 @@ class SpreadSharing(BucketSharing[Spread]):
 
     def _parts(self, m: Spread, now_ns: int) -> list[float]:
         """The charges of each eighth of the last period, the latest first."""
-        m.forget(now_ns)
+        log = m.log
+        log.forget(now_ns)
         parts = [0.0] * PARTS
-        for end_ns, amount in zip(m.ends, m.amounts, strict=True):
-            parts[min(max(now_ns - end_ns, 0) * PARTS // m.period_ns, PARTS - 1)] += amount
+        for end_ns, amount in zip(log.ends, log.amounts, strict=True):
+            parts[min(max(now_ns - end_ns, 0) * PARTS // log.period_ns, PARTS - 1)] += amount
         return parts
 
     def recall(self, m: Spread, now_ns: int, value: Left) -> None:
@@ -440,18 +441,19 @@ class SpreadSharing(BucketSharing[Spread]):
 
     def absorb(self, m: Spread, now_ns: int, left: Left) -> None:
         """Add the charges of other processes, by eighths of the last period; the level stays."""
-        m.forget(now_ns)
+        log = m.log
+        log.forget(now_ns)
         for part, amount in enumerate(left[:PARTS] if isinstance(left, list) else [left]):
             if amount > 0:
-                _log(m, now_ns - part * (m.period_ns // PARTS), amount)
-        m.used = _sum(m.amounts)
+                log.insert(now_ns - part * (log.period_ns // PARTS), amount)
+        log.used = _sum(log.amounts)
 
     def spend(self, m: Spread, since_ns: int, now_ns: int, spent_ns: float) -> None:
         """See :meth:`Sharing.spend`; the last period counts what was refilled, too."""
         lack_ns = self._not_refilled_ns(m, since_ns, now_ns, spent_ns)
         super().spend(m, since_ns, now_ns, spent_ns)
         if spent_ns > lack_ns:
-            m.count(now_ns, (spent_ns - lack_ns) / m.ns_per_unit)
+            m.log.charge(now_ns, (spent_ns - lack_ns) / m.ns_per_unit)
 
     def lease_ns(self, m: Spread, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
         """No lease: it has no burst to lend."""
@@ -485,8 +487,7 @@ def carry(now_ns: int, before: Meter, after: Meter) -> None:
     if before.refills is after.refills:
         for key in of(before).use.keys() & of(after).use.keys():
             name = of(before).use[key]
-            value = getattr(before, name)
-            setattr(after, name, list(value) if isinstance(value, list) else value)
+            _take(after, name, attrgetter(name)(before))
     if isinstance(before, Bucket) and isinstance(after, Bucket):
         if before.ceiling < 1:
             after.full_at_ns = now_ns + ceil(max(before.full_at_ns - now_ns, 0) * before.ceiling)
@@ -500,13 +501,11 @@ def _part_of(quota: Quota, share: float) -> Quota:
     return replace(quota, amount=quota.amount * share, burst=quota.burst * share)
 
 
-def _log(m: Spread, end_ns: int, amount: float) -> None:
-    i = bisect_left(m.ends, end_ns)
-    if i < len(m.ends) and m.ends[i] == end_ns:
-        m.amounts[i] += amount
-    else:
-        m.ends.insert(i, end_ns)
-        m.amounts.insert(i, amount)
+def _take(m: Meter, name: str, value: Any) -> None:
+    """Set the attribute ``name`` of ``m``, or of its log; a list is copied."""
+    of_log, _, last = name.rpartition(".")
+    holder = getattr(m, of_log) if of_log else m
+    setattr(holder, last, list(value) if isinstance(getattr(holder, last), list) else value)
 
 
 def _sum(amounts: list[float]) -> float:
