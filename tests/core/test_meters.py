@@ -394,6 +394,11 @@ class TestSpread:
         m.correct(at_ns, mark, 10, 4)
         assert (m.log.used, m.log.amounts) == (4, [4])
 
+    def test_what_was_not_charged_and_is_used_leaves_less_of_the_period(self, m):
+        m.correct(T0, 0, 0, 40)
+        assert (m.level(T0), m.log.ends) == (22, [T0 + self.SLICE_NS])
+        assert m.earliest(T0, 30) == T0 + self.SLICE_NS + 60 * NS
+
     def test_a_correction_after_the_period_changes_no_other_charge(self, m):
         mark = m.charge(T0, 10)
         m.correct(after_s(61), mark, 10, 4)

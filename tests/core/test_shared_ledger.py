@@ -55,6 +55,15 @@ class TestGrants:
         marks = pool.take("a", 60)
         assert pool.tell("a", Settled([60.0], marks, [None])).standings[0].spent == 60
 
+    @pytest.mark.parametrize("set_s", [0, 3_600])
+    def test_what_was_not_charged_and_is_used_leaves_less_of_a_period(self, set_s):
+        pool = Shared("10 requests/min, 62 tokens/min sliding")
+        marks = pool.take("a", 1, 0)
+        pool.ledger.clock_was_set(set_s * NS)
+        pool.wait(set_s)
+        pool.tell("a", Settled([1.0, 0.0], marks, [1.0, 40.0]))
+        assert pool.standing(1).used == 40
+
     def test_what_was_spent_without_the_store_is_charged(self, pool):
         reply = pool.tell("a", Charged([90.0]))
         assert (reply.standings[0].spent, reply.standings[0].lack_ns) == (90, 90 * NS)

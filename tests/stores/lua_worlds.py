@@ -312,7 +312,9 @@ class World:
         self._count("settled")
         actual: list[float | None] = [
             rng.choice([None, a, 0.0, a * rng.random(), float(round(a * rng.random())), a * rng.uniform(1.0, 1.3)])
-            for a in grant.amounts
+            if a or q.rule is Rule.SLOTS
+            else self._cost(q) * 0.1  # of what was not charged
+            for q, a in zip(grant.quotas, grant.amounts, strict=True)
         ]
         answered, probe = rng.random() < 0.9, grant.probe
         ours, theirs = (Settled(grant.amounts, marks, actual, answered, probe) for marks in grant.marks)

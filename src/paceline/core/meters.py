@@ -625,9 +625,10 @@ class Spread(Bucket):
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         super().correct(now_ns, mark, charged, actual)
+        if not mark:  # nothing was charged
+            self.log.charge(now_ns, actual)
+            return
         self.log.forget(now_ns)
-        # WEAK: a charge of nothing has no slice, so the log misses the debt of a unit that was not reserved. The debt
-        # delays the next cost, and yet a cost of the whole amount may go within the same period.
         self.log.correct(mark, actual - charged, self.log.slice_ns)
 
     def level(self, now_ns: int) -> float:

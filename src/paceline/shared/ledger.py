@@ -238,7 +238,8 @@ class SharedLedger:
         for i, charged, mark, actual in zip(index, news.amounts, news.marks, news.actual, strict=False):
             account = self._accounts[i]
             if actual is not None and actual != charged:
-                set_ns = self._set_ns if account.meter.refills else 0
+                # A mark of 0 is no instant: nothing was charged.
+                set_ns = self._set_ns if mark and account.meter.refills else 0
                 account.meter.correct(now_ns, int(mark) + set_ns, charged, actual)
                 account.spent += actual - charged
             if message.gentle and news.answered:

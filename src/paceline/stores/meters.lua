@@ -214,7 +214,9 @@ local function correct(m, mark, charged, actual)
   elseif m.kind ~= SLOTS then
     while mark > now + NS do mark = mark - GRID end    -- from before the epoch moved
     correct_bucket(m, mark, charged, actual)
-    if m.kind == SPACED then
+    if m.kind == SPACED and mark == 0 then           -- nothing was charged
+      count_in(m, actual)
+    elseif m.kind == SPACED then
       forget(m)
       local log = s.log
       local i = #log - 1
