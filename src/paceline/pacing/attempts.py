@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Self
 
 from paceline.core.progress import Row
 from paceline.core.results import GaveUpError, PacelineError, Refusal
@@ -19,7 +20,10 @@ from paceline.providers.answers import answer_of, refusal_of
 
 
 class Attempts:
-    """The attempts at one call, for one ``for`` loop, which ends after the first block that needs no retry."""
+    """The attempts at one call, for one ``for`` loop, which ends after the first block that needs no retry.
+
+    Each attempt is for ``with`` or ``async with``, whose block suppresses a refusal that is retried.
+    """
 
     def __init__(
         self, health: Health, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
@@ -33,54 +37,82 @@ class Attempts:
 
     @property
     def made(self) -> int:
-        """The number of attempts so far."""
+        """How many attempts were made."""
         return self._tries.made
 
-    def __iter__(self) -> Iterator[Attempt]:
+    def __iter__(self) -> Iterator[Self]:
         while not self._done:
             before = self._begun
-            yield Attempt(self)
+            yield self
             if self._begun == before:
                 raise RuntimeError(
                     "no attempt was made in the loop: write `with attempt as permit:` in it, or leave it with `break`"
                 )
 
-    def next_one(self) -> tuple[Acquisition, float]:
-        """The acquisition of the next attempt, and the seconds to sleep before it."""
+    @contextmanager
+    def _start(self) -> Iterator[Acquisition]:
+        """Begin the next attempt; an error in this block is the caller's."""
         self._begun += 1
-        pause_s, self._pause_s = self._pause_s, 0.0
-        acquisition = self._acquire(again=self._refused)
-        self._tries.place(waiter_of(acquisition))
-        return acquisition, pause_s
+        self._acquisition = self._acquire(again=self._refused)
+        waiter = waiter_of(self._acquisition)
+        self._tries.place(waiter)
+        self._done = True  # unless its block shows that another one follows
+        try:
+            yield self._acquisition
+        except PacelineError as error:
+            told = self._tries.error(self._scheduler.pool.name, waiter, error)
+            if told is error:
+                raise
+            raise told from error
 
-    def began(self, permit: Permit) -> Permit:
+    def _pauses(self) -> Iterator[float]:
+        """The seconds to sleep before an attempt, one part after the other."""
+        left_s, self._pause_s = self._pause_s, 0.0
+        while left_s:
+            yield left_s
+            left_s = self._tries.delayed_s(self._scheduler)
+
+    def _sent(self, permit: Permit) -> Permit:
         """Count the attempt that has this permit."""
+        self._permit = permit
         self._tries.began(permit)
         return permit
 
-    def delayed_s(self) -> float:
-        """The seconds to sleep further before the next attempt."""
-        return self._tries.delayed_s(self._scheduler)
+    def __enter__(self) -> Permit:
+        with self._start() as acquisition:
+            for pause_s in self._pauses():
+                time.sleep(pause_s)
+            return self._sent(acquisition.__enter__())
 
-    def error(self, acquisition: Acquisition, error: BaseException) -> BaseException:
-        """The error for the caller when an attempt has no permit."""
-        if not isinstance(error, PacelineError):
-            return error
-        return self._tries.error(self._scheduler.pool.name, waiter_of(acquisition), error)
+    async def __aenter__(self) -> Permit:
+        with self._start() as acquisition:
+            for pause_s in self._pauses():
+                import asyncio
 
-    def over(self, error: BaseException | None, permit: Permit | None) -> bool:
-        """End an attempt that raised ``error``; whether another one follows.
+                await asyncio.sleep(pause_s)
+            return self._sent(await acquisition.__aenter__())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        try:
+            self._done = not self._is_followed(error, self._permit)
+            return error is not None and not self._done
+        finally:
+            self._acquisition.__exit__(kind, error, tb)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        return self.__exit__(kind, error, tb)
+
+    def _is_followed(self, error: BaseException | None, permit: Permit) -> bool:
+        """Whether another attempt follows the one whose block has ended, by ``error`` or without one.
 
         Raises:
             GaveUpError: The provider refused, and no attempt is left.
         """
-        self._done = True
-        if error is None and permit is not None and permit.refusal is not None:  # the block has called permit.refused()
-            row = self._scheduler.row(permit.reservation, permit.refusal)
-            self._done = not self._follows(permit, permit.refusal, row, None)
-        elif isinstance(error, Exception) and permit is not None:
-            self._done = not self._retries(permit, error)
-        return not self._done
+        if error is None and permit.refusal is not None:  # the block has called permit.refused()
+            return self._follows(permit, permit.refusal, self._scheduler.row(permit.reservation, permit.refusal), None)
+        return isinstance(error, Exception) and self._retries(permit, error)
 
     def _retries(self, permit: Permit, error: Exception) -> bool:
         """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
@@ -100,62 +132,9 @@ class Attempts:
         if permit.open:
             refuse(permit, self._tries.refusal or refusal, decision)
         if not isinstance(decision, Again):
-            raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
+            raise GaveUpError(permit.pool, self._tries.made, refusal, decision.reason) from error
         self._tries.announce(self._scheduler, decision)
         self._refused = permit
         if not decision.pool_wide:  # the servers are full: only this request waits
             self._pause_s = decision.delay_s
         return True
-
-
-class Attempt:
-    """One attempt, for ``with`` or ``async with``; the block suppresses a refusal that is retried."""
-
-    __slots__ = ("_acquisition", "_attempts", "_permit")
-
-    def __init__(self, attempts: Attempts) -> None:
-        self._attempts = attempts
-
-    @contextmanager
-    def _start(self) -> Iterator[float]:
-        """Begin the attempt; yields the seconds to sleep before it. An error in the block ends the attempts."""
-        self._acquisition, pause_s = self._attempts.next_one()
-        try:
-            yield pause_s
-        except BaseException as error:
-            self._attempts.over(error, None)
-            told = self._attempts.error(self._acquisition, error)
-            if told is error:
-                raise
-            raise told from error
-
-    def __enter__(self) -> Permit:
-        with self._start() as delay_s:
-            left_s = delay_s
-            while left_s:
-                time.sleep(left_s)
-                left_s = self._attempts.delayed_s()
-            self._permit = self._attempts.began(self._acquisition.__enter__())
-        return self._permit
-
-    async def __aenter__(self) -> Permit:
-        with self._start() as delay_s:
-            left_s = delay_s
-            while left_s:
-                import asyncio
-
-                await asyncio.sleep(left_s)
-                left_s = self._attempts.delayed_s()
-            self._permit = self._attempts.began(await self._acquisition.__aenter__())
-        return self._permit
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
-        try:
-            return self._attempts.over(error, self._permit) and error is not None
-        finally:
-            self._acquisition.__exit__(kind, error, tb)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> bool:
-        return self.__exit__(kind, error, tb)
