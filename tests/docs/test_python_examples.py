@@ -344,8 +344,8 @@ def test_the_status_has_the_fields_of_its_page():
     limiter = paceline.Limiter({"openai/gpt-5": ["1 requests/min", "10k input_tokens/min"]}, store=MemoryStore())
     with limiter.acquire("openai/gpt-5", input_tokens=10, output_tokens=1) as permit:
         permit.settle(input_tokens=9)
-    limiter.pacer.accounts.plans.read("anthropic", [PlanReading("5h", 0.5)])
-    limiter.pacer.accounts.plans.charge("anthropic", ["5h"], Usage(input_tokens=9))
+    limiter.pacer.pools.plans.read("anthropic", [PlanReading("5h", 0.5)])
+    limiter.pacer.pools.plans.charge("anthropic", ["5h"], Usage(input_tokens=9))
     limiter.pacer.answers.count("api.openai.com", "openai/gpt-5", 401, "key", 1.0)
     own = {
         "prep", "wrap", "provider", "host", "kind", "count", "remedy", "waited_s", "expected_wait_s",

@@ -254,7 +254,7 @@ def test_exec_says_once_a_window_that_it_is_used_up(monkeypatch, at_once):
     monkeypatch.setattr(exec_windows, "LOOK_S", 0.01)
     limiter, said = paceline.Limiter({"jobs": "5 requests/min"}), []
     reading = PlanReading("5h", 1.0, 9_060.0, "rejected", read_s=time.time())
-    limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
+    limiter.pacer.pools.plans.read("anthropic@7f3a91", [reading])
     with closing(limiter.serve_status(port=0)) as page:
         watch = WindowWatch(said.append, at_once=at_once)
         watch.begin(page.url.rstrip("/"), "")
@@ -264,7 +264,7 @@ def test_exec_says_once_a_window_that_it_is_used_up(monkeypatch, at_once):
         watch.seen(refusal("5h"))
         watch._ends_s = dict.fromkeys(watch._ends_s, time.time() - 1.0)  # it has ended, and refuses for a moment more
         reading = PlanReading("5h", 1.0, 30.0, "rejected", read_s=time.time())
-        limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
+        limiter.pacer.pools.plans.read("anthropic@7f3a91", [reading])
         watch.seen(refusal("5h"))
         until(lambda: not watch._pending)
         assert len(said) == at_once

@@ -96,7 +96,7 @@ async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock):
 async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock):
     limiter = limiter_of(clock)
     stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)
-    limiter.pacer.accounts.plans.read("anthropic", [stated])
+    limiter.pacer.pools.plans.read("anthropic", [stated])
     assert rows(limiter) == [("anthropic", "7d_oi", "open", 0, "Fable")]
     await refused(limiter, OF_A_MODEL)
     assert rows(limiter) == [("anthropic", "7d_oi", "shut", 0, "claude-opus-4x")]
@@ -249,7 +249,6 @@ async def test_a_number_that_is_no_share_holds_nobody_back(clock, used):
 async def test_who_waits_for_a_kept_share_is_shown_and_logged_once(clock, caplog):
     limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
     limiter.pacer.pools.scheduler(ONE)
-    limiter.pacer.accounts.plans.read("anthropic", [reading(0.9, status="allowed")])
     limiter.pacer.pools.read_plan("anthropic", [reading(0.9, status="allowed")])
     assert rows(limiter) == [("anthropic", "5h", "open", 0, None)]
     waits(limiter, ONE, ONE)

@@ -134,7 +134,6 @@ async def test_shares_and_persons_are_those_of_all_and_nothing_is_noted_twice(wo
     one, two = world.start(), world.start()
     stated = PlanReading("5h", 0.93, HOUR, "allowed", 5 * HOUR, read_s=world.now_s())
     for _ in range(3):
-        one.pacer.accounts.plans.read("anthropic", [stated])
         one.pacer.pools.read_plan("anthropic", [stated])
     await world.moved(0.1)
     (await (await world.waits(one, lane="interactive"))).settle()

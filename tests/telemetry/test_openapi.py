@@ -77,7 +77,7 @@ def shared():
 def planned():
     limiter = given()
     reading = PlanReading("5h", 0.62, 60.0, read_s=limiter.pacer.clock.now_ns() / 1e9)
-    limiter.pacer.accounts.plans.read("anthropic@7f3a91", [reading])
+    limiter.pacer.pools.plans.read("anthropic@7f3a91", [reading])
     return limiter
 
 

@@ -402,7 +402,7 @@ class Dispatch:
 
         def read(page: Mapping[str, Any]) -> None:
             if found := plan_readings(plan_headers_in(page) | dated, pacer.clock.now_ns() / NS):
-                pacer.accounts.read_plan(account, found)
+                pacer.pools.read_plan(account, found)
 
         sent.tap(reply, headers, Tap(JsonReader(read), lambda *_: None))
 

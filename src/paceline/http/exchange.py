@@ -463,7 +463,7 @@ class Exchange:
         if found:
             self._windows.update(reading.window for reading in found)
             sent_s = self.record.granted_ns / NS
-            self.pacer.accounts.read_plan(self.metered.provider.name, found, served=refusal is None, sent_s=sent_s)
+            self.pacer.pools.read_plan(self.metered.provider.name, found, served=refusal is None, sent_s=sent_s)
 
     def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None, now_ns: int) -> None:
         """Let the pool learn from the headers of a response.
@@ -611,7 +611,7 @@ class Exchange:
             usage = self._charge(headers, permit, usage)
         if usage is not None and self._windows:
             client = UNNAMED if self.metered.payer is None else self.metered.payer.client
-            self.pacer.accounts.charge_plan(self.metered.provider.name, self._windows, usage, client)
+            self.pacer.pools.charge_plan(self.metered.provider.name, self._windows, usage, client)
         self.record.settled = permit if refusal is None else None
         if self.charge is not None:
             self.charge.settle(usage, call)

@@ -331,7 +331,7 @@ class Limiter(BaseLimiter):
         now_ns, day = self.pacer.clock.now_ns(), date.today()  # noqa: DTZ011  (an age in days)
         return {
             "pools": self.pacer.status(queue),
-            "plans": self.pacer.accounts.plans.status(now_ns, self.pacer.pools.shut(), self.pacer.pools.held()),
+            "plans": self.pacer.pools.plan_status(now_ns),
             "answers": self.pacer.answers.rows(now_ns / NS),
             "unpaced": rows(),
             "facts": standing(day),

@@ -7,22 +7,19 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 from paceline.pacing.plan_use import UNNAMED, Client
-from paceline.pacing.plans import Plans
 
 if TYPE_CHECKING:
     from paceline.core.pool import Pool
     from paceline.core.queue import LaneName
     from paceline.pacing.pools import Pools
-    from paceline.providers.base import Provider, Usage
-    from paceline.providers.plan_headers import PlanReading
+    from paceline.providers.base import Provider
 
 DIGEST_BYTES: Final = 16
 """The bytes of a digest that are kept: two credentials never have the same one."""
@@ -116,12 +113,10 @@ class Accounts:
         names_all: Whether the first credential has an account of its own name, too: other processes, and this one when
             it starts again, meet the credentials in another order, and share what is known of each through a store.
         forgotten: Called with the name of an account that is forgotten.
-        plans: The windows of their plans.
     """
 
     def __init__(self, pools: Pools) -> None:
-        self._pools, self.plans = pools, Plans()
-        pools.read_elsewhere = lambda account, reading: self.plans.read(account, [reading])
+        self._pools = pools
         self.salt: Callable[[], bytes] = lambda: os.urandom(32)
         self.names_all = False
         self.forgotten: Callable[[str], None] = lambda _: None
@@ -203,18 +198,6 @@ class Accounts:
         """The account of a credential that has been used; ``None`` for any other one."""
         return self._by_credential.get(self._digest(provider, credential)) if self._key else None
 
-    def read_plan(
-        self, account: str, readings: list[PlanReading], *, served: bool = False, sent_s: float = inf
-    ) -> None:
-        """Keep what an answer has stated of the plan of an account, as :meth:`Plans.read`."""
-        new = self.plans.read(account, readings, served=served, sent_s=sent_s)
-        self._pools.read_plan(account, new, self.plans.weighed(account))
-
-    def charge_plan(self, account: str, windows: Collection[str], usage: Usage, client: Client = UNNAMED) -> None:
-        """Count a request in the windows that its answer has stated, as :meth:`Plans.charge`."""
-        self.plans.charge(account, windows, usage, client)
-        self._pools.weigh(account, self.plans.weighed(account))
-
     def digits(self, claimed: str) -> str:
         """Some digits that stand for a name which a client claims; empty for none. To be called after :meth:`of`."""
         return self._digest("shown", claimed).hex()[:NAME_SHOWN] if claimed else ""
@@ -284,7 +267,7 @@ class Accounts:
         account.credentials.clear()
         self._pools.limits.untabled.discard(name)
         self._pools.stored_as.pop(name, None)
-        self.plans.forget(name)
+        self._pools.plans.forget(name)
         self.forgotten(name)
 
 

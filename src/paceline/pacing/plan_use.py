@@ -76,11 +76,21 @@ class _Session:
 
 
 class WindowUse:
-    """What this process uses of one window, from the first answer on that has stated it."""
+    """What answers have stated of one window, and what this process uses of it since the first of them.
 
-    __slots__ = ("_amount", "_ended", "_ends_s", "_first", "_requests", "_sessions", "_used", "_used_s", "_weight")
+    Attributes:
+        reading: The last one that was news.
+        noted: The last one that the processes of a store were told, or have told.
+    """
+
+    __slots__ = (
+        "_amount", "_ended", "_ends_s", "_first", "_requests", "_sessions", "_used", "_used_s", "_weight",
+        "noted", "reading",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.reading: PlanReading
+        self.noted: PlanReading | None = None
         self._weight = PlanWeight()
         self._used: float | None = None
         self._used_s = 0.0  # when that was read first
@@ -110,6 +120,17 @@ class WindowUse:
         if used != self._used:
             self._used, self._used_s, self._ended = used, reading.read_s, 0.0
         self._ends_s = self._ends_s if ends_s is None else ends_s
+        self.reading = reading
+        return True
+
+    def note(self, one: PlanReading) -> bool:
+        """Whether a reading states another share, status or end than the last one that was noted; it is noted then."""
+        before = self.noted
+        if before is not None and (before.used, before.status, before.paid) == (one.used, one.status, one.paid):
+            ends_s = [reading.read_s + (reading.until_s or 0.0) for reading in (before, one)]
+            if (before.until_s is None) == (one.until_s is None) and abs(ends_s[0] - ends_s[1]) <= SAME_END_NS / NS:
+                return False
+        self.noted = one
         return True
 
     def _weigh(self, used: float, reading: PlanReading, *, another: bool) -> None:

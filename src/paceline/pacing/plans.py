@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from paceline.core.allowance import SAME_END_NS
 from paceline.core.quota import NS
 from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, amount_of
 
@@ -59,14 +58,10 @@ def is_shut(row: Mapping[str, Any]) -> bool:
 
 
 class Plans:
-    """The last reading of each window, by account: the name of its provider, ``anthropic@7f3a91``.
-
-    Nothing of a credential.
-    """
+    """The windows by account: the name of its provider, ``anthropic@7f3a91``. Nothing of a credential."""
 
     def __init__(self) -> None:
-        self._windows: dict[str, dict[str, PlanReading]] = {}
-        self._uses: dict[str, dict[str, WindowUse]] = {}  # of the same windows
+        self._windows: dict[str, dict[str, WindowUse]] = {}
         self._told: set[str] = set()
         self._lock = threading.RLock()  # a finalizer may end a request within a charge
 
@@ -82,13 +77,12 @@ class Plans:
             sent_s: When its request was sent, since 1970.
         """
         with self._lock:
-            windows, uses = self._windows.setdefault(account, {}), self._uses.setdefault(account, {})
+            windows = self._windows.setdefault(account, {})
             for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
                 self.forget(first)
-            new = [one for one in readings if uses.setdefault(one.window, WindowUse()).read(one, sent_s)]
+            new = [one for one in readings if windows.setdefault(one.window, WindowUse()).read(one, sent_s)]
             for reading in new:
-                windows.pop(reading.window, None)  # the newest one is the last
-                windows[reading.window] = reading
+                windows[reading.window] = windows.pop(reading.window)  # the newest one is the last
                 if served and reading.paid and account not in self._told:
                     self._told.add(account)
                     log.warning(
@@ -97,29 +91,52 @@ class Plans:
                         account,
                     )
             for oldest in list(windows)[:-WINDOWS_MAX]:
-                windows.pop(oldest, None)
-                uses.pop(oldest, None)
+                del windows[oldest]
             return new
 
     def charge(self, account: str, windows: Collection[str], usage: Usage, client: Client = UNNAMED) -> None:
         """Count a request, by what its answer has used, in the windows that the answer has stated."""
         amount = amount_of(usage)
         with self._lock:
-            uses = self._uses.get(account, {})
+            known = self._windows.get(account, {})
             for window in windows:
-                if (use := uses.get(window)) is not None:
+                if (use := known.get(window)) is not None:
                     use.charge(client, amount)
 
     def weighed(self, account: str) -> dict[str, Weighed]:
         """By window what requests use of it, 0 while that is not known."""
         with self._lock:
-            return {window: use.weighed for window, use in self._uses.get(account, {}).items()}
+            return {window: use.weighed for window, use in self._windows.get(account, {}).items()}
+
+    def news(self, account: str, readings: Iterable[PlanReading]) -> dict[str, str]:
+        """By window what other processes are to be told of those readings that were kept."""
+        with self._lock:
+            windows = self._windows.get(account, {})
+            return {
+                one.window: json.dumps([one.used, one.until_s, one.length_s, one.status, one.scope, one.paid])
+                for one in readings
+                if one.window in windows and windows[one.window].note(one)
+            }
+
+    def hear(self, account: str, window: str, text: str, at_ns: int) -> PlanReading:
+        """Keep what another process has noted at ``at_ns``, and return it.
+
+        Raises:
+            ValueError, TypeError: It is of another version.
+        """
+        from paceline.providers.plan_headers import PlanReading
+
+        used, until_s, length_s, status, scope, paid = json.loads(text)
+        reading = PlanReading(window, used, until_s, status, length_s, scope, at_ns / NS, paid)
+        with self._lock:
+            self.read(account, [reading])
+            self._windows[account][window].note(reading)
+        return reading
 
     def forget(self, account: str) -> None:
         """Drop what is known of an account."""
         with self._lock:
             self._windows.pop(account, None)
-            self._uses.pop(account, None)
             self._told.discard(account)
 
     def status(
@@ -138,11 +155,10 @@ class Plans:
 
         now_s = now_ns / NS
         with self._lock:
-            kept = [(account, reading) for account, rows in self._windows.items() for reading in rows.values()]
-            kept.sort(key=lambda one: (one[0], one[1].length_s or inf, one[1].window))
+            kept = [(account, use) for account, uses in self._windows.items() for use in uses.values()]
+            kept.sort(key=lambda one: (one[0], one[1].reading.length_s or inf, one[1].reading.window))
             rows: dict[tuple[str, ...], PlanStatus] = {
-                (account, one.window): _status(account, one, self._uses[account][one.window], now_s)
-                for account, one in kept
+                (account, use.reading.window): _status(account, use.reading, use, now_s) for account, use in kept
             }
         models_of: dict[tuple[str, ...], list[str]] = {}
         for account, model, one in shut:
@@ -164,45 +180,6 @@ class Plans:
 def _is_told(row: PlanStatus) -> bool:
     """Whether the row of a window that is open says something: its share, or an end to come."""
     return row["used"] is not None if row["ends_s"] is None else row["ends_s"] > 0
-
-
-class Stated:
-    """What the processes that share a store have noted of the windows, so that nothing is noted twice."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], PlanReading] = {}
-
-    def news(self, account: str, readings: Iterable[PlanReading]) -> dict[str, str]:
-        """The notes of those readings that state another share, status or end, by window."""
-        return {
-            one.window: json.dumps([one.used, one.until_s, one.length_s, one.status, one.scope, one.paid])
-            for one in readings
-            if self._is_new(account, one)
-        }
-
-    def heard(self, account: str, window: str, text: str, at_ns: int) -> PlanReading:
-        """What a note says that another process has written at ``at_ns``.
-
-        Raises:
-            ValueError, TypeError: It is of another version.
-        """
-        from paceline.providers.plan_headers import PlanReading
-
-        used, until_s, length_s, status, scope, paid = json.loads(text)
-        reading = PlanReading(window, used, until_s, status, length_s, scope, at_ns / NS, paid)
-        self._is_new(account, reading)
-        return reading
-
-    def _is_new(self, account: str, one: PlanReading) -> bool:
-        before = self._known.get((account, one.window))
-        if before is not None and (before.used, before.status, before.paid) == (one.used, one.status, one.paid):
-            ends_s = [reading.read_s + (reading.until_s or 0.0) for reading in (before, one)]
-            if (before.until_s is None) == (one.until_s is None) and abs(ends_s[0] - ends_s[1]) <= SAME_END_NS / NS:
-                return False
-        self._known[account, one.window] = one
-        if len(self._known) > KEPT_MAX:
-            del self._known[next(iter(self._known))]
-        return True
 
 
 def _status(account: str, reading: PlanReading, use: WindowUse, now_s: float) -> PlanStatus:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.budget import THE_SLOT, BudgetPool
 from paceline.core.capacity import Capacity
 from paceline.core.learning.tracker import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.plan import Held, Plan, PlanCapacity, Weighed, Window
+from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import KNOWN_UNITS, NS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
@@ -25,7 +25,7 @@ from paceline.pacing.breaker import Health, HealthByHand
 from paceline.pacing.forks import Kin
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
-from paceline.pacing.plans import Stated
+from paceline.pacing.plans import Plans, PlanStatus
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
 from paceline.pacing.status import PoolStatus, report
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from paceline.core.allowance import Shut
     from paceline.pacing.events import Event
     from paceline.pacing.joint import JointLimit
+    from paceline.pacing.plan_use import Client
+    from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked
 for."""
-
-NONE_KNOWN: Final[Mapping[str, Weighed]] = MappingProxyType({})
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -63,7 +63,7 @@ class Pools:
         stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no
             identity.
         made: Called with the name of each pool of a provider's model, when it is made.
-        read_elsewhere: Called with an account, and with what another process has read of its plan.
+        plans: The windows of the plans of accounts.
     """
 
     def __init__(
@@ -81,8 +81,7 @@ class Pools:
         self.unusual: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
         self.made: Callable[[str], None] | None = None
-        self.read_elsewhere: Callable[[str, PlanReading], object] = lambda *_: None
-        self.stated = Stated()
+        self.plans = Plans()
         self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
         self._prefixes = Prefixes()
@@ -173,49 +172,47 @@ class Pools:
             del self._of_account[account]
 
     def read_plan(
-        self, account: str, readings: Sequence[PlanReading], weighed: Mapping[str, Weighed] = NONE_KNOWN
+        self, account: str, readings: Iterable[PlanReading], *, served: bool = False, sent_s: float = inf
     ) -> None:
-        """Hold requests of an account back by what an answer states of its windows, if the user has asked for that.
+        """Keep what an answer states of the windows of an account, as :meth:`Plans.read`.
 
-        ``weighed``: by window what requests use of it. The processes that share a store are told.
+        If the user has asked for that, it holds requests of the account back. The processes that share a store are
+        told.
         """
+        new = self.plans.read(account, readings, served=served, sent_s=sent_s)
         if not (self._settings.plans.holds or self.worker) or self._settings.shadow is not None:
             return
-        windows = {one.name: one for reading in readings if (one := _window(reading)) is not None}
-        notes = {} if self.worker is None else self.stated.news(account, readings)
+        windows = {one.name: one for reading in new if (one := _window(reading)) is not None}
+        notes = {} if self.worker is None else self.plans.news(account, new)
         if windows or notes:
             scheduler = self._further.get(of_plan(account)) or self.open_account(account)
-            scheduler.read_plan(windows.values(), notes, weighed)
+            scheduler.read_plan(windows.values(), notes, self.plans.weighed(account))
 
-    def weigh(self, account: str, weighed: Mapping[str, Weighed]) -> None:
-        """Take what requests use of the windows of an account, after one has ended: another one may go now."""
+    def charge_plan(self, account: str, windows: Collection[str], usage: Usage, client: Client) -> None:
+        """Count a request that has ended in the windows that its answer has stated: another one may go now."""
+        self.plans.charge(account, windows, usage, client)
         scheduler = self._further.get(of_plan(account))
         if scheduler is not None and self._settings.plans.holds:
-            scheduler.read_plan((), {}, weighed)
+            scheduler.read_plan((), {}, self.plans.weighed(account))
 
     def shut(self) -> list[tuple[str, str | None, Shut]]:
         """The allowances that are used up: the account, the model (``None``: all of them), and the state."""
         with self._lock:
-            schedulers = dict(self._made)
-            schedulers |= {name: one for name, one in self._further.items() if name == of_plan(name.partition("/")[0])}
+            further = {name: one for name, one in self._further.items() if _is_of_plan(one.pool)}
+            schedulers = self._made | further
         found = []
         for name, scheduler in schedulers.items():
             if scheduler.pool.opens_at_heads and (shut := scheduler.read(partial(_shut, scheduler.pool))):
                 account, _, model = name.partition("/")
-                found.append((account, None if name == of_plan(account) else model, shut))
+                found.append((account, None if name in further else model, shut))
         return found
 
-    def held(self) -> list[tuple[str, Held]]:
-        """Who waits for a share of a window that is left to others: the account, and the state."""
+    def plan_status(self, now_ns: int) -> list[PlanStatus]:
+        """The windows of all accounts, and who waits for what is shut, or for a share that is left to others."""
         with self._lock:
-            further = dict(self._further)
-        found = []
-        for name, scheduler in further.items():
-            if isinstance(scheduler.pool.capacity, PlanCapacity) and (
-                held := scheduler.read(partial(_held, scheduler.pool))
-            ):
-                found.append((name.partition("/")[0], held))
-        return found
+            accounts = {name.partition("/")[0]: one for name, one in self._further.items() if _is_of_plan(one.pool)}
+        held = {account: one.read(partial(_held, one.pool)) for account, one in accounts.items()}
+        return self.plans.status(now_ns, self.shut(), [(account, one) for account, one in held.items() if one])
 
     def override(self, pool: str, **own: Any) -> None:
         """Set the tier and the overrides of one model; see :meth:`Limits.override`."""
@@ -358,8 +355,7 @@ class Pools:
 
     def _hear(self, account: str, plan: Plan, name: str, text: str, age_ns: int) -> None:
         """Take what another process has noted of a window."""
-        reading = self.stated.heard(account, name, text, self._settings.clock.now_ns() - age_ns)
-        self.read_elsewhere(account, reading)
+        reading = self.plans.hear(account, name, text, self._settings.clock.now_ns() - age_ns)
         if (window := _window(reading)) is not None:
             plan.windows = plan.windows | {name: window}
 
@@ -421,6 +417,10 @@ class Pools:
 def of_plan(account: str) -> str:
     """The name of the pool that all requests of an account pass."""
     return f"{account}/plan"
+
+
+def _is_of_plan(pool: Pool) -> bool:
+    return isinstance(pool.capacity, PlanCapacity)
 
 
 def _is_of_money(resolved: Resolved) -> bool:
