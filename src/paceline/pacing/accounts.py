@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -242,7 +241,7 @@ class Accounts:
     def _is_shut(self, account: Account) -> bool:
         pools = self._pools.of_account(account.name)
         schedulers = {id(one): one for pool in pools for one in (pool, *pool.beside)}
-        return any(one.read(partial(_is_shut, one.pool)) for one in schedulers.values())
+        return any(one.read(_is_shut, one.pool) for one in schedulers.values())
 
     def _make_room(self) -> bool:
         """Forget the accounts that nothing is known of, or else that are not used any more; whether there were any.
@@ -254,7 +253,7 @@ class Accounts:
         for name, account in list(self._by_name.items()):
             if account.served and account.used_s > idle_s:
                 continue
-            if self._pools.forget_all(pools.get(name, ()), unserved=not account.served):
+            if self._pools.forget(*pools.get(name, ()), unserved=not account.served):
                 self._forget(name, account)
         for claim in [one for one, of in self._by_claim.items() if not of.credentials]:
             del self._by_claim[claim]
@@ -271,5 +270,5 @@ class Accounts:
         self.forgotten(name)
 
 
-def _is_shut(pool: Pool, now_ns: int) -> bool:
+def _is_shut(now_ns: int, pool: Pool) -> bool:
     return pool.stopped is not None or pool.cool_down_ns(now_ns) > SHUT_NS

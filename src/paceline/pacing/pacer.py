@@ -158,7 +158,7 @@ class Pacer:
             lane: The lane of a request that the user has put into none; by default the lane ``default``.
         """
         cost, cached_tokens, lost_ns = estimate()
-        if self.pools.unusual:
+        if self.pools.uncharged:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
         spec = None if again is not None else self.lane(name, outside=lane)
         waiter = self.waiter(scheduler, cost, timeout, lane=spec, again=again, name=name, units=cost)
@@ -326,8 +326,8 @@ class BaseLimiter:
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
-        if scheduler.pool.name in pacer.pools.own_units:
-            pacer.pools.warn_of_left_out(scheduler.pool.name, cost)
+        if scheduler.pool.name in pacer.pools.uncharged:
+            pacer.pools.warn_of_left_out(scheduler, cost)
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
@@ -368,8 +368,8 @@ class BaseLimiter:
         if not cost.keys().isdisjoint(OPTIONS):
             named = ", ".join(cost.keys() & set(OPTIONS))
             raise QuotaError(f"try_acquire() takes amounts per unit alone: leave out {named}, or call acquire()")
-        if scheduler.pool.name in pacer.pools.own_units:
-            pacer.pools.warn_of_left_out(scheduler.pool.name, cost)
+        if scheduler.pool.name in pacer.pools.uncharged:
+            pacer.pools.warn_of_left_out(scheduler, cost)
         waiter = pacer.waiter(scheduler, cost, None, None, None)
         outcome = scheduler.try_grant(waiter)
         if isinstance(outcome, Reservation):

@@ -58,8 +58,8 @@ class Pools:
 
     Attributes:
         named: The schedulers by the names in calls. Several names can have one pool.
-        own_units: By pool the user's own units of its quotas, until its first request.
-        unusual: By pool the given quotas on units of few providers, until its first call of a client.
+        uncharged: By pool the given quotas on other units than the known ones, which may never be charged: until its
+            first request by hand, or of a client where it is a provider's model.
         stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no
             identity.
         made: Called with the name of each pool of a provider's model, when it is made.
@@ -77,8 +77,7 @@ class Pools:
         self.limits = limits
         self.worker = worker
         self.named: dict[str, Scheduler] = {}
-        self.own_units: dict[str, set[str]] = {}
-        self.unusual: dict[str, list[Quota]] = {}
+        self.uncharged: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
         self.made: Callable[[str], None] | None = None
         self.plans = Plans()
@@ -123,22 +122,16 @@ class Pools:
         """Whether a permit has been granted; without the lock, which another thread may hold at a fork."""
         return any(scheduler.pool.counts.get("granted") for scheduler in list(self._made.values()))
 
-    def forget(self, scheduler: Scheduler) -> bool:
-        """Forget a pool, as if it had not been used.
+    def forget(self, *schedulers: Scheduler, unserved: bool = False) -> bool:
+        """Forget these pools, as if they had not been used.
 
-        False while it has requests, a pause, a stop or a quota that is not full.
-        """
-        return self.forget_all((scheduler,))
-
-    def forget_all(self, schedulers: Collection[Scheduler], *, unserved: bool = False) -> bool:
-        """Forget all of these pools, or none.
-
+        False, and none is forgotten, while one has requests, a pause, a stop or a quota that is not full.
         ``unserved``: no request was answered, so that what is missing of quotas is nothing.
         """
         with self._lock:
             accounts = {self._further.get(of_plan(one.pool.name.partition("/")[0])) for one in schedulers} - {None}
             for one in (*schedulers, *accounts):
-                if one is not None and one.read(partial(_in_use, one.pool, unserved=unserved)):
+                if one is not None and one.read(_in_use, one.pool, unserved):
                     return False
             for scheduler in schedulers:
                 name = scheduler.pool.name
@@ -146,8 +139,7 @@ class Pools:
                     self._left(scheduler)
                 for called in self._names.pop(name, ()):
                     self.named.pop(called, None)
-                self.own_units.pop(name, None)
-                self.unusual.pop(name, None)
+                self.uncharged.pop(name, None)
                 self._health.drop(scheduler)
                 for one in scheduler.beside:  # the plan, the slots and the spacing of an account of its own
                     if "@" in one.pool.name and not self.of_account(one.pool.name.partition("/")[0]):
@@ -202,7 +194,7 @@ class Pools:
             schedulers = self._made | further
         found = []
         for name, scheduler in schedulers.items():
-            if scheduler.pool.opens_at_heads and (shut := scheduler.read(partial(_shut, scheduler.pool))):
+            if scheduler.pool.opens_at_heads and (shut := scheduler.read(lambda _, pool: pool.shut, scheduler.pool)):
                 account, _, model = name.partition("/")
                 found.append((account, None if name in further else model, shut))
         return found
@@ -211,7 +203,7 @@ class Pools:
         """The windows of all accounts, and who waits for what is shut, or for a share that is left to others."""
         with self._lock:
             accounts = {name.partition("/")[0]: one for name, one in self._further.items() if _is_of_plan(one.pool)}
-        held = {account: one.read(partial(_held, one.pool)) for account, one in accounts.items()}
+        held = {account: one.read(_held, one.pool) for account, one in accounts.items()}
         return self.plans.status(now_ns, self.shut(), [(account, one) for account, one in held.items() if one])
 
     def override(self, pool: str, **own: Any) -> None:
@@ -245,14 +237,15 @@ class Pools:
         pool, worker = self._pool(resolved, self._settings.clock.now_ns(), own=True)
         return Scheduler(pool, self._settings.clock, worker)
 
-    def warn_of_left_out(self, pool: str, cost: Cost) -> None:
-        """Warn of each of the user's own units that the first request to ``pool``, at ``cost``, leaves out.
+    def warn_of_left_out(self, scheduler: Scheduler, cost: Cost) -> None:
+        """Warn of each of the user's own units that the first request to a pool, at ``cost``, leaves out.
 
         Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
         """
-        if not cost.get(REQUESTS, 1):  # no request is sent
+        if scheduler.is_model or not cost.get(REQUESTS, 1):  # all units are derived, or no request is sent
             return
-        for unit in sorted(self.own_units.pop(pool, set()).difference(cost)):
+        pool = scheduler.pool.name
+        for unit in sorted({quota.unit for quota in self.uncharged.pop(pool, ())}.difference(cost)):
             warn(
                 f"{pool}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
                 f" limiter.acquire({pool!r}, {unit}=1), or {unit}=0 if it uses none"
@@ -260,7 +253,7 @@ class Pools:
 
     def warn_of_unmetered(self, pool: str, units: set[str]) -> None:
         """Warn of each given quota of ``pool`` on a unit that clients' calls never have, at the first call."""
-        for quota in self.unusual.pop(pool, ()):
+        for quota in self.uncharged.pop(pool, ()):
             if quota.unit not in units:
                 self.limits.warn(
                     f"{quota} at {pool.partition('/')[0]}",
@@ -280,20 +273,16 @@ class Pools:
                 scheduler = self._open(resolved, self._settings.clock.now_ns())
                 if resolved.is_model and self.made is not None:
                     self.made(resolved.pool)
-                scheduler.events = self._notify
+                scheduler.events, scheduler.is_model = self._notify, resolved.is_model
                 scheduler.watch_forks(self._kin)
                 if self._settings.prompt_cache:
                     scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
-                scheduler.by_hand = HealthByHand(self._health, scheduler, is_model=resolved.is_model)
-                if not resolved.is_model:  # for a provider's model all units are derived
-                    own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
-                    if own_units:
-                        self.own_units[resolved.pool] = own_units
+                scheduler.by_hand = HealthByHand(self._health, scheduler)
                 scheduler.periods = periods(resolved.quotas)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
-                unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
-                if unusual:
-                    self.unusual[resolved.pool] = unusual
+                other = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
+                if other:
+                    self.uncharged[resolved.pool] = other
                 self._made[resolved.pool] = scheduler
                 account = resolved.pool.partition("/")[0]
                 self._of_account[account] = (*self.of_account(account), scheduler)
@@ -439,11 +428,7 @@ def _window(reading: PlanReading) -> Window | None:
     return Window(reading.window, share, ends_ns, round((reading.length_s or 0.0) * NS))
 
 
-def _shut(pool: Pool, _: int) -> Shut | None:
-    return pool.shut
-
-
-def _held(pool: Pool, now_ns: int) -> Held | None:
+def _held(now_ns: int, pool: Pool) -> Held | None:
     capacity = pool.capacity
     assert isinstance(capacity, PlanCapacity)
     if not capacity.holds or capacity.held_ns <= now_ns or not pool.queue.length or pool.shut:
@@ -451,7 +436,7 @@ def _held(pool: Pool, now_ns: int) -> Held | None:
     return Held(capacity.holds, pool.queue.length, capacity.held_ns)
 
 
-def _in_use(pool: Pool, now_ns: int, *, unserved: bool = False) -> bool:
+def _in_use(now_ns: int, pool: Pool, unserved: bool) -> bool:
     """Whether a new pool in the place of this one could grant more, or would lose requests."""
     return (
         pool.queue.length > 0

@@ -113,6 +113,7 @@ class Scheduler:
         lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
+        is_model: Whether it is the pool of a provider's model, and none of the user's own.
         by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a
             provider.
         fails: Whether the last call by hand had no answer.
@@ -131,6 +132,7 @@ class Scheduler:
         self.stated = frozenset(pool.ledger.units)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
+        self.is_model = False
         self.by_hand: ByHand | None = None
         self.fails = False
         self.patience = Patience()
