@@ -7,10 +7,8 @@ import sys
 import threading
 from dataclasses import dataclass
 from math import inf
-from typing import Never
 
 from paceline.core.checked import check, suggesting
-from paceline.core.pause import Pause
 from paceline.core.progress import Row
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind, public
@@ -61,36 +59,30 @@ class Breaker:
     Attributes:
         in_row: The number of failures since the last success.
         pause_s: The length of the present pause in seconds; 0 while the breaker is closed.
+        open_until_ns: When a probe may go; 0 while the breaker is closed.
         reached: Whether a connection to the host was ever made.
         schedulers: The schedulers of the pools whose requests went to the host.
     """
 
-    __slots__ = ("_pause", "in_row", "pause_s", "policy", "reached", "schedulers")
+    __slots__ = ("in_row", "open_until_ns", "pause_s", "policy", "reached", "schedulers")
 
     def __init__(self, policy: BreakerPolicy) -> None:
         self.policy = policy
         self.reached = False
         self.schedulers: set[Scheduler] = set()
-        self._pause: Pause[Never] = Pause()
         self.succeeded()
-
-    @property
-    def open_until_ns(self) -> int:
-        """When a probe may go; 0 while the breaker is closed."""
-        return self._pause.until_ns
 
     def succeeded(self) -> None:
         """Count a success: close the breaker."""
-        self.in_row, self.pause_s = 0, 0.0
-        self._pause.end()
+        self.in_row, self.pause_s, self.open_until_ns = 0, 0.0, 0
 
     def failed(self, now_ns: int, sent_ns: int) -> bool:
         """Count a failed attempt that was sent at ``sent_ns``; whether it opens the breaker (again)."""
         self.in_row += 1
-        if self.in_row < self.policy.failures or sent_ns < self._pause.until_ns:
+        if self.in_row < self.policy.failures or sent_ns < self.open_until_ns:
             return False  # too few failures, or it was in flight when the breaker opened
         self.pause_s = min(2 * self.pause_s or self.policy.first_pause_s, self.policy.pause_s)
-        self._pause.begin(now_ns + round(self.pause_s * NS))
+        self.open_until_ns = now_ns + round(self.pause_s * NS)
         return True
 
 
