@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter, line_of
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Quota
 from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
 from paceline.pacing.permit import Acquisition, Permit, adjust
 from paceline.pacing.scheduler import Scheduler
@@ -333,12 +333,16 @@ class Charge:
         for allowance, lane in self._allowances:
             if allowance.budget is not None:
                 assert self._most is not None
-                yield _ask_budget(allowance.budget, lane, self._most, self._timeout_s), allowance
+                usd = self._most.usd if self._most.known else None
+                patience_s = PATIENCE_S if self._timeout_s is None else self._timeout_s
+                waiter: Waiter = BudgetWaiter(usd, lane, _until_ns(allowance.budget, patience_s))
+                yield Acquisition(allowance.budget, waiter), allowance
         for allowance, lane in self._allowances:
             if allowance.rates is not None:
                 usage = self._estimate()
-                cost: Cost = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
-                yield _ask(allowance.rates, lane, cost, self._timeout_s), None
+                tokens = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
+                waiter = Waiter({REQUESTS: 1, **tokens}, lane, _until_ns(allowance.rates, self._timeout_s))
+                yield Acquisition(allowance.rates, waiter), None
 
     def _estimate(self) -> Usage:
         return self._expected or self._asked.expected()
@@ -451,11 +455,5 @@ def _as_given(quota: str) -> str:
     return quota.removesuffix(" window utc")
 
 
-def _ask_budget(scheduler: Scheduler, lane: LaneSpec, most: Most, timeout_s: float | None) -> Acquisition:
-    deadline_ns = scheduler.now_ns() + round((PATIENCE_S if timeout_s is None else timeout_s) * NS)
-    return Acquisition(scheduler, BudgetWaiter(most.usd if most.known else None, lane, deadline_ns))
-
-
-def _ask(scheduler: Scheduler, lane: LaneSpec, cost: Cost, timeout_s: float | None) -> Acquisition:
-    deadline_ns = None if timeout_s is None else scheduler.now_ns() + round(timeout_s * NS)
-    return Acquisition(scheduler, Waiter({REQUESTS: 1, **cost}, lane, deadline_ns))
+def _until_ns(scheduler: Scheduler, timeout_s: float | None) -> int | None:
+    return None if timeout_s is None else scheduler.now_ns() + round(timeout_s * NS)

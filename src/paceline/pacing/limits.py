@@ -223,8 +223,8 @@ class Limits:
         alias = known.pool(model)
         tier, own_rates = self._own.get(f"{known.name}/{alias}", (None, {}))
         sources, rates = self._sources_of(known.name, model, alias, tier), self._overrides | own_rates
-        kept = dict.fromkeys(overridden(tuple(sources), rates), GIVEN)
-        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(rates, quota)}
+        effective = overridden(tuple(sources), rates)
+        sources = {quota: GIVEN if _is_in(rates, quota) else sources[quota] for quota in effective}
         bounds = self._concurrency
         slots = bounds.get(known.name, bounds.get(base_of(known.name), bounds.get("*")))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue

@@ -63,10 +63,8 @@ EXACT_MAX: Final = 300
 
 _Kind = tuple[str, str | None, str | None]  # of refusals: the event, the reason, the unit
 _NONE: Final = (0, None)
-OTHER: Final = "rate_limit.refused"
 _STATED: Final = ("unit", "limit", "period_s", "used", "requested", "window")
 _PERIODS: Final = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
-_REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
 
@@ -174,7 +172,8 @@ class Lines:
 
     def _refused(self, event: Event) -> None:
         """Log the first refusal of its kind, and count it if another one was logged in this period."""
-        kind = _REFUSED.get(RefusalKind(str(event.reason)), OTHER), event.reason, getattr(event.refusal, "unit", None)
+        name = "rate_limit.429_error" if RefusalKind(str(event.reason)).about_rate else "rate_limit.refused"
+        kind = name, event.reason, getattr(event.refusal, "unit", None)
 
         def is_first(_: int) -> bool:
             count = self._refusals.get(kind)
