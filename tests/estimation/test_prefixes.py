@@ -66,7 +66,7 @@ class TestKeysThatAreMadeLate:
         prompt = prompt_of_request(cache, "m", self.asked, again=pytest.fail)
         assert prompt.look(T0) == NOTHING
         prompt.answered(T0, LIFE_NS, 900, 0, 0)
-        assert (cache.input_tokens, not cache.known) == (900, True)
+        assert (cache.reported.input, not cache.known) == (900, True)
 
     def test_an_answer_that_shows_a_prefix_cached_makes_them(self):
         cache = cache_of()
@@ -285,7 +285,7 @@ class TestAmount:
         for _ in range(20):
             prompt_of(cache, body(user("a"))).answered(T0, LIFE_NS, 1_000, 0, 0)
         assert expected(cache, body(user("a"))) == 0
-        assert not cache.is_used
+        assert not cache.reported.is_cached
 
 
 class TestDoubt:
@@ -374,14 +374,14 @@ def test_memory_is_bounded_and_the_oldest_goes_first():
         table.put(key, 1, 1)
     table.put(0, 2, 2)
     table.put(-1, 1, 1)
-    assert len(table.entries) == prefixes.KEYS_MAX
-    assert (table.get(0), table.get(1), table.get(2)) == ((2, 2), NOTHING, (1, 1))
+    assert len(table) == prefixes.KEYS_MAX
+    assert (table.get(0), table.get(1), table.get(2)) == ((2, 2), None, (1, 1))
 
 
 def test_no_text_of_a_prompt_is_kept():
     secret = "the secret of the prompt"
     cache = cache_of()
     prompt = answer(cache, body(user(secret), assistant(secret), user(secret), system=secret), written=900)
-    kept = repr((vars(cache._prefixes), vars(cache), [getattr(prompt, name) for name in Prompt.__slots__]))
+    kept = repr((vars(cache), [getattr(prompt, name) for name in Prompt.__slots__]))
     assert "secret" not in kept
     assert cache.status(T0)["written_tokens"] == 900

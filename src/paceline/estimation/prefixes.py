@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -232,81 +233,96 @@ def _first(value: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     return None
 
 
-class Prefixes:
-    """The prompts of all pools that are known to be cached, and the lengths of conversations, by their keys.
-
-    Attributes:
-        entries: What was last reported under each key.
-    """
-
-    def __init__(self) -> None:
-        self.entries: OrderedDict[int, Cached] = OrderedDict()
-
-    def get(self, key: int) -> Cached:
-        """What was last reported under ``key``, also if it is lost by now."""
-        return self.entries.get(key, NOTHING)
+class Prefixes(OrderedDict[int, Cached]):
+    """What was last reported of the prompts of all pools, and of the lengths of conversations, by their keys."""
 
     def put(self, key: int, tokens: int, lost_ns: int) -> None:
         """Note what an answer has reported; each step is atomic, because threads share the table."""
-        self.entries.pop(key, None)
-        self.entries[key] = Cached(tokens, lost_ns)
-        if len(self.entries) > KEYS_MAX:
-            self.entries.popitem(last=False)
+        self.pop(key, None)
+        self[key] = Cached(tokens, lost_ns)
+        if len(self) > KEYS_MAX:
+            self.popitem(last=False)
+
+
+@dataclass(slots=True)
+class Reported:
+    """What the answers of a pool have reported of their input, in tokens.
+
+    Attributes:
+        input: All of it.
+        read: The part of it that was read from the cache.
+        written: The part of it that was written to the cache.
+    """
+
+    input: int = 0
+    read: int = 0
+    written: int = 0
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a token was read from the cache or written to it."""
+        return bool(self.read or self.written)
+
+    def tokens_cached(self, input_tokens: int, read: int, written: int) -> int:
+        """How many tokens of a prompt are cached after its answer.
+
+        Where the provider names no written ones and has read some, it caches all of a prompt.
+        """
+        if self.written:
+            return read + written
+        return input_tokens if self.read else 0
 
 
 class PromptCache:
     """What the answers of one pool have shown of the cache of its provider.
 
     Args:
-        prefixes: The table that the pools of a limiter share.
+        known: What is known to be cached, at any pool of the limiter.
         pool: The name of the pool.
 
     Attributes:
-        known: What is known to be cached, at any pool.
         hit_ratio: The part of the expected tokens that was really read, over the last answers, from 0 on.
         miss_ratio: The part that was not, over more answers, from 0 on as well.
         fresh_tokens: What the last follow-ups that found their prompt had beside it, on average.
         whole_until_ns: Until when whole prompts are reserved, because an attempt that reserved less was refused.
-        input_tokens: The input that answers have reported.
-        read_tokens: The part of it that was read from the cache.
-        written_tokens: The part of it that was written to the cache.
+        reported: The input that answers have reported.
         lost_waiting_tokens: Cached tokens that were lost while their request waited in the queue.
         lost_away_tokens: Cached tokens that were lost before the follow-up came.
     """
 
-    def __init__(self, prefixes: Prefixes, pool: str) -> None:
-        self._prefixes, self._salt = prefixes, hash(pool)
-        self.known = prefixes.entries
+    def __init__(self, known: Prefixes, pool: str) -> None:
+        self.known, self._salt = known, hash(pool)
         self.hit_ratio = self.miss_ratio = self.fresh_tokens = 0.0
         self.whole_until_ns = self._whole_ns = 0
-        self.input_tokens = self.read_tokens = self.written_tokens = 0
+        self.reported = Reported()
         self.lost_waiting_tokens = self.lost_away_tokens = 0
-        self._hour_ns = self._hour_input = self._hour_away = 0  # what was, at the beginning of this hour
+        # The beginning of this hour, and what was asked and lost before it.
+        self._hour: tuple[int, int, int] | None = None
 
     def lost_in_an_hour(self, now_ns: int) -> int:
         """At the end of an hour, the tokens that were lost before follow-ups came, if they are a fifth of its input; else 0."""
-        if now_ns < self._hour_ns + 3_600 * NS:
+        began_ns, asked, lost = self._hour or (None, 0, 0)
+        if began_ns is not None and now_ns < began_ns + 3_600 * NS:
             return 0
-        lost, asked = self.lost_away_tokens - self._hour_away, self.input_tokens - self._hour_input
-        is_first, self._hour_ns = not self._hour_ns, now_ns
-        self._hour_input, self._hour_away = self.input_tokens, self.lost_away_tokens
-        return lost if lost > AWAY_SHARE * asked and not is_first else 0
+        self._hour = now_ns, self.reported.input, self.lost_away_tokens
+        asked, lost = self.reported.input - asked, self.lost_away_tokens - lost
+        return lost if lost > AWAY_SHARE * asked and began_ns is not None else 0
 
     def length(self, base: int) -> int:
         """The number of messages of the last prompt of a conversation, at any pool; 0 for an unknown conversation."""
-        return self._prefixes.get(base).tokens
+        return self.known.get(base, NOTHING).tokens
 
     def get(self, key: int) -> Cached:
         """What was last reported under ``key``, also if it is lost by now."""
-        return self._prefixes.get(key ^ self._salt)
+        return self.known.get(key ^ self._salt, NOTHING)
 
     def put(self, key: int, tokens: int, lost_ns: int) -> None:
         """Note what is cached under ``key``, and until when."""
-        self._prefixes.put(key ^ self._salt, tokens, lost_ns)
+        self.known.put(key ^ self._salt, tokens, lost_ns)
 
     def put_length(self, base: int, length: int) -> None:
         """Note the number of messages of the last prompt of a conversation."""
-        self._prefixes.put(base, length, 0)
+        self.known.put(base, length, 0)
 
     def size(self, own: int) -> int:
         """The tokens of a conversation that has a name, with its last answer; 0: not known."""
@@ -315,11 +331,6 @@ class PromptCache:
     def put_size(self, own: int, tokens: int) -> None:
         """Note the tokens of a conversation that has a name, with its last answer."""
         self.put(hash((own, "size")), tokens, 0)
-
-    @property
-    def is_used(self) -> bool:
-        """Whether an answer has reported a token that was read from the cache or written to it."""
-        return bool(self.read_tokens or self.written_tokens)
 
     @property
     def orders(self) -> bool:
@@ -338,21 +349,12 @@ class PromptCache:
             self._whole_ns = min(2 * self._whole_ns, WHOLE_MAX_NS) or WHOLE_NS
             self.whole_until_ns = now_ns + self._whole_ns
 
-    def tokens_cached(self, input_tokens: int, read: int, written: int) -> int:
-        """How many tokens of a prompt are cached after its answer.
-
-        Where the provider names no written ones and has read some, it caches all of a prompt.
-        """
-        if self.written_tokens:
-            return read + written
-        return input_tokens if self.read_tokens else 0
-
     def status(self, now_ns: int) -> dict[str, Any]:
         """The state as JSON values."""
         return {
-            "input_tokens": self.input_tokens,
-            "read_tokens": self.read_tokens,
-            "written_tokens": self.written_tokens,
+            "input_tokens": self.reported.input,
+            "read_tokens": self.reported.read,
+            "written_tokens": self.reported.written,
             "expected": round(self.hit_ratio, 4),
             "whole_until_s": round(max(self.whole_until_ns - now_ns, 0) / NS, 3),
             "lost_waiting_tokens": self.lost_waiting_tokens,
@@ -430,7 +432,7 @@ class Prompt:
     def unwritten(self, now_ns: int) -> int | None:
         """The key of its prefix, if that is long and not known to be cached; ``None`` otherwise, and where nothing is cached."""
         cache = self.cache
-        if (cache.input_tokens and not cache.is_used) or self._keys.shared < SHARED_MIN:
+        if (cache.reported.input and not cache.reported.is_cached) or self._keys.shared < SHARED_MIN:
             return None
         return None if cache.get(self._keys.root).lost_ns > now_ns else self._keys.root
 
@@ -468,11 +470,12 @@ class Prompt:
             answer: The name by which a later request may refer to the answer; empty: none.
         """
         cache = self.cache
-        cache.input_tokens += input_tokens
-        cache.read_tokens += read
-        cache.written_tokens += written
+        reported = cache.reported
+        reported.input += input_tokens
+        reported.read += read
+        reported.written += written
         self._compare(input_tokens, read)
-        if not (cache.is_used or answer or self.before != 0):
+        if not (reported.is_cached or answer or self.before != 0):
             return  # nothing is cached, and no later request can refer to the answer
         keys, lost_ns = self._keys, sent_ns + life_ns - EARLY_NS
         shared = cache.get(keys.root)
@@ -482,7 +485,7 @@ class Prompt:
         if answer or keys.before != 0:
             for key in grown:
                 cache.put_size(key, input_tokens + output_tokens)
-        if tokens := cache.tokens_cached(input_tokens, read, written):
+        if tokens := reported.tokens_cached(input_tokens, read, written):
             for key in grown:
                 cache.put(key, tokens, lost_ns)
             if keys.follows:  # others may follow the same answer

@@ -209,7 +209,9 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
             for unit, (estimated, actual) in sorted(pool.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
         },
-        "cache": None if prompt_cache is None or not prompt_cache.is_used else _cache(pool, prompt_cache, now_ns),
+        "cache": None
+        if prompt_cache is None or not prompt_cache.reported.is_cached
+        else _cache(pool, prompt_cache, now_ns),
         "metrics": metrics(pool, now_ns),
         **cast("_Shared", pool.capacity.status(now_ns)),
     }
