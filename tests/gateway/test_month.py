@@ -196,7 +196,7 @@ async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeyp
     def empty():
         """What gateways that have ended have told is known to those that run by then."""
         for one in month.gateways:
-            kept, rows = one.gateway._options.tally._kept, one.gateway._options.tally._rows
+            kept, rows = one.gateway._options.tally._kept, one.gateway._options.tally._remembered._rows
             until(lambda: all(row in rows or row[1] == tally.WITNESS for row in kept.read(DAYS[0], DAYS[-1])))  # noqa: B023
         redis.ask("FLUSHALL")
 

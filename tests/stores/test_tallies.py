@@ -150,7 +150,7 @@ class TestALostPlace:
         for _ in range(3):
             tally.count("a", "vllm", "m", Usage(input_tokens=1))
             tally.flush()
-        assert len(tally._rows) == 2
+        assert len(tally._remembered._rows) == 2
         assert self.used(tally)["a"] == 3
 
 

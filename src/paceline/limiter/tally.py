@@ -61,11 +61,74 @@ def part_of(name: str, by: str) -> str:
     return {"key": key, "team": team or NO_TEAM, "user": f"{key}/{user}" if user else key}[by]
 
 
+class Remembered:
+    """The rows of this process, and others' as far as they were read: a place that has lost them is told them again.
+
+    Each process has rows of its own in the place where the sums of all are kept, so none counts twice.
+
+    Args:
+        place: Where the sums of all processes are.
+    """
+
+    def __init__(self, place: Tallies) -> None:
+        self._place, self._who = place, os.urandom(8).hex()
+        self._rows: Rows = {}
+        self._untold: dict[Row, None] = {}  # the rows that the place may not have as they are
+        self._told = 0  # how often it was told any
+        self._copied_days, self._copy_s = 0, 0.0  # how far back others were read, and when they are read next
+
+    def write(self, news: Sums) -> None:
+        """Write what is new, and what the place has lost.
+
+        Raises:
+            StoreError: It cannot be written now; the next call tries it again.
+        """
+        for (day, name), sums in news.items():
+            row = day, name, self._who
+            self._rows[row] = added(self._rows.get(row), sums)
+            self._untold[row] = None
+        self._tell()
+        if not self._untold and time.monotonic() >= self._copy_s:
+            self._copy()
+        if not self._told:  # what others have told may be lost, too
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell what the place may not have: all that is known, if it has lost what it was told before."""
+        witness, again = (today(), WITNESS, self._who), False
+        while self._untold or self._rows:
+            told = list(islice(self._untold, ROWS_TOLD))
+            number = self._told + bool(told) or 1
+            had = self._place.tell({witness: [float(number)]} | {row: self._rows[row] for row in told})
+            lost, self._told = had[0] < self._told, number
+            for row in told:
+                del self._untold[row]
+            if lost:  # or this is another day
+                if again:  # it loses all that it is told: the next call tries it
+                    return
+                again, self._untold = True, dict.fromkeys(self._rows)
+            if not self._untold:
+                return
+
+    def _copy(self) -> None:
+        """Remember what the place has of others: a part of the days that were not read yet, and what is new."""
+        began_s, day = time.monotonic(), today()
+        found = self._place.read(day - 1, day)
+        if self._copied_days < KEEP_DAYS and len(self._rows) < ROWS_MAX:
+            found |= self._place.read(day - self._copied_days - DAYS, day - self._copied_days)
+            self._copied_days += DAYS
+        for row, sums in found.items():
+            if row[1] != WITNESS and (row not in self._rows or self._rows[row][0] < sums[0]):
+                self._rows[row] = sums
+        if len(self._rows) > ROWS_MAX:  # those to which this process may still add come first
+            kept = sorted(self._rows, key=lambda row: (row[2] == self._who and row[0] >= day - 1, row[0]))
+            self._rows = {row: self._rows[row] for row in kept[-ROWS_MAX:]}
+        now_s = time.monotonic()
+        self._copy_s = now_s + PART * (now_s - began_s)
+
+
 class Tally:
     """Counts what is charged for the requests of a limiter.
-
-    Each process has rows of its own in the place where the sums of all are kept. It remembers its rows and other processes', as
-    it does with budgets: a place that has lost them is told them again, by each process, and none counts twice.
 
     Args:
         limiter: The limiter.
@@ -80,11 +143,7 @@ class Tally:
         self._lock, self._writing = threading.RLock(), threading.Lock()  # a finalizer may end a request within a count
         self._own: dict[str, list[float]] = {}  # of this process, since its start, up to the last writing
         self._news: Sums = {}  # since then
-        self._who = os.urandom(8).hex()
-        self._rows: Rows = {}  # of this process, and of others
-        self._untold: dict[Row, None] = {}  # those that the place may not have as they are
-        self._told = 0  # how often it was told any
-        self._copied_days, self._copy_s = 0, 0.0  # how far back others were read, and when they are read next
+        self._remembered = Remembered(self._kept)
         self._priced = True
 
     def begin(self) -> None:
@@ -129,48 +188,7 @@ class Tally:
             with self._lock:
                 news, self._news = self._news, {}
                 self._own = _with(self._own, news)
-            for (day, name), sums in news.items():
-                row = day, name, self._who
-                self._rows[row] = added(self._rows.get(row), sums)
-                self._untold[row] = None
-            self._tell()
-            if not self._untold and time.monotonic() >= self._copy_s:
-                self._copy()
-            if not self._told:  # what others have told may be lost, too
-                self._tell()
-
-    def _tell(self) -> None:
-        """Tell what the place may not have: all that is known, if it has lost what it was told before."""
-        witness, again = (today(), WITNESS, self._who), False
-        while self._untold or self._rows:
-            told = list(islice(self._untold, ROWS_TOLD))
-            number = self._told + bool(told) or 1
-            had = self._kept.tell({witness: [float(number)]} | {row: self._rows[row] for row in told})
-            lost, self._told = had[0] < self._told, number
-            for row in told:
-                del self._untold[row]
-            if lost:  # or this is another day
-                if again:  # it loses all that it is told: the next call tries it
-                    return
-                again, self._untold = True, dict.fromkeys(self._rows)
-            if not self._untold:
-                return
-
-    def _copy(self) -> None:
-        """Remember what the place has of others: a part of the days that were not read yet, and what is new."""
-        began_s, day = time.monotonic(), today()
-        found = self._kept.read(day - 1, day)
-        if self._copied_days < KEEP_DAYS and len(self._rows) < ROWS_MAX:
-            found |= self._kept.read(day - self._copied_days - DAYS, day - self._copied_days)
-            self._copied_days += DAYS
-        for row, sums in found.items():
-            if row[1] != WITNESS and (row not in self._rows or self._rows[row][0] < sums[0]):
-                self._rows[row] = sums
-        if len(self._rows) > ROWS_MAX:  # those to which this process may still add come first
-            kept = sorted(self._rows, key=lambda row: (row[2] == self._who and row[0] >= day - 1, row[0]))
-            self._rows = {row: self._rows[row] for row in kept[-ROWS_MAX:]}
-        now_s = time.monotonic()
-        self._copy_s = now_s + PART * (now_s - began_s)
+            self._remembered.write(news)
 
     def end(self) -> None:
         """Write what is left."""
