@@ -24,21 +24,13 @@ from paceline.gateway.asked import Asking, asking
 from paceline.gateway.client import Headers, HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import Passed, why_failed, why_out
-from paceline.gateway.incoming import BODY_MAX, BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
+from paceline.gateway.incoming import BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
 from paceline.gateway.listing import as_listed, cause_of, check_listing, own_list
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.names import fields_of, model_asked, name_asked, renamed, renamed_path
-from paceline.gateway.reading import (
-    LARGE,
-    STICKY,
-    BodyReader,
-    Seen,
-    Task,
-    is_large,
-    task_for,
-)
+from paceline.gateway.reading import LARGE, STICKY, BodyReader, Seen, Task, is_large
 from paceline.gateway.refusals import LastRefusal
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
@@ -329,7 +321,7 @@ class Dispatch:
         if is_large(read) and (seen := await self._read_apart(request, body, encoding, place.members)) is not None:
             read = b""
         elif len(read) > LARGE:
-            read = plain(encoding, body, BODY_MAX)
+            read = plain(encoding, body)
         asked = fields_of(read) if place.reads_names else {}
         requests, bodies = list[Relayed](), dict(enumerate(seen.bodies)) if seen is not None else {}
         for i, upstream in enumerate(place.members if request.method == "POST" else place.members[:1]):
@@ -463,7 +455,7 @@ class Dispatch:
         self._admit(request, found, content)
         if pacer.allowances.bounds_money(pacer.lane()):
             for i, sent in enumerate(requests):
-                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, content.seen), BODY_MAX)
+                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, content.seen))
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.last = self._last_of(one.scheduler, one.payer)
@@ -515,10 +507,9 @@ class Dispatch:
         if request.method != "POST":
             return None
         group = "" if place.choice is None else place.name
-        servers = [(one.provider, one.models) for one in members]
-        given = Task((), group, request.path, request.query, request.headers, encoding, BODY_MAX, request.key)
-        task = task_for(servers, given)
-        return None if task is None else await self._reader.read(request.owner, task, body)
+        those = tuple((one.provider, one.models) for one in members)
+        task = Task(those, group, request.path, request.query, request.headers, encoding, request.key)
+        return await self._reader.read(request.owner, task, body) if task.is_portable else None
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
         """The request that another process has read, at each member; nothing for one that costs nothing."""
@@ -823,7 +814,7 @@ def _identity_of(request: Incoming) -> Callable[[], Identity]:
 
 
 def _asking_in(sent: Relayed, member: int, seen: Seen | None) -> Asking | None:
-    return asking(sent.decoded(BODY_MAX)) if seen is None else seen.asking[member]
+    return asking(sent.decoded()) if seen is None else seen.asking[member]
 
 
 def _header_of(request: Incoming) -> Header:

@@ -13,6 +13,7 @@ from paceline.gateway.access import AccessEntry
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
+from paceline.gateway.relay import BODY_MAX
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import Destination, path_at
 from paceline.pacing.pacer import NAME_MAX
@@ -20,9 +21,6 @@ from paceline.pacing.pacer import NAME_MAX
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-
-BODY_MAX: Final = 64 * 2**20
-"""Bytes in the body of a request."""
 
 BODIES_MAX: Final = 1024 * 2**20
 """Bytes of the bodies of all requests that wait or are in flight, which client keys share."""

@@ -11,9 +11,8 @@ import pickle
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from copy import copy
 from typing import Any, BinaryIO, Final, NamedTuple
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
@@ -28,7 +27,6 @@ from paceline.gateway.rights import Asked, check_rights
 from paceline.http.account import telling
 from paceline.http.describe import body_of
 from paceline.providers.base import Call, Provider
-from paceline.providers.registry import provider_named
 
 LARGE: Final = 4 * 2**20
 """Bytes of a body that is read elsewhere. A conversation has less: its prompt is looked for in the cache of the provider, which is known
@@ -50,46 +48,34 @@ STICKY: Final = "prompt_cache_key"
 """The field by which a group sends requests to the same member."""
 
 _SLICE: Final = 2**18  # bytes that are written in one step
-_PLACES: Final = ("host", "region")  # what a provider has of its address
 _MAIN: Final = "from paceline.gateway.reading import main; main()"
-
-
-class Server(NamedTuple):
-    """A server that a body may be sent to.
-
-    Attributes:
-        provider: The name of its provider.
-        places: What that has of its address.
-        models: Its own names of models.
-    """
-
-    provider: str
-    places: dict[str, str]
-    models: dict[str, str]
 
 
 class Task(NamedTuple):
     """What is to be read in a body.
 
     Attributes:
-        servers: The servers that it may be sent to.
+        members: The provider of each server that it may be sent to, with that server's own names of models.
         group: The name of the group that they are; empty for one server.
         path: The path there, as it came.
         query: The query.
         headers: The headers.
         encoding: The content encoding.
-        most: The most bytes of the body without it.
         key: The client's key; ``None`` for none.
     """
 
-    servers: tuple[Server, ...]
+    members: tuple[tuple[Provider, Mapping[str, str]], ...]
     group: str
     path: str
     query: str
     headers: Headers
     encoding: bytes
-    most: int
     key: ClientKey | None
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether another process knows all of the providers: one of the user's own may be in no module that can be imported there."""
+        return all(type(provider).__module__.startswith("paceline.providers.") for provider, _ in self.members)
 
 
 class Seen(NamedTuple):
@@ -115,29 +101,14 @@ def is_large(body: bytes) -> bool:
     return len(body) > LARGE or (len(body) > DENSE_FROM and body.count(b",") > DENSE)
 
 
-def task_for(servers: Sequence[tuple[Any, Mapping[str, str]]], task: Task) -> Task | None:
-    """A task with ``servers`` and their names of models; ``None`` where another process does not know a provider."""
-    found = list[Server]()
-    for provider, models in servers:
-        same = provider_named(provider.name)
-        if type(same) is not type(provider) or not type(provider).__module__.startswith("paceline.providers."):
-            return None
-        places = {name: value for name, value in vars(provider).items() if name in _PLACES}
-        found.append(Server(provider.name, places, dict(models)))
-    return task._replace(servers=tuple(found))
-
-
 def look(task: Task, body: bytes) -> Seen:
     """Read a body."""
-    read = plain(task.encoding, body, task.most)
-    fields, named = (
-        body_of(read),
-        fields_of(read) if any(one.models for one in task.servers) or task.group or not task.servers else {},
-    )
+    read = plain(task.encoding, body)
+    names = any(models for _, models in task.members) or task.group or not task.members
+    fields, named = body_of(read), fields_of(read) if names else {}
     calls, bodies, asked = list[Call](), list[bytes | None](), list[Asking | None]()
-    providers = [_provider_of(server) for server in task.servers]
-    for server, provider in zip(task.servers, providers, strict=True):
-        own, path = renamed(read, named, server.models), unquote(renamed_path(task.path, server.models))
+    for provider, models in task.members:
+        own, path = renamed(read, named, models), unquote(renamed_path(task.path, models))
         call = _described(provider, path, fields if own is None else body_of(own))
         if call is None:
             return Seen(())
@@ -154,9 +125,10 @@ def look(task: Task, body: bytes) -> Seen:
     )
     if task.key is None or not calls:
         return seen
-    model = model_asked(providers[0], unquote(task.path), named, calls[0].model)
+    first, _ = task.members[0]
+    model = model_asked(first, unquote(task.path), named, calls[0].model)
     asked_for = Asked(unquote(task.path), task.query, task.headers, read, bool(body))
-    return seen._replace(refusal=_refusal(task.key, task.group, providers[0], model, asked_for))
+    return seen._replace(refusal=_refusal(task.key, task.group, first, model, asked_for))
 
 
 def _refusal(key: ClientKey, group: str, provider: Provider, model: str, asked: Asked) -> tuple[int, str, str] | None:
@@ -165,12 +137,6 @@ def _refusal(key: ClientKey, group: str, provider: Provider, model: str, asked: 
     except RequestError as error:
         return error.status, error.word, str(error)
     return None
-
-
-def _provider_of(server: Server) -> Provider:
-    provider: Provider = copy(provider_named(server.provider))
-    vars(provider).update(server.places)
-    return provider
 
 
 def _described(provider: Provider, path: str, fields: Mapping[str, Any]) -> Call | None:

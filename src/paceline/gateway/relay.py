@@ -24,6 +24,9 @@ from paceline.providers.verdict import Beginning, Decode
 
 log = logging.getLogger("paceline.gateway")
 
+BODY_MAX: Final = 64 * 2**20
+"""Bytes in the body of a request, also without its content encoding."""
+
 ERROR_MAX: Final = 1_000_000
 """Bytes in the body of an error, in which the gateway's own key is replaced."""
 
@@ -306,7 +309,6 @@ class Relayed:
         "_client",
         "_headers",
         "_key",
-        "_most",
         "_path",
         "_query",
         "_takes",
@@ -333,7 +335,6 @@ class Relayed:
         self._query = query and f"?{query}"
         self._key = ""  # that was sent last
         self._asking: Asking | None = None
-        self._most = 0  # bytes of a decoded body
         self._takes: dict[str, bool] = {}
         self.refused = None if upstream.key else LastRefusal()
         self.last = LastRefusal(), LastRefusal()
@@ -359,25 +360,24 @@ class Relayed:
         assert isinstance(self._body, bytes)
         return self._body
 
-    def decoded(self, most: int) -> bytes:
-        """The body without its content encoding; at most so many bytes."""
+    def decoded(self) -> bytes:
+        """The body without its content encoding."""
         assert isinstance(self._body, bytes)
-        return plain(dict(self._headers).get(b"content-encoding", b"identity"), self._body, most)
+        return plain(dict(self._headers).get(b"content-encoding", b"identity"), self._body)
 
-    def ask_usage(self, takes: dict[str, bool], asking: Callable[[], Asking | None], most: int) -> None:
+    def ask_usage(self, takes: dict[str, bool], asking: Callable[[], Asking | None]) -> None:
         """Ask for the usage of a chat stream, which its client does not get.
 
         Args:
             takes: Whether a server takes the field, by its address, as far as is known.
             asking: Returns what asks for it in the body.
-            most: The bytes of a decoded body.
         """
         upstream = self._upstream
         if may_ask(upstream.provider, self._path) and takes.get(upstream.root, True):
-            self._asking, self._takes, self._most = asking(), takes, most
+            self._asking, self._takes = asking(), takes
 
     def _with(self, asking: Asking) -> bytes:
-        return asking.of(self.decoded(self._most))
+        return asking.of(self.decoded())
 
     async def send(self, permit: Permit | None = None) -> ClientReply:  # noqa: ARG002
         if self._asking is None:
@@ -498,7 +498,7 @@ def decoder(headers: Mapping[str, str]) -> Decode | None:
     return decode
 
 
-def plain(encoding: bytes, body: bytes, most: int) -> bytes:
+def plain(encoding: bytes, body: bytes, most: int = BODY_MAX) -> bytes:
     """The body of a request without its content encoding, for its description; at most so many bytes."""
     encoding = encoding.strip().lower()
     if encoding == b"identity" or not body:
