@@ -196,7 +196,7 @@ async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeyp
     def empty():
         """What gateways that have ended have told is known to those that run by then."""
         for one in month.gateways:
-            kept, rows = one.gateway._options.tally._kept, one.gateway._options.tally._remembered._rows
+            kept, rows = one.gateway._tally._kept, one.gateway._tally._remembered._rows
             until(lambda: all(row in rows or row[1] == tally.WITNESS for row in kept.read(DAYS[0], DAYS[-1])))  # noqa: B023
         redis.ask("FLUSHALL")
 
@@ -232,7 +232,7 @@ async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeyp
                 "user": provider.sums(lambda _, who: who, days),
             }
             for one in month.gateways:
-                one.gateway._options.tally.flush()
+                one.gateway._tally.flush()
             for by, sums in expected.items():
                 assert await asyncio.to_thread(month.bill, by, name) == sums
     answered = sum(sums[0] for sums in provider.counted.values())

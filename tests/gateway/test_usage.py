@@ -124,7 +124,7 @@ class TestWhoUsedWhat:
             return client.get(one.url + USAGE).json()["keys"]["-"]["requests"]
 
         until(lambda: [requests(one) for one in running] == [3, 3])
-        assert [one.gateway._options.tally.since_start()["-"]["requests"] for one in running] == [1, 1]
+        assert [one.gateway._tally.since_start()["-"]["requests"] for one in running] == [1, 1]
 
     def test_a_client_that_leaves_the_queue_has_used_nothing(self, serve, keys, emulator, client):
         alice = keys.add("alice", limits=("1 usd/day",))

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from paceline.core.queue import LaneSpec
 from paceline.core.results import StoreError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission
@@ -23,12 +25,14 @@ from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Inco
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
 from paceline.gateway.siblings import Siblings
+from paceline.gateway.teams import counted_as
 from paceline.gateway.upstreams import Destination, Upstreams, is_plain
-from paceline.gateway.usage import FLUSH_S, USAGE, Counted, report
+from paceline.gateway.usage import FLUSH_S, NO_KEY, USAGE, report, sums_of
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.lack import lack_of
+from paceline.pacing.pacer import Pacer
 from paceline.telemetry.status_app import is_page, status_app
 
 log = logging.getLogger("paceline.gateway")
@@ -52,45 +56,33 @@ RESUME: Final = "/api/v1/resume/"
 """The beginning of the path that ends the stop of a pool."""
 
 
-class _WithReadiness:
-    """The status of the gateway, with whether it is ready."""
-
-    def __init__(self, reporting: Any, gateway: Gateway) -> None:
-        self._reporting, self._gateway = reporting, gateway
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reporting, name)
-
-    def status(self, *given: Any, **options: Any) -> Mapping[str, Any]:
-        """See :meth:`Limiter.status`."""
-        return {**self._reporting.status(*given, **options), "ready": self._gateway.ready}
-
-
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """What is called by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayOptions:
+class GatewaySettings:
     """What a gateway has and does beside passing requests on.
 
     Attributes:
-        folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
-        begun: Called when it serves.
-        access: Writes a line about each request; ``None``: nothing does.
-        tally: Counts what each key uses; ``None``: nothing does.
+        folder: Where the processes of the gateway have their files, by which they find each other; ``None`` for the only process.
+        access_log: The file of the access log; ``None`` for none.
         takes_over: Whether it serves only when the store has answered: the process before does until then.
+        tallies: Whether it is counted what each client key uses.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
-        names_account: Whether clients may name the account that pays, beside the gateway's own key.
+        names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
+        key_in_path: Whether the key of a client may be the first part of a path.
+        begun: Called when it serves.
     """
 
     folder: Path | None = None
-    begun: Callable[[], None] = _nothing
-    access: AccessLog | None = None
-    tally: Tally | None = None
+    access_log: Path | None = None
     takes_over: bool = False
+    tallies: bool = True
     tells_quotas: bool = True
     names_account: bool = False
+    key_in_path: bool = False
+    begun: Callable[[], None] = nothing
 
 
 class Gateway:
@@ -99,10 +91,10 @@ class Gateway:
     Args:
         limiter: The limiter.
         upstreams: The servers.
-        client: Makes the HTTP client, when the event loop runs.
+        client: The HTTP client.
         admission: Admits clients.
         store: Looks whether the store answers.
-        options: What else it has and does.
+        settings: What else it has and does.
 
     Attributes:
         life: What it does with requests.
@@ -112,27 +104,39 @@ class Gateway:
         self,
         limiter: Limiter,
         upstreams: Upstreams,
-        client: Callable[[], HttpClient],
+        client: HttpClient,
         *,
         admission: Admission,
         store: StoreWatch,
-        options: GatewayOptions,
+        settings: GatewaySettings,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
         self.life = Life(shares=store.shared)
-        self._store, self._admission, self._options = store, admission, options
+        self._store, self._admission, self._settings = store, admission, settings
+        self._access = None if settings.access_log is None else AccessLog(settings.access_log)
+        self._tally = Tally(limiter, self._counted_as) if settings.tallies else None
         self._store_answers = asyncio.Event()
         if not store.shared:
             self._store_answers.set()
-        self._make = client
         self._dispatch = Dispatch(
-            limiter, self.life, tells_quotas=options.tells_quotas, names_account=options.names_account
+            limiter, self.life, client, tells_quotas=settings.tells_quotas, names_account=settings.names_account
         )
-        own: Any = limiter if options.tally is None else Counted(limiter, options.tally)
-        self._siblings = Siblings(own, {"place": self._dispatch.place, "resume": self._resume}, options.folder)
-        one_or_all = own if options.folder is None else self._siblings
-        self._page = status_app(_WithReadiness(one_or_all, self), apart=self._apart)  # answers the gateway's own paths
-        self._reports = asyncio.Lock()
+        self._siblings = Siblings(self, {"place": self._dispatch.place, "resume": self._resume}, settings.folder)
+        one_or_all = self if settings.folder is None else self._siblings
+        self._page = status_app(one_or_all, apart=partial(_apart, asyncio.Lock()))  # answers the gateway's own paths
+
+    @property
+    def pacer(self) -> Pacer:
+        """The pacer of the limiter."""
+        return self.limiter.pacer
+
+    def status(self, **options: Any) -> Mapping[str, Any]:
+        """See :meth:`Limiter.status`; with what keys and teams have used in this process, and whether it is ready."""
+        status = {**self.limiter.status(**options), "ready": self.ready}
+        return status if self._tally is None else status | sums_of(self._tally)
+
+    def _counted_as(self, lane: LaneSpec) -> str:
+        return counted_as(lane) if self._admission.needs_key else NO_KEY
 
     # The server's side.
 
@@ -142,8 +146,8 @@ class Gateway:
             connection = scope["extensions"][CONNECTION]
             connection.task = task = asyncio.current_task()
             entry = None
-            if self._options.access is not None:
-                entry = scope["extensions"][ENTRY] = self._options.access.begin(scope, send)
+            if self._access is not None:
+                entry = scope["extensions"][ENTRY] = self._access.begin(scope, send)
                 send = entry.send
             try:
                 await self._answer(scope, receive, send, connection)
@@ -174,32 +178,30 @@ class Gateway:
     async def _live(self, receive: Receive, send: Send, state: MutableMapping[str, Any]) -> None:
         await receive()
         asyncio.get_running_loop().set_exception_handler(on_error)
-        client = self._dispatch.client = self._make()
         helpers = [asyncio.create_task(self._watch())]
         if self._store.shared:
             helpers.append(asyncio.create_task(self._watch_store()))
-        if self._options.tally is not None:
-            await asyncio.to_thread(self._options.tally.begin)
-            helpers.append(asyncio.create_task(self._keep_tally(self._options.tally)))
+        if self._tally is not None:
+            await asyncio.to_thread(self._tally.begin)
+            helpers.append(asyncio.create_task(self._keep_tally(self._tally)))
         state[CONNECTION] = self
-        if self._options.takes_over:
+        if self._settings.takes_over:
             await self._store_answers.wait()
         self.life.change(LifeEvent.STARTED)
-        self._options.begun()
+        self._settings.begun()
         await send({"type": "lifespan.startup.complete"})
         with suppress(asyncio.CancelledError):  # a second signal: nothing is awaited, and all is told to the store
             await receive()
         for helper in helpers:
             helper.cancel()
-        await client.close()
         await self._dispatch.close()
         self._siblings.close()
         await self._end_page()
-        if self._options.tally is not None:
-            await asyncio.to_thread(self._options.tally.end)
+        if self._tally is not None:
+            await asyncio.to_thread(self._tally.end)
         await asyncio.to_thread(self.limiter.close)
-        if self._options.access is not None:
-            self._options.access.close()
+        if self._access is not None:
+            self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _end_page(self) -> None:
@@ -242,11 +244,6 @@ class Gateway:
             with suppress(StoreError):  # the next time has it all
                 await asyncio.to_thread(tally.flush)  # at once, to know what those before have told
             await asyncio.sleep(FLUSH_S)
-
-    async def _apart(self, report: Callable[..., Any], *given: Any) -> Any:
-        """Make a report in a thread, one at a time."""
-        async with self._reports:
-            return await asyncio.to_thread(report, *given)
 
     # A request.
 
@@ -306,9 +303,9 @@ class Gateway:
     async def _tell_own(self, path: str, key: ClientKey | None, scope: Event, receive: Receive, send: Send) -> None:
         """A page, or the state that a client's ``key`` may read."""
         may_read = key is None or key.may_read
-        if path == USAGE and self._options.tally is not None:
+        if path == USAGE and self._tally is not None:
             query, name = scope["query_string"].decode("latin-1"), None if key is None or may_read else key.name
-            await respond(json_reply(200, await asyncio.to_thread(report, self._options.tally, name, query)), send)
+            await respond(json_reply(200, await asyncio.to_thread(report, self._tally, name, query)), send)
         elif not may_read:
             raise RequestError(
                 403, "forbidden", "this key may not read the status: `paceline keys change NAME --may-read`"
@@ -362,6 +359,12 @@ class Gateway:
             )
         told = {"resumed": sorted(reasons), "not_stopped": [pool for pool in pools if pool not in reasons]}
         await respond(json_reply(200, told), send)
+
+
+async def _apart(turn: asyncio.Lock, report: Callable[..., Any], *given: Any) -> Any:
+    """Make a report in a thread, one at a time."""
+    async with turn:
+        return await asyncio.to_thread(report, *given)
 
 
 def _first_of(path: str) -> str:

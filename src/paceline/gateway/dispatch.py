@@ -127,17 +127,15 @@ class Dispatch:
     Args:
         limiter: The limiter.
         life: What the gateway does with requests.
+        client: The HTTP client.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key.
-
-    Attributes:
-        client: The HTTP client; to be set when the event loop runs.
     """
 
-    client: HttpClient
-
-    def __init__(self, limiter: Limiter, life: Life, *, tells_quotas: bool, names_account: bool = False) -> None:
-        self._limiter, self._life, self._tells_quotas = limiter, life, tells_quotas
+    def __init__(
+        self, limiter: Limiter, life: Life, client: HttpClient, *, tells_quotas: bool, names_account: bool
+    ) -> None:
+        self._limiter, self._life, self._client, self._tells_quotas = limiter, life, client, tells_quotas
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
         self._last: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()  # of clients' own credentials
@@ -162,6 +160,7 @@ class Dispatch:
 
     async def close(self) -> None:
         """End what it has begun."""
+        await self._client.close()
         await self._reader.close()
 
     def hand_back(self) -> None:
@@ -430,7 +429,7 @@ class Dispatch:
         sent = [pair for pair in sent if pair[0].replace(b"_", b"-") not in never]  # the same name for many servers
         path = path_at(upstream, request.open_path) if request.open_path else request.path
         path = renamed_path(path, upstream.models)
-        return Relayed(self.client, upstream, request.method, path, query, sent, body)
+        return Relayed(self._client, upstream, request.method, path, query, sent, body)
 
     def _exchange(
         self, request: Incoming, requests: list[Relayed], content: _Content, options: dict[bytes, str]

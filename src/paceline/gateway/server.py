@@ -29,20 +29,17 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission, names_of
-from paceline.gateway.app import Gateway, GatewayOptions
+from paceline.gateway.app import Gateway, GatewaySettings, nothing
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
-from paceline.gateway.teams import counted_as, unheeded
+from paceline.gateway.teams import unheeded
 from paceline.gateway.upstreams import Upstreams
-from paceline.gateway.usage import NO_KEY
 from paceline.limiter.limiter import Limiter
-from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
@@ -100,26 +97,15 @@ GC_THRESHOLD: Final = 10_000, 5, 2_000
 stay, and a step over a million of them keeps all clients waiting for a second."""
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSettings:
-    """What one process of the gateway needs; it can be pickled.
+class ProcessSettings(GatewaySettings):
+    """What one process of the gateway needs; it can be pickled before it serves.
 
     Attributes:
         host: The address at which it listens.
         servers: The settings of the servers, where they differ from ``config``.
-        folder: Where several processes have their files, by which they find each other.
-        access_log: The file of the access log; ``None`` for none.
         drain_s: How long after SIGTERM the listener stays open, while ``/readyz`` answers 503 already.
         stop_s: How long requests may go on after that.
-        takes_over: Whether the process before serves until this one has reached its store.
-        tallies: Whether it is counted what each client key uses.
-        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
-        names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
-        key_in_path: Whether the key of a client may be the first part of a path.
         logs: Begins the log of a process.
     """
 
@@ -131,30 +117,19 @@ class ProcessSettings:
     private_key: Path | None = None
     store: str | None = None
     servers: Config | None = None
-    folder: Path | None = None
-    access_log: Path | None = None
     drain_s: float = 0.0
     stop_s: float = 30.0
-    takes_over: bool = False
     otel: bool = False
-    tallies: bool = True
-    tells_quotas: bool = True
-    names_account: bool = False
-    key_in_path: bool = False
-    logs: Callable[[], None] = _nothing
+    logs: Callable[[], None] = nothing
 
     def gateway(
-        self,
-        environ: Mapping[str, str] = os.environ,
-        events: Callable[[Event], None] | None = None,
-        begun: Callable[[], None] = _nothing,
+        self, environ: Mapping[str, str] = os.environ, events: Callable[[Event], None] | None = None
     ) -> Gateway:
         """A gateway with these settings.
 
         Args:
             environ: Has the keys of providers.
             events: Called with each event of a permit, without ``otel``.
-            begun: Called when it serves.
         """
         logging.getLogger("uvicorn.error").addFilter(_in_words)
         limiter = self._limiter(events)
@@ -166,24 +141,13 @@ class ProcessSettings:
         admission = Admission(
             keys, open_to_all=is_loopback(self.host), hosts=names_of(self.host), key_in_path=self.key_in_path
         )
-        tally = None
-        if self.tallies:
-            tally = Tally(limiter, lambda lane: counted_as(lane) if admission.needs_key else NO_KEY)
         return Gateway(
             limiter,
             self._upstreams(environ),
-            partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
+            HttpClient(self.config.timeout_s, ssl.create_default_context()),
             admission=admission,
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
-            options=GatewayOptions(
-                folder=self.folder,
-                begun=begun,
-                access=None if self.access_log is None else AccessLog(self.access_log),
-                tally=tally,
-                takes_over=self.takes_over,
-                tells_quotas=self.tells_quotas,
-                names_account=self.names_account,
-            ),
+            settings=self,
         )
 
     @property
@@ -191,10 +155,10 @@ class ProcessSettings:
         """The certificate; ``None`` without one."""
         return None if self.certificate is None else Certificate(self.certificate, self.private_key)
 
-    def process(self, begun: Callable[[], None] = _nothing, succeed: Callable[[], None] = _nothing) -> App:
+    def process(self, succeed: Callable[[], None] = nothing) -> App:
         """A gateway for a process that does nothing else; ``succeed``: starts the next process in its place."""
         self.logs()
-        gateway = self.gateway(begun=begun)
+        gateway = self.gateway()
         heed(gateway.life, self.drain_s, succeed)
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
@@ -642,7 +606,7 @@ def _in_words(record: logging.LogRecord) -> bool:
 
 
 def serve(
-    settings: ProcessSettings, listener: socket.socket, begun: Callable[[], None] = _nothing, above: int | None = None
+    settings: ProcessSettings, listener: socket.socket, begun: Callable[[], None] = nothing, above: int | None = None
 ) -> None:
     """Serve until a signal; then finish what is in flight.
 
@@ -654,7 +618,9 @@ def serve(
     """
     succeed = Succession(listener).begin if above is None else partial(_ask_for_the_next, above)
     if settings.workers == 1:
-        config = server_config(settings, partial(settings.process, begun, succeed), shared=above is not None)
+        config = server_config(
+            settings, partial(replace(settings, begun=begun).process, succeed), shared=above is not None
+        )
         server = uvicorn.Server(config)
         end_by_signals(server)
         server.run(sockets=[listener])

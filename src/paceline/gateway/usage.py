@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from paceline.core.results import StoreError
 from paceline.gateway.errors import RequestError
-from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import NO_TEAM, PARTS, Tally
 
 USAGE: Final = "/api/v1/usage"
@@ -50,22 +48,7 @@ def _day(query: str, name: str) -> dt.date | None:
         raise RequestError(400, "option", f"{name} must be a day such as 2026-11-01") from None
 
 
-class Counted:
-    """A limiter whose status has the sums of its process.
-
-    Args:
-        limiter: The limiter.
-        tally: Counts.
-    """
-
-    def __init__(self, limiter: Limiter, tally: Tally) -> None:
-        self._limiter, self._tally = limiter, tally
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._limiter, name)
-
-    def status(self, *given: Any, **options: Any) -> Mapping[str, Any]:
-        """See :meth:`paceline.Limiter.status`; ``keys`` and ``teams`` are the sums."""
-        status = {**self._limiter.status(*given, **options), "keys": self._tally.since_start()}
-        teams = self._tally.since_start("team")
-        return status | ({"teams": teams} if teams.keys() - {NO_TEAM} else {})
+def sums_of(tally: Tally) -> dict[str, Any]:
+    """What each key has used in this process, and each team, if there is one."""
+    teams = tally.since_start("team")
+    return {"keys": tally.since_start()} | ({"teams": teams} if teams.keys() - {NO_TEAM} else {})
