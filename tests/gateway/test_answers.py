@@ -11,7 +11,8 @@ from test_gateway import CHAT, SSE, Odd
 from paceline.gateway import answers as module
 from paceline.gateway import app, dispatch, waiting
 from paceline.gateway.answers import ANSWER_S, KeptAnswers
-from paceline.gateway.relay import ClientReply, NoteRoom
+from paceline.gateway.relay import ClientReply, Noted
+from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity
 from waits import until
 
@@ -25,7 +26,7 @@ ERROR = b'data: {"error": {"message": "overloaded", "type": "server_error"}}\n\n
 def seen(body, status=200, headers=()):
     """An answer that was read to its end."""
     reply = ClientReply(status, list(headers), body)
-    reply.start(NoteRoom(10**9, 10**9))
+    reply.start(Noted(10**9, 10**9, "", Shares()))
     reply.seen.extend(body)
     return reply
 
@@ -105,21 +106,21 @@ class TestAnswers:
         assert (b"idempotent-replayed", b"true") in reply.headers
 
     async def test_what_is_too_large_is_read_and_not_kept(self):
-        room = NoteRoom(10, 100)
+        shares = Shares()
         reply = ClientReply(200, [], b"x" * 11)
-        reply.start(room)
+        reply.start(Noted(10, 100, "", shares))
         assert await reply.read() == b"x" * 11
-        assert (reply.seen, room._shares.total) == (None, 0)
+        assert (reply.seen, shares.total) == (None, 0)
 
     async def test_room_is_given_back(self):
-        room = NoteRoom(10, 100)
+        shares = Shares()
         reply = ClientReply(200, [], b"x" * 9)
-        reply.start(room)
+        reply.start(Noted(10, 100, "", shares))
         await reply.read()
-        reply.start(room)
-        assert (await reply.read(), await reply.read(), room._shares.total) == (b"x" * 9, b"", 9)
+        reply.start(Noted(10, 100, "", shares))
+        assert (await reply.read(), await reply.read(), shares.total) == (b"x" * 9, b"", 9)
         reply.close()
-        assert room._shares.total == 0
+        assert shares.total == 0
 
 
 class TestServed:

@@ -105,7 +105,7 @@ def test_any_cut_of_a_stream_gives_the_same():
     stream = b"".join(CHUNKS).replace(b"\n\n", b"\r\n\r\n")
     for at in range(len(stream)):
         unasked = Unasked()
-        parts = unasked.feed(stream[:at]), unasked.feed(stream[at:]), unasked.end()
+        parts = [part for one in (stream[:at], stream[at:], b"") for part in unasked.feed(one)]
         assert b"".join(parts) == PLAIN.replace(b"\n\n", b"\r\n\r\n")
 
 

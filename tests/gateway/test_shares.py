@@ -5,8 +5,9 @@ from attack_helpers import answers, read
 from gateway_helpers import stub
 from test_gateway import Odd
 
+from paceline.gateway import answers as kept
 from paceline.gateway import incoming, server
-from paceline.gateway.answers import ALL_MAX, KeptAnswers
+from paceline.gateway.answers import KeptAnswers
 from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity
 from waits import until
@@ -39,17 +40,22 @@ class TestShares:
         assert shares.fits("a", 1, 1)
         assert not shares.fits("a", 2, 1)
 
-    def test_what_is_read_of_the_answers_of_one_key_leaves_room(self):
+    def test_what_is_read_of_the_answers_of_one_key_leaves_room(self, monkeypatch):
+        monkeypatch.setattr(kept, "ALL_MAX", 4_000)
         answers = KeptAnswers()
-        rooms = {key: answers.room(Identity(key, b"1")) for key in ("alice", "bob")}
-        count = 0
-        while rooms["alice"].take(0, 2**20):
-            count += 1
-        assert count == ALL_MAX * 3 // 4 // 2**20
-        assert rooms["bob"].take(0, 2**20)
-        assert not rooms["alice"].take(0, 1)
-        rooms["alice"].give(2 * 2**20)
-        assert rooms["alice"].take(0, 1)
+
+        def read(key):
+            noted = answers.noted(Identity(key, b"1"))
+            noted.add(b"x" * 1_000)
+            return noted
+
+        alice = [read("alice") for _ in range(4)]
+        assert [one.body is None for one in alice] == [False, False, False, True]
+        assert read("bob").body
+        assert not read("alice").body
+        for one in alice[:2]:
+            one.forget()
+        assert read("alice").body
 
 
 class TestServed:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final, NamedTuple
 
 from paceline.gateway.client import Headers
-from paceline.gateway.relay import ClientReply, NoteRoom, decoded, decoder
+from paceline.gateway.relay import ClientReply, Noted, decoded, decoder
 from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity
 from paceline.responses.events import JsonLines, ServerSent, StreamEventKind, splitter_of
@@ -64,9 +64,9 @@ class KeptAnswers:
         self._kept: dict[str, dict[bytes, KeptAnswer]] = {}  # by client key; the longest kept first
         self._sizes: Counter[str] = Counter()
 
-    def room(self, same: Identity) -> NoteRoom:
-        """The room for the answer to the request, while it is read."""
-        return NoteRoom(ANSWER_MAX, ALL_MAX, same.key, self._read)
+    def noted(self, same: Identity) -> Noted:
+        """For what is noted of the answer to the request, while it is read."""
+        return Noted(ANSWER_MAX, ALL_MAX, same.key, self._read)
 
     def content(self, same: Identity) -> bytes | None:
         """The content of the request with this ``Idempotency-Key``; ``None`` for a new one."""

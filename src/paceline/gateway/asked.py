@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from paceline.providers.base import Provider
+from paceline.providers.verdict import Decode
 from paceline.responses.events import MAX_EVENT
 
 OPTIONS: Final = "stream_options"
@@ -65,28 +66,27 @@ def asking(body: bytes) -> Asking | None:
 
 
 class Unasked:
-    """Removes from a stream what its client has not asked for: the chunk of the usage, and ``"usage": null`` in all others."""
+    """Removes from a stream what its client has not asked for: the chunk of the usage, and ``"usage": null`` in all others.
 
-    __slots__ = ("_rest",)
+    Args:
+        decode: Removes its encoding; ``None`` for a plain one.
+    """
 
-    def __init__(self) -> None:
-        self._rest = b""
+    __slots__ = ("_decode", "_rest")
 
-    def feed(self, part: bytes) -> bytes:
-        """The whole events in what has come; the rest is kept for the next call."""
-        data, start, out = self._rest + part, 0, list[bytes]()
+    def __init__(self, decode: Decode | None = None) -> None:
+        self._decode, self._rest = decode, b""
+
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        """The whole events in what has come; the rest is kept for the next call, and comes at the end, with an empty part."""
+        data, start = self._rest + (part if self._decode is None else b"".join(self._decode(part))), 0
         for end in _EVENT_END.finditer(data):
-            out.append(_without_usage(data[start : end.end()]))
+            yield _without_usage(data[start : end.end()])
             start = end.end()
         self._rest = data[start:]
-        if len(self._rest) > MAX_EVENT:
-            out.append(self.end())
-        return b"".join(out)
-
-    def end(self) -> bytes:
-        """What is kept at the end."""
-        rest, self._rest = self._rest, b""
-        return _without_usage(rest)
+        if not part or len(self._rest) > MAX_EVENT:
+            yield _without_usage(self._rest)
+            self._rest = b""
 
 
 def _without_usage(event: bytes) -> bytes:

@@ -336,7 +336,7 @@ class Dispatch:
         try:
             reply = await self._send(request, held, options, asked_s)
             if held.named is not None and reply.is_good:
-                reply.start(self._answers.room(held.named))
+                reply.start(self._answers.noted(held.named))
             await hide_account(reply)
             await self._pass_on(reply, request.send, request.connection)
             self._keep_answer(held, reply)
@@ -617,7 +617,7 @@ class Dispatch:
         except Exception:  # noqa: BLE001  (for the client that comes back)
             return
         if reply.is_good and held.named is not None:
-            reply.start(self._answers.room(held.named))
+            reply.start(self._answers.noted(held.named))
             with suppress(Exception):
                 while await reply.read() and reply.seen is not None:
                     pass
@@ -772,9 +772,10 @@ class Dispatch:
         """Count and log an answer whose body has broken off."""
         why = str(error) if isinstance(error, UnfinishedStreamError) else type(error).__name__
         log.warning("%s: an answer broke off: %s: its client sees the connection end", reply.server, why)
-        if reply.record is not None and (cause := cause_of_error(error)) is not None:
+        server, cause = reply.upstream, cause_of_error(error)
+        if reply.record is not None and server is not None and cause is not None:
             pacer = self._limiter.pacer
-            pacer.answers.count(reply.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
+            pacer.answers.count(server.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
         reply.broken = True
 
 

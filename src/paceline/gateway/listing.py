@@ -50,7 +50,7 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
     found = _shown(decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
     if found is not None:
         made = json_reply(reply.status, found)
-        made.server = reply.server
+        made.upstream = reply.upstream
         reply.close()
         return made
     if bound:

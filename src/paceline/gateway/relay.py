@@ -48,35 +48,43 @@ DECODED: Final = ("gzip", "deflate", "identity")
 """The content encodings in which the usage of an answer can be read."""
 
 
-class NoteRoom:
-    """The bytes of answers that may be noted while they are read.
+class Noted:
+    """What is noted of an answer while it is read, for another reader of it: as long as there is room.
 
     Args:
-        of_one: The most for one answer.
-        of_all: The most for all of them.
-        owner: The client key whose answers they are.
+        most: The most bytes of this answer.
+        of_all: The most bytes of all answers.
+        owner: The client key whose answer it is.
         shares: What the answers of each key take, of ``of_all``.
+
+    Attributes:
+        body: What has been read; ``None`` if that is more than there is room for, and when the answer is closed.
+        again: What of it is still to be read again.
     """
 
-    __slots__ = ("_of_all", "_of_one", "_owner", "_shares")
+    __slots__ = ("_most", "_of_all", "_owner", "_shares", "again", "body")
 
-    def __init__(self, of_one: int = 0, of_all: int = 0, owner: str = "", shares: Shares | None = None) -> None:
-        self._of_one, self._of_all, self._owner = of_one, of_all, owner
-        self._shares = Shares() if shares is None else shares
+    def __init__(self, most: int, of_all: int, owner: str, shares: Shares) -> None:
+        self._most, self._of_all, self._owner, self._shares = most, of_all, owner, shares
+        self.body: bytearray | None = bytearray()
+        self.again = b""
 
-    def take(self, before: int, size: int) -> bool:
-        """Take ``size`` more bytes for an answer that has so many ``before``; false if there is no room."""
-        if before + size > self._of_one or not self._shares.fits(self._owner, size, self._of_all):
-            return False
-        self._shares.use(self._owner, size)
-        return True
+    def add(self, part: bytes) -> None:
+        """Note a further part."""
+        if self.body is None:
+            return
+        size = len(part)
+        if len(self.body) + size > self._most or not self._shares.fits(self._owner, size, self._of_all):
+            self.forget()
+        else:
+            self._shares.use(self._owner, size)
+            self.body += part
 
-    def give(self, size: int) -> None:
-        """Give back so many bytes."""
-        self._shares.use(self._owner, -size)
-
-
-_NO_ROOM: Final = NoteRoom()
+    def forget(self) -> None:
+        """Forget it, and make room for others."""
+        if self.body is not None:
+            self._shares.use(self._owner, -len(self.body))
+            self.body = None
 
 
 class UnfinishedStreamError(ConnectionAbortedError):
@@ -90,16 +98,13 @@ class ClientReply:
         status: Its status.
         headers: Its headers.
         record: What is known of its exchange; ``None`` without one.
-        root: The server's address, where it has an exchange.
-        server: The server's name; empty for an answer that comes from none.
+        upstream: The server that has answered; ``None`` for an answer that comes from none.
         fallback: Which place has answered after which others; empty for the first.
         broken: Whether the client is to see that the answer is not whole.
-        seen: What has been read of the body since :meth:`start`; ``None`` without that, and if it is more than there was room for.
     """
 
     __slots__ = (
-        "_again", "_body", "_decode", "_fetched", "_key", "_room", "_tap", "_unasked", "_unread", "broken", "fallback", "headers", "record",
-        "root", "seen", "server", "status",
+        "_body", "_decode", "_fetched", "_key", "_noted", "_tap", "broken", "fallback", "headers", "record", "status", "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -110,16 +115,13 @@ class ClientReply:
             headers = [(name, value.replace(self._key, HIDDEN)) for name, value in headers]
         self.status, self.headers = status, headers
         self.record: Exchanged | None = None
-        self.root = self.server = ""
+        self.upstream: Upstream | None = None
         self.fallback = b""
         self.broken = False
-        self.seen: bytearray | None = None
-        self._again, self._room = b"", _NO_ROOM
         self._body, self._fetched = bytearray(body), fetched
-        self._unread = fetched is not None  # whether more of the body can come
+        self._noted: Noted | None = None
         self._tap: Tap | None = None
         self._decode: Decode | None = None
-        self._unasked: Unasked | None = None
 
     async def peek(self, most: int) -> bytes:
         """The first bytes of the body, as they were sent."""
@@ -139,12 +141,18 @@ class ClientReply:
 
     async def _next(self) -> bytes:
         """The next part of the body from the server; empty at its end."""
-        if not self._unread:
+        if self._fetched is None:
             return b""
-        assert self._fetched is not None
         part = await self._fetched.read()
-        self._unread = bool(part)
+        if not part:
+            self._end()
         return part
+
+    def _end(self) -> None:
+        """No more of the body can come."""
+        if self._fetched is not None:
+            self._fetched.close()  # which is nothing at the end of the body
+            self._fetched = None
 
     async def plain(self, most: int) -> bytes:
         """The first bytes of the body without its encoding, one more than ``most`` of a longer one; empty if it is malformed."""
@@ -158,7 +166,7 @@ class ClientReply:
 
     async def hide_key(self) -> None:
         """Replace the key that the gateway has sent in the body of an error; other answers pass as they come."""
-        if self.status < 400 or not self._key or self._fetched is None:
+        if self.status < 400 or not self._key:
             return
         plain, unread = await self.peek_error()
         if not unread and self._key not in plain:
@@ -169,7 +177,8 @@ class ClientReply:
 
     def put(self, status: int, headers: Headers, body: bytes) -> None:
         """Tell the client this in place of what the server has sent."""
-        self._body, self._unread = bytearray(body), False
+        self._end()
+        self._body = bytearray(body)
         stated = [pair for pair in headers if pair[0] != b"content-length"]
         self.status, self.headers = status, [*stated, (b"content-length", b"%d" % len(body))]
 
@@ -178,6 +187,11 @@ class ClientReply:
             if name == wanted:
                 return value
         return b""
+
+    @property
+    def server(self) -> str:
+        """The name of the server; empty for none."""
+        return "" if self.upstream is None else self.upstream.name
 
     @property
     def length(self) -> int:
@@ -197,7 +211,7 @@ class ClientReply:
     def hide_usage(self) -> None:
         """Leave the usage out of the stream: its client has not asked for it."""
         self.decode()
-        self._unasked = Unasked()
+        self._decode = Unasked(self._decode).feed
         self.headers = [pair for pair in self.headers if pair[0] != b"content-length"]
 
     @property
@@ -208,12 +222,12 @@ class ClientReply:
     @property
     def begun(self) -> bool:
         """Whether a part of the body is there."""
-        return bool(self._body or self._again)
+        return bool(self._body or (self._noted is not None and self._noted.again))
 
     @property
     def unread(self) -> bool:
         """Whether more of the body can come."""
-        return self._unread
+        return self._fetched is not None
 
     @property
     def owes(self) -> bool:
@@ -235,35 +249,30 @@ class ClientReply:
         """Its headers as text."""
         return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
 
-    def start(self, room: NoteRoom) -> None:
-        """Read from the beginning on, and note what is read for another reader, while there is ``room``."""
-        if self.seen is None:
-            self.seen, self._room = bytearray(), room
-        self._again = bytes(self.seen)
+    @property
+    def seen(self) -> bytearray | None:
+        """What has been read of the body since :meth:`start`; ``None`` without that, and if it is more than there was room for."""
+        return None if self._noted is None else self._noted.body
+
+    def start(self, noted: Noted) -> None:
+        """Read from the beginning on, and note what is read for another reader."""
+        self._noted = self._noted or noted
+        self._noted.again = bytes(self._noted.body or b"")
 
     async def read(self) -> bytes:
         """The next part of the body, as it comes; empty at its end."""
-        if self._again:
-            part, self._again = self._again, b""
+        noted = self._noted
+        if noted is not None and noted.again:
+            part, noted.again = noted.again, b""
             return part
-        part = b""
-        while not part and (raw := await self._raw()):
+        more = True
+        while more:
+            raw = await self._raw()
             part = raw if self._decode is None else b"".join(self._decode(raw))
-            if self._unasked is not None:
-                part = self._unasked.feed(part)
-        if not part and self._unasked is not None:
-            part = self._unasked.end()
-        if self.seen is not None:
-            if self._room.take(len(self.seen), len(part)):
-                self.seen += part
-            else:
-                self._forget()
+            more = bool(raw and not part)
+        if noted is not None:
+            noted.add(part)
         return part
-
-    def _forget(self) -> None:
-        if self.seen is not None:
-            self._room.give(len(self.seen))
-            self.seen = None
 
     async def _raw(self) -> bytes:
         """The next part of the body as it was sent, which the tap sees."""
@@ -287,9 +296,9 @@ class ClientReply:
 
     def close(self) -> None:
         """The body is over, or the client is gone: settle with what has been read."""
-        self._forget()
-        if self._fetched is not None:
-            self._fetched.close()
+        if self._noted is not None:
+            self._noted.forget()
+        self._end()
         if self._tap is not None:
             self._tap.finish()
 
@@ -408,7 +417,7 @@ class Relayed:
             self._upstream.secret.refused(key, self._upstream.name, self._upstream.key_env)
         told = [pair for pair in fetched.headers if pair[0] not in OF_SERVER] if key else fetched.headers
         reply = ClientReply(fetched.status, told, fetched=fetched, key=key)
-        reply.server = self._upstream.name
+        reply.upstream = self._upstream
         return reply
 
     def head(self, response: ClientReply) -> tuple[int, Mapping[str, str]]:
@@ -433,7 +442,7 @@ class Relayed:
         response.tap(tap)
 
     def note(self, response: ClientReply, record: Exchanged) -> None:
-        response.record, response.root = record, self._upstream.root
+        response.record = record
         if response.is_good:
             for one in self.last:
                 one.clear()
