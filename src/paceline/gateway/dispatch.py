@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
@@ -31,7 +30,7 @@ from paceline.gateway.listing import as_listed, cause_of, check_listing, own_lis
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.names import fields_of, model_asked, name_asked, renamed, renamed_path
 from paceline.gateway.reading import LARGE, STICKY, BodyReader, Seen, Task, is_large
-from paceline.gateway.refusals import LastRefusal
+from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, plain, readable
 from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
@@ -138,8 +137,7 @@ class Dispatch:
         self._limiter, self._life, self._client, self._tells_quotas = limiter, life, client, tells_quotas
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
-        self._last: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()  # of clients' own credentials
-        self._last_of_all: dict[str, LastRefusal] = {}  # by account: those about all that it sends
+        self._refusals = CredentialRefusals()
         self._forgotten = 0  # accounts, since the last collection
         limiter.pacer.accounts.forgotten = self._forget
         self._lanes = ClientLanes(limiter)
@@ -183,7 +181,7 @@ class Dispatch:
     def _forget(self, account: str) -> None:
         """An account of a client's own credential is forgotten."""
         self._models.forget(account)
-        self._last_of_all.pop(account, None)
+        self._refusals.forget(account)
         self._forgotten += 1
 
     def place(self, called: str) -> dict[str, Any] | None:
@@ -457,7 +455,7 @@ class Dispatch:
                 sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, content.seen))
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
-                sent.last = self._last_of(one.scheduler, one.payer)
+                sent.refusals = self._refusals.of(one.scheduler, one.payer)
         ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
@@ -552,16 +550,6 @@ class Dispatch:
                 return
             first = first or (one if same else None)
             yield one
-
-    def _last_of(self, scheduler: Scheduler, payer: Payer) -> tuple[LastRefusal, LastRefusal]:
-        """The last refusals of a credential at a pool and at its account. An account has several by what their clients claim, which is not checked."""
-        credential, name = payer.credential, payer.account.name
-        last, of_all = self._last.get(scheduler), self._last_of_all.get(name)
-        if last is None or last.credential != credential:
-            last = self._last[scheduler] = LastRefusal(credential)
-        if of_all is None or of_all.credential != credential:
-            of_all = self._last_of_all[name] = LastRefusal(credential)
-        return last, of_all
 
     def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
         """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""

@@ -7,8 +7,12 @@ import re
 import time
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakKeyDictionary
 
+from paceline.core.results import Refusal, RefusalScope
 from paceline.gateway.client import Headers
+from paceline.pacing.accounts import Payer
+from paceline.pacing.scheduler import Scheduler
 
 KEPT_MAX: Final = 16_384
 """Bytes in the body of a refusal that is kept; providers send some hundred."""
@@ -94,3 +98,56 @@ class LastRefusal:
 def _left(name: bytes, value: bytes, passed_s: int) -> bytes:
     """A header that counts the seconds to an instant, as it is after some of them (``x-codex-primary-reset-after-seconds``)."""
     return b"%d" % max(int(value) - passed_s, 0) if name.endswith(b"-after-seconds") and value.isdigit() else value
+
+
+class RequestRefusals:
+    """The last refusal of one request, and of any with the same credential.
+
+    Args:
+        of_pool: The last one of any to the same pool.
+        of_account: The last one of any to the same account, about all that it sends.
+    """
+
+    __slots__ = ("_last", "_own")
+
+    def __init__(self, of_pool: LastRefusal, of_account: LastRefusal) -> None:
+        self._own, self._last = LastRefusal(), (of_pool, of_account)
+
+    def keep(self, status: int, headers: Headers, body: bytes, refusal: Refusal) -> None:
+        """Keep a refusal of the request."""
+        self._own.keep(status, headers, body, refusal.retry_after_s)
+        if refusal.scope is RefusalScope.POOL:
+            for one in self._last[: 1 + refusal.of_account]:
+                one.take(self._own)
+
+    def clear(self) -> None:
+        """The request was answered."""
+        for one in self._last:
+            one.clear()
+
+    def instead(self, word: str, wait_s: str | None) -> tuple[int, Headers, bytes] | None:
+        """See :meth:`LastRefusal.instead`: by the refusal of this request, or else by another one."""
+        others = (one.instead(word, wait_s, while_it_waits=True) for one in self._last)
+        return self._own.instead(word, wait_s) or next(filter(None, others), None)
+
+
+class CredentialRefusals:
+    """The last refusals of clients' own credentials. An account has several by what its clients claim, which is not checked."""
+
+    def __init__(self) -> None:
+        self._of_pool: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()
+        self._of_account: dict[str, LastRefusal] = {}
+
+    def of(self, scheduler: Scheduler, payer: Payer) -> RequestRefusals:
+        """The last ones for a request to a pool."""
+        credential, name = payer.credential, payer.account.name
+        last, of_all = self._of_pool.get(scheduler), self._of_account.get(name)
+        if last is None or last.credential != credential:
+            last = self._of_pool[scheduler] = LastRefusal(credential)
+        if of_all is None or of_all.credential != credential:
+            of_all = self._of_account[name] = LastRefusal(credential)
+        return RequestRefusals(last, of_all)
+
+    def forget(self, account: str) -> None:
+        """Forget what was said of an account."""
+        self._of_account.pop(account, None)

@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Final
 
-from paceline.core.results import Refusal, RefusalScope
+from paceline.core.results import Refusal
 from paceline.gateway.asked import REFUSES, Asking, Unasked, may_ask
 from paceline.gateway.client import Fetched, Headers, HttpClient, Upload
-from paceline.gateway.refusals import KEPT_MAX, LastRefusal
+from paceline.gateway.refusals import KEPT_MAX, LastRefusal, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
 from paceline.http.ahead import Hold
@@ -308,8 +308,7 @@ class Relayed:
 
     Attributes:
         pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
-        refused: The last refusal of this request; ``None`` where the gateway's key is sent: that refusal is about its owner's account.
-        last: The last one of any request with the same credential to the same pool, and to the same account.
+        refusals: Its refusals; ``None`` where the gateway's key is sent: they are about its owner's account.
     """
 
     __slots__ = (
@@ -322,10 +321,9 @@ class Relayed:
         "_query",
         "_takes",
         "_upstream",
-        "last",
         "method",
         "pass_on",
-        "refused",
+        "refusals",
     )
     is_async = in_memory = True
 
@@ -345,8 +343,7 @@ class Relayed:
         self._key = ""  # that was sent last
         self._asking: Asking | None = None
         self._takes: dict[str, bool] = {}
-        self.refused = None if upstream.key else LastRefusal()
-        self.last = LastRefusal(), LastRefusal()
+        self.refusals = None if upstream.key else RequestRefusals(LastRefusal(), LastRefusal())
         self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
@@ -443,30 +440,23 @@ class Relayed:
 
     def note(self, response: ClientReply, record: Exchanged) -> None:
         response.record = record
-        if response.is_good:
-            for one in self.last:
-                one.clear()
+        if response.is_good and self.refusals is not None:
+            self.refusals.clear()
 
     async def keep_refusal(self, response: ClientReply, refusal: Refusal) -> None:
         """Keep a refusal of the client's own credential as it came; inside of a stream it is an event, and is not kept."""
-        if self.refused is None or response.status < 400:
+        if self.refusals is None or response.status < 400:
             return
         with suppress(Exception):  # its body has broken off
             if len(body := await response.plain(KEPT_MAX)) <= KEPT_MAX:
-                self.refused.keep(response.status, response.headers, body, refusal.retry_after_s)
-                if refusal.scope is RefusalScope.POOL:
-                    for one in self.last[: 1 + refusal.of_account]:
-                        one.take(self.refused)
+                self.refusals.keep(response.status, response.headers, body, refusal)
 
     async def close(self, response: ClientReply) -> None:
         response.close()
 
     def instead(self, word: str, wait_s: str | None) -> ClientReply | None:
         """The server's own refusal in place of one of paceline's; see :meth:`LastRefusal.instead`."""
-        if self.refused is None:
-            return None
-        others = (one.instead(word, wait_s, while_it_waits=True) for one in self.last)
-        kept = self.refused.instead(word, wait_s) or next(filter(None, others), None)
+        kept = None if self.refusals is None else self.refusals.instead(word, wait_s)
         return None if kept is None else ClientReply(*kept)
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> ClientReply:
