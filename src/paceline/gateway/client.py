@@ -385,8 +385,8 @@ class _Answer:
     """
 
     __slots__ = (
-        "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_held", "_loop", "_method",
-        "_timeout_s", "_timer", "_wait", "head", "headers", "keeps", "over", "paused", "starves", "status", "unsent", "whole",
+        "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_loop", "_method",
+        "_timeout_s", "_timer", "head", "headers", "keeps", "over", "paused", "starves", "status", "unsent", "whole",
     )  # fmt: skip
 
     def __init__(self, connection: _Connection, method: str, timeout_s: float) -> None:
@@ -395,10 +395,10 @@ class _Answer:
         self.head: asyncio.Future[None] = self._loop.create_future()
         self.status, self.headers = 0, Headers()
         self.over = self.whole = self.paused = self.keeps = self.unsent = self.starves = False
-        self._body: deque[bytes] = deque()
-        self._wait: asyncio.Future[None] | None = None
+        self._body = asyncio.StreamReader(HELD_MAX // 2, self._loop)
+        self._body.set_transport(self)  # type: ignore[arg-type]  # it calls the last two methods
         self._error: Exception | None = None
-        self._held = self._head_size = self._early = 0
+        self._head_size = self._early = 0
         self._framed = False  # whether the head tells where the body ends
         self._due_s = self._loop.time() + timeout_s
         self._timer = self._loop.call_later(timeout_s, self._look)
@@ -440,14 +440,8 @@ class _Answer:
             self.head.set_result(None)
 
     def on_body(self, body: bytes) -> None:
-        if self.over:
-            return
-        self._body.append(body)
-        self._held += len(body)
-        if self._held > HELD_MAX and not self.paused:
-            self.paused = True
-            self._connection.transport.pause_reading()
-        self._wake()
+        if not self.over:
+            self._body.feed_data(body)
 
     def on_message_complete(self) -> None:
         if self.status and not self.over:
@@ -489,11 +483,7 @@ class _Answer:
 
     def _finish(self) -> None:
         self._timer.cancel()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._wait is not None and not self._wait.done():
-            self._wait.set_result(None)
+        self._body.feed_eof()
 
     def _look(self) -> None:
         """Fail, if nothing has come for too long."""
@@ -510,21 +500,9 @@ class _Answer:
 
     async def read(self) -> bytes:
         """See :meth:`Fetched.read`."""
-        while not self._body:
-            if self.over:
-                if self._error is not None:
-                    raise self._error
-                return b""
-            self._wait = self._loop.create_future()
-            await self._wait
-        body = self._body
-        part = body.popleft() if len(body) == 1 else b"".join(body)
-        body.clear()
-        self._held = 0
-        if self.paused:
-            self.paused = False
-            if not self.over:
-                self._connection.transport.resume_reading()
+        part = await self._body.read(2**20)  # all that is kept
+        if not part and self._error is not None:
+            raise self._error
         return part
 
     def close(self) -> None:
@@ -533,6 +511,17 @@ class _Answer:
             self.over = True
             self._finish()
             self._connection.drop(self)
+
+    def pause_reading(self) -> None:
+        """More is there than the reader takes."""
+        self.paused = True
+        self._connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The reader has taken it; the connection may have another answer by now."""
+        self.paused = False
+        if not self.over:
+            self._connection.transport.resume_reading()
 
 
 class _AiohttpClient:
