@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.core.hints import why_missing
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS
+from paceline.telemetry.families import FAMILIES, Family
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.merged import merged
 
@@ -152,66 +153,21 @@ def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> No
         return
     meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
 
-    def gauge(name: str, unit: str, about: str, read: Callable[[str, Any], Iterable[Observation]]) -> None:
-        meter.create_observable_gauge(name, [_observing(watched, read)], unit=unit, description=about)
-
-    def counter(name: str, unit: str, about: str, read: Callable[[str, Any], Iterable[Observation]]) -> None:
-        meter.create_observable_counter(name, [_observing(watched, read)], unit=unit, description=about)
-
-    gauge("paceline.waiting", "{request}", "Requests that wait for a permit.", _field("waiting"))
-    gauge("paceline.in_flight", "{request}", "Permits that are open.", _field("in_flight"))
-    gauge("paceline.cool_down", "s", "Seconds left of a pause after a refusal.", _field("cool_down_s"))
-    gauge("paceline.quota.remaining", "1", "What is left of a quota.", _quota("remaining"))
-    gauge("paceline.quota.limit", "1", "The amount of a quota.", _quota("limit"))
-    counter("paceline.permits", "{permit}", "Permits by outcome.", _counts(refused=False))
-    counter("paceline.cache.tokens", "{token}", "Tokens by what prompt caches did: read, written, lost.", _cached)
-    counter("paceline.refusals", "{refusal}", "Refusals of the provider by kind.", _counts(refused=True))
-    counter("paceline.finishes", "{answer}", "Responses by how the model finished.", _finishes)
+    for family in FAMILIES:
+        make = meter.create_observable_counter if family.grows else meter.create_observable_gauge
+        observe = [_observing(watched, family)]
+        make(f"{SCOPE}.{family.name}", observe, unit=family.unit, description=family.about)
 
 
-def _observing(
-    watched: list[Reporting], read: Callable[[str, Any], Iterable[Observation]]
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observing(watched: list[Reporting], family: Family) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    names = [f"{SCOPE}.{label}" for label in family.labels.split()]
+
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        for name, pool in merged([limiter.status() for limiter in watched])["pools"].items():
-            yield from read(name, pool)
+        for values, number in family.rows(merged([limiter.status() for limiter in watched])["pools"]):
+            if number is not None:
+                yield Observation(number, dict(zip(names, values, strict=True)))
 
     return observe
-
-
-def _field(field: str) -> Callable[[str, Any], Iterable[Observation]]:
-    return lambda name, pool: [Observation(pool[field], {"paceline.pool": name})]
-
-
-def _quota(field: str) -> Callable[[str, Any], Iterable[Observation]]:
-    def read(name: str, pool: Any) -> Iterable[Observation]:
-        for quota in pool["quotas"]:
-            about = {"paceline.pool": name, "paceline.quota": quota["quota"], "paceline.unit": quota["unit"]}
-            yield Observation(quota[field], about)
-
-    return read
-
-
-def _cached(name: str, pool: Any) -> Iterable[Observation]:
-    for field, tokens in (pool.get("cache") or {}).items():
-        if (kind := field.removesuffix("_tokens")) != field and kind != "input":
-            yield Observation(tokens, {"paceline.pool": name, "paceline.kind": kind})
-
-
-def _finishes(name: str, pool: Any) -> Iterable[Observation]:
-    for state, count in pool.get("finishes", {}).items():
-        yield Observation(count, {"paceline.pool": name, "paceline.state": state})
-
-
-def _counts(*, refused: bool) -> Callable[[str, Any], Iterable[Observation]]:
-    def read(name: str, pool: Any) -> Iterable[Observation]:
-        for event, count in pool["counts"].items():
-            kind = event.removeprefix("refused_")
-            if refused == (kind != event):
-                about = {"paceline.pool": name, "paceline.kind" if refused else "paceline.event": kind}
-                yield Observation(count, about)
-
-    return read
 
 
 def _model(pool: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from paceline.core.waits import BOUNDS_S, OTHER
 from paceline.pacing.plans import is_shut
+from paceline.telemetry.families import FAMILIES, QUOTA, Family, Pools, Rows, of_pool, of_quota
 from paceline.telemetry.merged import added, summed, together
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -35,18 +36,13 @@ POOLS_MAX: Final = 1_000
 PLANS_MAX: Final = 1_000
 """The windows of plans that are exported, in the order of their accounts."""
 
-_QUOTA: Final = {
-    "limit": "The amount of the quota.",
-    "remaining": "The amount that is left of the quota now.",
-    "reset_s": "Seconds until the quota is full without further requests.",
-    "spent": "The amount spent in all; refunds lower it.",
-}
-_POOL: Final = {
-    "waiting": "Requests that wait for a permit.",
-    "in_flight": "Permits that are neither settled nor cancelled.",
-    "cool_down_s": "Seconds left of a pause after a refusal.",
-    "eta_s": "Seconds until the last request that waits now is granted.",
-}
+_FURTHER: Final = (
+    Family("queue_eta", "s", "Seconds until the last request that waits now is granted.", "pool", of_pool("eta_s")),
+    Family("quota.reset", "s", "Seconds until the quota is full without further requests.", QUOTA, of_quota("reset_s")),
+    Family("quota.spent", "1", "The amount spent in all; refunds lower it.", QUOTA, of_quota("spent")),
+)
+"""What OpenTelemetry has no metric of."""
+
 _PLAN: Final = {
     "used_ratio": ("used", "The used share of each window of an account's plan, as its last answer stated it."),
     "own_ratio": (
@@ -59,22 +55,9 @@ _PLAN: Final = {
 }
 """The metrics of a plan, by their fields in the status."""
 
-_SECONDS: Final = {"reset_s": "reset_seconds", "cool_down_s": "cool_down_seconds", "eta_s": "queue_eta_seconds"}
 _UP: Final = ("joined", "read")
-_CACHED: Final = ("read", "written", "lost_waiting", "lost_away", "saved")
-_NONE_YET: Final = dict.fromkeys(
-    (
-        "granted",
-        "settled",
-        "cancelled",
-        "refused_rate",
-        "refused_growth",
-        "refused_capacity",
-        "refused_money",
-        "refused_never_fits",
-    ),
-    0,
-)
+_KINDS: Final = ("rate", "growth", "capacity", "money", "never_fits")
+_NONE_YET: Final = dict.fromkeys(("granted", "settled", "cancelled", *(f"refused_{kind}" for kind in _KINDS)), 0)
 """Counts that are 0 until something happens: an alert on their growth needs a first value."""
 
 _COUNTED: Final = ("rate_limit_429_count", "rate_limit_wait_seconds")
@@ -105,10 +88,6 @@ def _labelled(pools: Mapping[str, Any], labels: dict[str, None]) -> Mapping[str,
     return {name: pools[name] for name in labels} | ({OTHER: together(rest)} if rest else {})
 
 
-Rows = Iterable[tuple[tuple[str, ...], float | None]]
-"""The values of the labels, and the number; ``None`` where it is not known."""
-
-
 def _family(kind: type[Any], name: str, about: str, labels: str, rows: Rows) -> Metric:
     """A metric that has a number for each row."""
     metric = kind(f"paceline_{name}", about, labels=labels.split())
@@ -121,6 +100,12 @@ def _family(kind: type[Any], name: str, about: str, labels: str, rows: Rows) -> 
 _gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
 
 
+def _families(families: Iterable[Family], pools: Pools) -> Iterator[Metric]:
+    for family in families:
+        name = family.name.replace(".", "_") + "_seconds" * (family.unit == "s")
+        yield (_counter if family.grows else _gauge)(name, family.about, family.labels, family.rows(pools))
+
+
 class _Collector:
     def __init__(self, status: Mapping[str, Any]) -> None:
         self._status = status
@@ -128,18 +113,19 @@ class _Collector:
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         status, pools = self._status, self._status["pools"]
-        for field, about in _POOL.items():
-            of_field = (((name,), pool.get(field)) for name, pool in pools.items())
-            yield _gauge(_SECONDS.get(field, field), about, "pool", of_field)
+        local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
+        counted = {name: {**pool, "counts": {**_NONE_YET, **pool["counts"]}} for name, pool in local.items()}
+        yield from _families((*FAMILIES, *_FURTHER), {**pools, **counted})
         about = "Whether the pool refuses its requests: no money is left, or the provider asks to wait for too long."
         stopped = (((name,), pool.get("stopped") is not None) for name, pool in pools.items())
         yield _gauge("stopped", about, "pool", stopped)
-        yield from _quotas(pools)
         yield from _stores(pools)
-        local = {name: pool for name, pool in pools.items() if "counts" in pool}  # a store does not know these
-        yield from _counts(local)
+        lanes = (((name, lane), n) for name, pool in local.items() for lane, n in _largest(pool["lanes"]))
+        yield _gauge("lane_waiting", "Requests that wait, by lane.", "pool lane", lanes)
         yield from _waits(local)
-        yield from _cache(local)
+        about = "The part of the cached tokens that is expected to be read, as answers have shown."
+        expected = (((name,), pool["cache"]["expected"]) for name, pool in local.items() if pool.get("cache"))
+        yield _gauge("cache_expected_ratio", about, "pool", expected)
         yield from _flat(local)
         yield from _plans(status.get("plans", ())[:PLANS_MAX])
         about = "Results of attempts, by server, pool, status (0: no response) and cause."
@@ -168,30 +154,6 @@ def _plans(windows: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         yield _gauge(f"plan_{name}", about, "account window", rows)
 
 
-def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    quotas = [((name, one["quota"], one["unit"]), one) for name, pool in pools.items() for one in pool["quotas"]]
-    for field, about in _QUOTA.items():
-        rows = ((of, quota.get(field)) for of, quota in quotas)
-        yield _gauge(f"quota_{_SECONDS.get(field, field)}", about, "pool quota unit", rows)
-
-
-def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    events = CounterMetricFamily("paceline_permits", "Permits by outcome.", labels=["pool", "event"])
-    refused = CounterMetricFamily("paceline_refusals", "Refusals of the provider, by kind.", labels=["pool", "kind"])
-    about = "Responses by how the model finished."
-    finishes = CounterMetricFamily("paceline_finishes", about, labels=["pool", "state"])
-    lanes = GaugeMetricFamily("paceline_lane_waiting", "Requests that wait, by lane.", labels=["pool", "lane"])
-    for name, pool in pools.items():
-        for event, count in {**_NONE_YET, **pool["counts"]}.items():
-            kind = event.removeprefix("refused_")
-            (events if kind == event else refused).add_metric([name, kind], count)
-        for state, count in pool.get("finishes", {}).items():
-            finishes.add_metric([name, state], count)
-        for lane, waiting in _largest(pool["lanes"]):
-            lanes.add_metric([name, lane], waiting)
-    yield from (events, refused, finishes, lanes)
-
-
 def _waits(pools: Mapping[str, Any]) -> Iterator[Metric]:
     """Of each pool over all lanes, and of each lane over all pools: together they are no more series than both apart."""
     by_pool = HistogramMetricFamily("paceline_wait_seconds", "Waits of granted requests.", labels=["pool"])
@@ -217,16 +179,6 @@ def _buckets(row: Mapping[str, Any] | None) -> tuple[list[tuple[str, float]], fl
     counts = row["counts"] if row else [0] * (len(BOUNDS_S) + 1)
     names = [*map(floatToGoString, BOUNDS_S), "+Inf"]
     return list(zip(names, accumulate(counts), strict=True)), row["sum_s"] if row else 0.0
-
-
-def _cache(pools: Mapping[str, Any]) -> Iterator[Metric]:
-    """What the answers have shown of prompt caches."""
-    about = "Input tokens by what the provider's prompt cache did: read, written, lost."
-    caches = [(name, pool["cache"]) for name, pool in pools.items() if pool.get("cache") is not None]
-    tokens = (((name, kind), cache[f"{kind}_tokens"]) for name, cache in caches for kind in _CACHED)
-    yield _counter("cache_tokens", about, "pool kind", tokens)
-    about = "The part of the cached tokens that is expected to be read, as answers have shown."
-    yield _gauge("cache_expected_ratio", about, "pool", (((name,), cache["expected"]) for name, cache in caches))
 
 
 def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
