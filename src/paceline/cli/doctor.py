@@ -52,14 +52,7 @@ Row = tuple[str, str]
 
 @click.command(cls=Helped, epilog=EPILOG)
 @options.CONFIG
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 60),
-    default=3.0,
-    show_default=True,
-    help="The longest wait for the store, in seconds.",
-)
+@options.timeout("The longest wait for the store, in seconds.", 3.0)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, file: Path | None, timeout_s: float, as_json: bool) -> None:
     """Print what a bug report needs, without secrets.

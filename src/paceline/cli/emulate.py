@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli.guides import Helped
-from paceline.cli.options import aligned, cannot_listen
+from paceline.cli.options import PORT, aligned, cannot_listen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +29,7 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 
 @click.command(cls=Helped, short_help="serve an API that limits like a provider")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
-)
+@PORT
 @click.option(
     "--limit",
     "limits",

@@ -50,6 +50,10 @@ ON_STORE_FAILURE: Decorator = click.option(
     help=f"{_TEXTS['on_store_failure'].brief}.",
 )
 
+PORT: Decorator = click.option(
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
+)
+
 TIERS: Decorator = click.option(
     "--tier", "tiers", multiple=True, help="Your tier at the provider, or all for every tier. Repeatable."
 )
@@ -122,6 +126,12 @@ def form(given: dict[str, Any]) -> Form:
     context = click.get_current_context()
     caller = Command(context.meta.get(_WORDS, ()), context.info_name or "run")
     return Form(**told, schema=schema_at(schema), files=files, header=not no_header, caller=caller)
+
+
+def timeout(about: str, default_s: float | None = None) -> Decorator:
+    """The option for the longest wait, in seconds."""
+    seconds, shown = click.FloatRange(0.1, 600), default_s is not None
+    return click.option("--timeout", "timeout_s", type=seconds, default=default_s, show_default=shown, help=about)
 
 
 def duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

@@ -55,6 +55,11 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
     return end if end > now else end + timedelta(days=1)
 
 
+def _size(name: str, field: str, about: str) -> options.Decorator:
+    """The option for a number of tokens."""
+    return click.option(name, field, callback=options.tokens, metavar="TOKENS", help=about)
+
+
 @click.command(cls=options.Told, epilog=EPILOG)
 @click.argument("source", metavar="SOURCE")
 @options.BASE_URL
@@ -69,29 +74,10 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime 
     help="Agents at once. SOURCE is their model. Repeatable.",
 )
 @click.option("--turns", "calls", type=click.IntRange(1, 1_000), help="Turns per agent. [default: 10]")
-@click.option(
-    "--prompt",
-    "input_tokens",
-    callback=options.tokens,
-    metavar="TOKENS",
-    help="The first prompt of an agent. [default: 20k]",
-)
-@click.option(
-    "--shared",
-    "shared_tokens",
-    callback=options.tokens,
-    metavar="TOKENS",
-    help="The beginning of the prompt that all agents share. [default: 0]",
-)
-@click.option(
-    "--grows",
-    callback=options.tokens,
-    metavar="TOKENS",
-    help="Tokens that a turn adds to the prompt, with its answer. [default: 500]",
-)
-@click.option(
-    "--answer", "output_tokens", callback=options.tokens, metavar="TOKENS", help="The output of a turn. [default: 100]"
-)
+@_size("--prompt", "input_tokens", "The first prompt of an agent. [default: 20k]")
+@_size("--shared", "shared_tokens", "The beginning of the prompt that all agents share. [default: 0]")
+@_size("--grows", "grows", "Tokens that a turn adds to the prompt, with its answer. [default: 500]")
+@_size("--answer", "output_tokens", "The output of a turn. [default: 100]")
 @click.option(
     "--think",
     "think_s",

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import click
 
+from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.cli.line import GATEWAY, USUAL
-from paceline.cli.options import KEY
 from paceline.cli.status import fetch, page_url, plain
 
 _PATH: Final = "/api/v1/resume/"
@@ -19,15 +19,8 @@ _PATH: Final = "/api/v1/resume/"
 @click.command(cls=Helped, name="resume")
 @click.argument("pool")
 @click.argument("url", required=False)
-@KEY
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 600),
-    default=5.0,
-    show_default=True,
-    help="The longest wait for the response, in seconds.",
-)
+@options.KEY
+@options.timeout("The longest wait for the response, in seconds.", 5.0)
 def command(pool: str, url: str | None, key: str | None, timeout_s: float) -> None:
     """End the stop of a pool of a gateway.
 

@@ -46,9 +46,7 @@ a file). If a variable is not set, the gateway passes on the client's key. After
     show_default=True,
     help="The address to listen at. If other machines can reach it, clients need keys.",
 )
-@click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
-)
+@options.PORT
 @click.option("--provider", help="The provider of paths without a name, such as /v1/messages.")
 @options.BASE_URL
 @options.TIER

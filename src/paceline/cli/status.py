@@ -13,7 +13,7 @@ import click
 
 from paceline.cli import plan_words
 from paceline.cli.guides import Helped
-from paceline.cli.options import KEY, print_table
+from paceline.cli.options import KEY, print_table, timeout
 from paceline.core.quota import brief
 from paceline.core.results import NO_ANSWER
 
@@ -43,12 +43,7 @@ PAGE: Final = 8000
     metavar="[PORT]",
     help=f"Serve what is in the store as a live page, at this port of this machine ({PAGE}), until Ctrl-C.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 600),
-    help="The longest wait for the response, in seconds. [default: 5, with --line 1]",
-)
+@timeout("The longest wait for the response, in seconds. [default: 5, with --line 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every shard of a run.")
 @click.option(
     "--line", is_flag=True, help="Print the windows of plans in one line, for a status line. The exit code is 0."

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
+from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.cli.line import GATEWAY, USUAL
-from paceline.cli.options import KEY, print_table
 from paceline.cli.status import fetch, page_url, plain
 
 COLUMNS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "usd", "unpriced_requests")
@@ -36,7 +36,7 @@ def _month(_context: click.Context, _option: click.Parameter, value: str | None)
 
 @click.command(cls=Helped, name="usage")
 @click.argument("url", required=False)
-@KEY
+@options.KEY
 @click.option(
     "--by",
     type=click.Choice(["key", "team", "user"]),
@@ -46,14 +46,7 @@ def _month(_context: click.Context, _option: click.Parameter, value: str | None)
 )
 @click.option("--month", callback=_month, metavar="YYYY-MM", help="The month, in UTC. [default: the last 31 days]")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 600),
-    default=30.0,
-    show_default=True,
-    help="The longest wait for the response, in seconds.",
-)
+@options.timeout("The longest wait for the response, in seconds.", 30.0)
 def command(
     url: str | None, key: str | None, by: str, month: tuple[dt.date, dt.date] | None, timeout_s: float, *, as_csv: bool
 ) -> None:
@@ -76,7 +69,7 @@ def command(
         writer.writerows((_defused(name), *_amounts(row)) for name, row in sorted(rows.items()))
     else:
         shown = [(plain(name), *(_grouped(cell) for cell in _amounts(row))) for name, row in sorted(rows.items())]
-        print_table((by, *(column.replace("_", " ") for column in COLUMNS)), shown)
+        options.print_table((by, *(column.replace("_", " ") for column in COLUMNS)), shown)
     if month and found["from"] > f"{month[0]}":
         click.echo(f"paceline usage: days before {plain(found['from'])} aren't stored any more", err=True)
     elif not rows:
