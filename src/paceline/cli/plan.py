@@ -20,6 +20,7 @@ import click
 
 from paceline.cli import options
 from paceline.core.hints import why_missing
+from paceline.core.quota import Quota
 from paceline.core.results import PacelineError, QuotaError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def command(
     if picture is not None:
         draw_to(found, picture)
     if as_json:
-        click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
+        click.echo(to_json("plans", found))
     else:
         show(found, tiers=every or bool(tiers or config.tier))
     if every:
@@ -408,38 +409,19 @@ def _call(request: RunRequest, pacer: Pacer) -> Request:
     return Request(model, call.input_tokens, round(min(output, most or math.inf)), most)
 
 
-def record(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON values."""
-    return {
-        "seconds": _finite(plan.seconds),
-        "items": plan.items,
-        "items_per_min": plan.items_per_min,
-        "calls": plan.calls,
-        "failed": dict(plan.failed),
-        "refused": plan.refused,
-        "binds": plan.binds,
-        "usd": plan.usd,
-        "extended": plan.extended,
-        "items_s": plan.items_s,
-        "turns": plan.turns and {name: _finite(getattr(plan.turns, name)) for name in plan.turns.__slots__},
-        "starts_s": [round(at_s, 3) for at_s in plan.starts_s],
-        "lanes": {name: {part: getattr(waits, part) for part in waits.__slots__} for name, waits in plan.lanes.items()},
-        "pools": {
-            name: {
-                "calls": pool.calls,
-                "binds": pool.binds,
-                "quotas": [
-                    {"quota": str(use.quota), "used": use.used, "share": use.share, "timeline": list(use.timeline)}
-                    for use in pool.quotas
-                ],
-            }
-            for name, pool in plan.pools.items()
-        },
-    }
+def to_json(name: str, plans: Mapping[str, Plan], **more: Any) -> str:
+    """``plans`` as JSON, in a list called ``name``; a duration that is infinite is ``null``."""
+    listed = [
+        {"variant": title, **_plain(plan), "binds": plan.binds}
+        | {"seconds": plan.seconds if math.isfinite(plan.seconds) else None}
+        for title, plan in plans.items()
+    ]
+    return json.dumps({**more, name: listed}, default=_plain)
 
 
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
+def _plain(value: Any) -> Any:
+    """A part of a plan for JSON: the notation of a quota, the fields of anything else."""
+    return str(value) if isinstance(value, Quota) else {name: getattr(value, name) for name in value.__slots__}
 
 
 def in_words(seconds: float) -> str:
@@ -501,11 +483,8 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
 def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
     """What became of the conversations of a plan, as cells."""
     took = map(in_words, plan.items_s) if plan.items_s else ("never", "never")
-    carried = (
-        f"{turns.carried:,.{0 if turns.carried >= 10 else 1}f} at once"
-        if math.isfinite(turns.carried)
-        else "any number"
-    )
+    most = turns.carried
+    carried = "any number" if most is None else f"{most:,.{0 if most >= 10 else 1}f} at once"
     return f"{turns.an_hour:,.0f}", f"{turns.cached:.0%}", f"{turns.again:,}", *took, carried
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,7 @@ def command(
     took_s = log[-1].start_s - log[0].start_s
     if as_json:
         recorded = {"form": read.form, "requests": len(log), "refused": refused, "failed": failed, "seconds": took_s}
-        variants = [{"variant": name, **plan.record(one)} for name, one in plans.items()]
-        click.echo(json.dumps({"log": {**recorded, "notes": read.notes}, "replays": variants}))
+        click.echo(plan.to_json("replays", plans, log={**recorded, "notes": read.notes}))
         return
     said = f"{read.form}: {len(log):,} in {plan.in_words(took_s)}, {refused:,} refused by the provider and {failed:,} failed"
     if len(log) == CALLS_MAX:

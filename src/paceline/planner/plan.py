@@ -95,13 +95,13 @@ class Turns:
         cached: The part of all input that was read from the cache.
         again: The follow-ups of whose prompts less than half was read: the rest was written once more.
         carried: How many such conversations fit the limits at the same time without a wait, if each follow-up reads
-            all of its earlier prompt from the cache; infinite if no limit binds.
+            all of its earlier prompt from the cache; ``None`` if no limit binds.
     """
 
     an_hour: float
     cached: float
     again: int
-    carried: float
+    carried: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class _Planner:
             else:
                 results = await asyncio.gather(*map(self._process.send, stage))
             if not number and len(self._starts) < STARTS_MAX:
-                self._starts.append(min([one.arrived_s + one.waited_s for one in results]))
+                self._starts.append(round(min([one.arrived_s + one.waited_s for one in results]), 3))
             for one in results:
                 if one.error is not None:
                     return
@@ -281,7 +281,7 @@ class _Planner:
             again += cached < size / 2 <= size - one.request.parts[-1].tokens
         return Turns(len(turns) * 3_600 / counted_s, read / asked, again, self._carried(turns))
 
-    def _carried(self, turns: Sequence[Sent]) -> float:
+    def _carried(self, turns: Sequence[Sent]) -> float | None:
         """How many agents the limits let work at the same time, if each turn pays for the last part of its prompt only."""
         costs: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         busy_s: dict[str, float] = defaultdict(float)
@@ -298,7 +298,7 @@ class _Planner:
                 for meter in self._process.limiter.pacer.pools.scheduler(pool).pool.ledger.meters
                 if meter.quota.period_s and (cost := charged.get(meter.quota.unit, 0.0))
             ),
-            default=math.inf,
+            default=None,
         )
 
     def _pool(self, name: str, calls: int, end_s: float) -> PoolUse:
