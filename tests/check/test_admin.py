@@ -289,7 +289,8 @@ def test_an_address_gets_the_keys_of_the_provider_that_is_named_alone(provider, 
 def test_without_consent_or_a_usual_key_nothing_is_kept(provider, folder, monkeypatch):
     url, seen = provider(ANTHROPIC, {ADMIN})
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    assert run("--admin", "--provider", "anthropic", "--base-url", url, answer="n\n").exit_code == 2
+    for answer in ("n\n", ""):  # the end of standard input, too
+        assert run("--admin", "--provider", "anthropic", "--base-url", url, answer=answer).exit_code == 2
     assert seen == []
     result = run("--admin", "--provider", "anthropic", "--base-url", url, "--yes")
     assert (result.exit_code, "set ANTHROPIC_API_KEY: the limits are kept for" in result.stderr) == (1, True)

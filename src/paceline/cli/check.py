@@ -124,7 +124,8 @@ def _ask_as_administrator(
     try:
         names = [base_of(provider)] if provider else _with_keys()
         asked = [questions(name, os.environ, base_url=base_url, **of) for name in names]
-        if not yes and not _agreed_to_read([f"{one.url}  ({one.key_env})" for some in asked for one in some]):
+        places = [f"{one.url}  ({one.key_env})" for some in asked for one in some]
+        if not yes and not _confirmed("This reads with GET, and changes nothing there:", places, "Send?"):
             sys.exit(USAGE)
         for name, some in zip(names, asked, strict=True):
             rows = told(some, today)
@@ -144,25 +145,19 @@ def _ask_as_administrator(
     sys.exit(REFUSED if stayed else 0)
 
 
-def _agreed_to_read(places: list[str]) -> bool:
-    """Ask whether these addresses are read."""
-    click.echo("This reads with GET, and changes nothing there:", err=True)
-    for place in places:
-        click.echo(f"  {place}", err=True)
-    return click.confirm("Send?", err=True)
-
-
 def agreed(targets: Sequence[ProbeTarget]) -> bool:
     """Show what will be sent, and ask."""
     from paceline.check.probe import MAX_OUTPUT_TOKENS, TEXT
 
-    click.echo(
-        f"This sends one request ({TEXT!r}, at most {MAX_OUTPUT_TOKENS} tokens of output) for each of:", err=True
-    )
-    for one in targets:
-        click.echo(f"  {one.model}: {one.url}", err=True)
+    what = f"This sends one request ({TEXT!r}, at most {MAX_OUTPUT_TOKENS} tokens of output) for each of:"
+    return _confirmed(what, [f"{one.model}: {one.url}" for one in targets], "It costs a fraction of a cent. Send?")
+
+
+def _confirmed(what: str, places: Sequence[str], question: str) -> bool:
+    """Ask whether something is done at these places; the end of standard input says no."""
+    click.echo("\n  ".join([what, *places]), err=True)
     try:
-        return click.confirm("It costs a fraction of a cent. Send?", err=True)
+        return click.confirm(question, err=True)
     except click.Abort:
         click.echo(err=True)
         return False
