@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -13,7 +14,7 @@ from paceline.cli.options import print_table
 from paceline.core.results import SettingsError
 
 if TYPE_CHECKING:
-    from paceline.gateway.keys import KeyFile
+    from paceline.gateway.keys import ClientKey, KeyFile
 
 FILE = click.option(
     "--keys",
@@ -148,37 +149,23 @@ def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:
 @FILE
 def list_(*, file: Path | None) -> None:
     """Show the keys and their rights."""
-    keys = _keys(file).all()
-    header = (
-        "name",
-        "team",
-        "created",
-        "weight",
-        "priority",
-        "models",
-        "limits",
-        "endpoints",
-        "may",
-        "users",
-        "former secret",
-    )
-    rows = [
-        (
-            one.name,
-            one.team or "-",
-            one.created,
-            f"{one.weight:g}",
-            str(one.priority),
-            ", ".join(one.models) or "all",
-            ", ".join(one.limits) or "-",
-            ", ".join(("metered", *(one.endpoints or ("the list of models",)))),
-            ", ".join(["read"] * one.may_read + ["resume"] * one.may_resume) or "-",
-            one.users or "-",
-            f"until {one.former_until}" if one.former else "-",
-        )
-        for one in keys
-    ]
-    print_table(header, rows, empty="there are no keys")
+    rows = [[cell(one) for cell in _COLUMNS.values()] for one in _keys(file).all()]
+    print_table([*_COLUMNS], rows, empty="there are no keys")
+
+
+_COLUMNS: Final[dict[str, Callable[[ClientKey], str]]] = {
+    "name": lambda one: one.name,
+    "team": lambda one: one.team or "-",
+    "created": lambda one: one.created,
+    "weight": lambda one: f"{one.weight:g}",
+    "priority": lambda one: str(one.priority),
+    "models": lambda one: ", ".join(one.models) or "all",
+    "limits": lambda one: ", ".join(one.limits) or "-",
+    "endpoints": lambda one: ", ".join(("metered", *(one.endpoints or ("the list of models",)))),
+    "may": lambda one: ", ".join(["read"] * one.may_read + ["resume"] * one.may_resume) or "-",
+    "users": lambda one: one.users or "-",
+    "former secret": lambda one: f"until {one.former_until}" if one.former else "-",
+}
 
 
 @command.command()
