@@ -12,11 +12,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, starmap
 
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
@@ -159,13 +159,6 @@ class _Talk:
     """Whether its follow-ups go before new requests."""
 
 
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """A follow-up, which its agent makes when it has thought."""
-
-    request: _Request
-
-
 _Row = tuple[Mapping[str, float], _Talk | None]
 """The cost of a request, and the conversation that it begins."""
 
@@ -186,22 +179,34 @@ def _rows(scheduler: Scheduler, work: Iterable[Mapping[str, float]] | Conversati
             )
 
 
-class _Stage:
-    """A copy of the ledger of a scheduler, and the requests before it: its work, or those that the stage before granted.
+class _Line:
+    """The requests before a stage: its work, or those that the stage before granted.
 
     Attributes:
         cached: The follow-ups that go first.
         waiting: The requests that go then.
-        work: The rows of those that go after them.
+        work: Those that go after them.
         late: The follow-ups that go after all of these, in the order of their arrival.
     """
 
-    work: Iterator[_Row]
+    def __init__(self) -> None:
+        self.cached, self.waiting, self.late = deque[_Request](), deque[_Request](), deque[_Request]()
+        self.work: Iterator[_Request] = iter(())
+
+    def next(self) -> deque[_Request]:
+        """The requests whose first one is the next to go; empty if there is none."""
+        if not (self.cached or self.waiting) and (request := next(self.work, None)) is not None:
+            self.waiting.append(request)
+        return self.cached or self.waiting or self.late
+
+
+class _Stage:
+    """A copy of the ledger of a scheduler, and the requests before it."""
 
     def __init__(self, scheduler: Scheduler, now_ns: int, latency_ns: int) -> None:
         self.latency_ns = latency_ns
         self.further: list[_Stage] = []
-        self.cached, self.waiting, self.late = deque[_Request](), deque[_Request](), deque[_Request]()
+        self.line = _Line()
         self.wake_ns, self.last_ns, self.waits_ns = FAR_NS, now_ns, dict[str, int]()
         self._blocked: tuple[_Stage, str, int] | None = None  # the stage of the blocked request, the quota, since when
         if (lost := scheduler.refresh()) is not None:
@@ -238,14 +243,6 @@ class _Stage:
         self.ledger.keep_open(reservation)
         return _Request(self, {}, amounts, held=[(self, reservation)])
 
-    def _head(self) -> _Request | None:
-        if self.cached:
-            return self.cached[0]
-        if not self.waiting and (row := next(self.work, None)) is not None:
-            self.waiting.append(self.request(*row))
-        line = self.waiting or self.late
-        return line[0] if line else None
-
     def request(self, given: Mapping[str, float], talk: _Talk | None) -> _Request:
         """A request of this cost."""
         cost = {REQUESTS: 1.0, **given}
@@ -260,7 +257,8 @@ class _Stage:
             stage, quota, since_ns = self._blocked
             stage.waits_ns[quota] = stage.waits_ns.get(quota, 0) + now_ns - since_ns
             self._blocked = None
-        while not self.stopped and (request := self._head()) is not None:
+        while not self.stopped and (line := self.line.next()):
+            request = line[0]
             amounts = request.amounts if request.stage is self else self.ledger.amounts(request.cost)
             decision = self.ledger.reserve(now_ns, request.cost, amounts)
             if isinstance(decision, NeverFits):
@@ -270,15 +268,14 @@ class _Stage:
                 self._blocked = request.stage, decision.quota if own else f"{decision.quota} of {self.name}", now_ns
                 self.wake_ns = decision.at_ns
                 return
-            (self.cached or self.waiting or self.late).popleft()
+            line.popleft()
             request.held.append((self, decision))
             yield request
         self.wake_ns = FAR_NS
 
     def took_s(self, start_ns: int) -> float:
         """Seconds from ``start_ns`` until the last answer; infinite for never."""
-        never = self.cached or self.waiting or self.late or (self.stopped and next(self.work, None) is not None)
-        return math.inf if never else (self.last_ns - start_ns) / NS
+        return math.inf if self.line.next() else (self.last_ns - start_ns) / NS
 
     @property
     def binds(self) -> str:
@@ -293,7 +290,7 @@ class _Replay:
         self.start_ns = pacer.clock.now_ns()
         self.stages: dict[Scheduler, _Stage] = {}
         self._left = REQUESTS_MAX
-        self._events: list[tuple[int, int, _Request | _Stage | _Turn]] = []
+        self._events: list[tuple[int, int, Callable[[int], None]]] = []
         self._number = count().__next__
 
     def add(self, scheduler: Scheduler, latency_ns: int, rows: Iterable[_Row] = ()) -> _Stage:
@@ -301,11 +298,11 @@ class _Replay:
         stage = self.stages.get(scheduler)
         if stage is None:
             stage = self.stages[scheduler] = _Stage(scheduler, self.start_ns, latency_ns)
-            stage.work = self._counted((cost, None) for cost in stage.ahead)
+            rows = chain(((cost, None) for cost in stage.ahead), rows)
             stage.further = [self.add(other, latency_ns) for other in scheduler.further]  # joint limits, shared slots
             for at_ns, request in stage.landing(self.start_ns):
-                self._push(at_ns, request)
-        stage.work = chain(stage.work, self._counted(rows))
+                self._at(at_ns, partial(self._end, request))
+        stage.line.work = chain(stage.line.work, starmap(stage.request, self._counted(rows)))
         return stage
 
     def add_rivals(self, pacer: Pacer) -> None:
@@ -325,38 +322,40 @@ class _Replay:
         if self._left < 0:
             raise QuotaError(f"more than {REQUESTS_MAX:,} requests: forecast a part of them, and scale the result")
 
-    def _push(self, at_ns: int, what: _Request | _Stage | _Turn) -> None:
-        heapq.heappush(self._events, (at_ns, self._number(), what))
+    def _at(self, at_ns: int, event: Callable[[int], None]) -> None:
+        """Let ``event`` happen then."""
+        heapq.heappush(self._events, (at_ns, self._number(), event))
 
     def run(self) -> None:
         """Replay until all requests are answered, or none can be granted any more."""
         for stage in list(self.stages.values()):
             self._pump(self.start_ns, stage)
         while self._events:
-            now_ns, _, what = heapq.heappop(self._events)
+            now_ns, _, event = heapq.heappop(self._events)
             if now_ns - self.start_ns > NEVER_S * NS:
                 return
-            if isinstance(what, _Stage):
-                if what.wake_ns <= now_ns:  # otherwise it was pumped meanwhile
-                    self._pump(now_ns, what)
-                continue
-            if isinstance(what, _Turn):
-                self._follow(now_ns, what.request)
-                continue
-            what.stage.last_ns = now_ns
-            if what.talk is not None and (cost := next(what.talk.costs, None)) is not None:
-                self._count()
-                self._push(now_ns + what.talk.think_ns, _Turn(what.stage.request(cost, what.talk)))
-            for stage, reservation in what.held:
-                stage.ledger.settle(now_ns, reservation, None)
-                self._pump(now_ns, stage)
+            event(now_ns)
 
-    def _follow(self, now_ns: int, request: _Request) -> None:
-        """A follow-up comes."""
-        stage = request.stage
-        assert request.talk is not None
-        (stage.cached if request.talk.first else stage.late).append(request)
-        self._pump(now_ns, stage)
+    def _end(self, request: _Request, now_ns: int) -> None:
+        """A request is answered."""
+        request.stage.last_ns = now_ns
+        talk = request.talk
+        if talk is not None and (cost := next(talk.costs, None)) is not None:
+            self._count()
+            line = request.stage.line.cached if talk.first else request.stage.line.late
+            self._at(now_ns + talk.think_ns, partial(self._follow, line, request.stage.request(cost, talk)))
+        for stage, reservation in request.held:
+            stage.ledger.settle(now_ns, reservation, None)
+            self._pump(now_ns, stage)
+
+    def _follow(self, line: deque[_Request], request: _Request, now_ns: int) -> None:
+        """An agent has thought, and makes a follow-up."""
+        line.append(request)
+        self._pump(now_ns, request.stage)
+
+    def _wake(self, stage: _Stage, now_ns: int) -> None:
+        if stage.wake_ns <= now_ns:  # otherwise it was pumped meanwhile
+            self._pump(now_ns, stage)
 
     def _pump(self, now_ns: int, stage: _Stage) -> None:
         before_ns = stage.wake_ns
@@ -364,10 +363,10 @@ class _Replay:
             passed = len(request.held)
             if passed <= len(request.stage.further):
                 following = request.stage.further[passed - 1]
-                following.waiting.append(request)
-                if len(following.waiting) == 1:
+                following.line.waiting.append(request)
+                if len(following.line.waiting) == 1:
                     self._pump(now_ns, following)
             else:
-                self._push(now_ns + request.stage.latency_ns, request)
+                self._at(now_ns + request.stage.latency_ns, partial(self._end, request))
         if stage.wake_ns < FAR_NS and (stage.wake_ns != before_ns or before_ns <= now_ns):
-            self._push(stage.wake_ns, stage)
+            self._at(stage.wake_ns, partial(self._wake, stage))
