@@ -139,6 +139,7 @@ class Simulation(simulation.Simulation):
     def __init__(self, limits, *, stalls: Sequence[Stall] = (), store=None, **options: Any) -> None:
         super().__init__(limits, **options)
         self.stalls, self.store = stalls, SimulatedStore(self.time, **store or {})
+        self.processes: list[Process] = []
 
     def process(
         self, *, skew_s=0.0, freezes: Sequence[Freeze] = (), shared=False, on_store_failure="fail_safe", lease_s=None,

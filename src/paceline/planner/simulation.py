@@ -55,7 +55,6 @@ class Simulation:
         time: The virtual time.
         world: The provider; its ``tally()`` has what it admitted and refused.
         network: The way to it.
-        processes: The processes.
         sent: The calls that have ended, in the order of their ends.
     """
 
@@ -73,7 +72,6 @@ class Simulation:
         true = Settings.of({"seed": seed, **settings, "limits": {"*": UNLIMITED, **texts}})
         self.world = World(true, self.time.epoch_s)
         self.network = Network(self.time, self.world, net_s)
-        self.processes: list[Process] = []
         self.sent: list[Sent] = []
 
     @property
@@ -88,8 +86,7 @@ class Simulation:
             source: What the limiter takes its ``quotas`` for: the user's word, or a guess of a table.
             **options: The arguments of its :class:`~paceline.Limiter`.
         """
-        self.processes.append(Process(self.network, self.sent, source=source, **options))
-        return self.processes[-1]
+        return Process(self.network, self.sent, source=source, **options)
 
     def run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run ``main()`` in virtual time, and return its result.

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeVar
 
 from paceline.config.sources import Problems, read_file
 from paceline.core.queue import LaneSpec
@@ -23,6 +23,8 @@ CALLS_MAX = 200_000
 
 TURNS_MAX = 1_000
 """The most calls of each model in a phase."""
+
+T = TypeVar("T", int, float)
 
 Stages = Iterable[Sequence[Request]]
 """The calls of one item, taken once: the stages follow each other, and the calls of a stage are made at the same time."""
@@ -130,7 +132,7 @@ class WorkPhase:
             raise ValueError(f"max_output_tokens is {self.max_output_tokens}: it must be at least output_tokens")
         if not self.names:
             raise ValueError("models is empty: name at least one")
-        if not 0 <= min(_range(self.think_s)) <= max(_range(self.think_s)) <= 1e6:
+        if not 0 <= min(_bounds(self.think_s)) <= max(_bounds(self.think_s)) <= 1e6:
             raise ValueError(
                 f"think_s is {self.think_s}: it must be seconds, or two numbers of them in ascending order"
             )
@@ -170,7 +172,7 @@ class WorkPhase:
             talk.grow(grows)
 
     def _pause_s(self, random: Random) -> float:
-        least, most = _range(self.think_s)
+        least, most = _bounds(self.think_s)
         return random.uniform(least, most) if most > least else least
 
     def _call(self, model: str, random: Random) -> Request:
@@ -231,9 +233,9 @@ class Workload:
         """The work that it describes."""
         each = sum(phase.calls * (1 if phase.in_turn else len(phase.names)) for phase in self.phases)
         arrivals, most = self._arrivals(), CALLS_MAX // each
-        left_out = 0 if self.duration is not None else max(arrivals.number - most, 0) * each
+        left_out = 0 if self.duration is not None else max(len(arrivals) - most, 0) * each
         return Work(
-            self._items(islice(arrivals.times, most)),
+            self._items(arrivals[:most]),
             models=list(dict.fromkeys(name for phase in self.phases for name in phase.names)),
             workers=self.workers,
             duration_s=None if self.duration is None else seconds_of(self.duration),
@@ -248,28 +250,19 @@ class Workload:
         for number, at_s in enumerate(arrivals):
             yield Item(chain.from_iterable([phase.stages(number, random) for phase in self.phases]), at_s)
 
-    def _arrivals(self) -> Arrivals:
+    def _arrivals(self) -> list[float]:
+        """When items arrive, in seconds since the start."""
         most = CALLS_MAX if self.items is None else self.items
         if isinstance(self.arrivals, list):
-            return Arrivals(sorted(self.arrivals)[:most], min(len(self.arrivals), most))
+            return sorted(self.arrivals)[:most]
         match = _RATE.fullmatch(self.arrivals or "")
         every_s = 0.0 if match is None else _PERIODS[match[2]] / float(match[1])
-        return Arrivals((number * every_s for number in range(most)), most)
+        return [number * every_s for number in range(most)]
 
 
-class Arrivals(NamedTuple):
-    """When items arrive, in seconds since the start, and how many there are."""
-
-    times: Iterable[float]
-    number: int
-
-
-def _bounds(tokens: int | list[int]) -> list[int]:
-    return [tokens, tokens] if isinstance(tokens, int) else tokens
-
-
-def _range(seconds: float | list[float]) -> list[float]:
-    return seconds if isinstance(seconds, list) else [seconds, seconds]
+def _bounds(given: T | list[T]) -> list[T]:
+    """The least and the most of a value that is one number, or two."""
+    return given if isinstance(given, list) else [given, given]
 
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(s|min|h|d)", re.ASCII)
