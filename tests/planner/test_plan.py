@@ -240,6 +240,8 @@ def test_a_day_ends_at_midnight():
     ('items = 3\nphases = [{name = "a", models = "m", calls = 0}]', "phases.0: calls is 0"),
     ('items = 3\nphases = [{name = "a", models = "m", tokens = 5}]', "phases.0.tokens: there is no such field"),
     ('items = 3\nphases = [{name = "a", models = "m", input_tokens = [5, 1]}]', "input_tokens is [5, 1]"),
+    ('items = 3\nphases = [{name = "a", models = "m", think_s = [5, 1]}]', "think_s is [5.0, 1.0]: it must be a number, or two"),
+    ('items = 3\nphases = [{name = "a", models = "m", think_s = [1, 2, 3]}]', "think_s is [1.0, 2.0, 3.0]"),
     ('items = 3\nphases = [{name = "a", models = "m", input_tokens = "many"}]', "input_tokens: write a number, or two"),
     ('items = 3\nphases = [{name = "a", models = "m"}, {name = "a", models = "m"}]', "two phases have the same name"),
     ('items = 3\narrivals = "often"\nphases = [{name = "a", models = "m"}]', "write it like '20/min'"),
