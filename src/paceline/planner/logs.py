@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from paceline.core.hints import shown_names
 from paceline.core.results import SettingsError
@@ -34,6 +34,110 @@ OWN: Final = '{"start": '
 """How a line of the traffic log begins; a full disk can cut it, or a kill."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Fields that say what a record is, with some of their values.
+
+    Attributes:
+        only: The values of requests to a provider; other records are left out.
+        other: The values of what is no request.
+    """
+
+    only: Mapping[str, Names] = field(default_factory=dict)
+    other: Mapping[str, Names] = field(default_factory=dict)
+
+    def has(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record is a request to a provider, by what it says itself."""
+
+        def says(fields: Mapping[str, Names]) -> Iterator[bool]:
+            """For each field that has a value, whether it is one of those given."""
+            found = ((_at(record, path), names) for path, names in fields.items())
+            return (str(value) in names or str(value).lower() in names for value, names in found if value is not None)
+
+        return all(says(self.only)) and not any(says(self.other))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The fields with the times of a request.
+
+    Attributes:
+        start: When it was sent.
+        end: When it ended, or the end of the time for which a record of several requests stands.
+        took: How long its answer took, and how many of the unit are a second.
+    """
+
+    start: Names
+    end: Names = ()
+    took: Mapping[str, float] = field(default_factory=dict)
+
+    def start_s(self, record: Mapping[str, Any]) -> float:
+        """When it was sent."""
+        start_s = _time(record, self.start)
+        if start_s is None:
+            raise _RecordError(f"{self.start[0]} is missing")
+        return start_s
+
+    def seconds(self, record: Mapping[str, Any], start_s: float) -> float | None:
+        """How long it took, as it is stated, or from its start to its end."""
+        for name, scale in self.took.items():
+            if (amount := _number(record, (name,))) is not None:
+                return amount / scale
+        end_s = _time(record, self.end)
+        return None if end_s is None or end_s < start_s else end_s - start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The fields with what became of a request.
+
+    Attributes:
+        status: The HTTP status.
+        failed: Fields that say that it failed, with the values that do; without values, any does.
+        texts: What the error was, in words.
+        decided: Whether any status decides, not only one of an error.
+    """
+
+    status: Names = ()
+    failed: Mapping[str, Names] = field(default_factory=dict)
+    texts: Names = ()
+    decided: bool = False
+
+    def of(self, record: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+        """Whether a request was refused, whether it failed for another reason, and whether the record tells."""
+        for path in self.status:
+            try:
+                status = float(_at(record, path))
+            except (TypeError, ValueError):
+                continue
+            if status >= 400 or self.decided or not self.failed:  # a span of HTTP can have failed with a 200
+                refused = status in REFUSED
+                return refused, not refused and not 200 <= status < 300, True
+        signs = [(value, bad) for path, bad in self.failed.items() if (value := _at(record, path)) is not None]
+        if not any(not bad or str(value) in bad for value, bad in signs):
+            return False, False, bool(signs)
+        words = " ".join(_message(str(value)) for path in self.texts if (value := _at(record, path)) is not None)
+        refused = _REFUSAL.search(words) is not None
+        return refused, not refused, True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The fields with the tokens of a request.
+
+    Attributes:
+        inputs: Input tokens.
+        outputs: Output tokens.
+        totals: Both together.
+        most: The most output that the request allowed.
+    """
+
+    inputs: Names
+    outputs: Names
+    totals: Names = ()
+    most: Names = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogForm:
     """The fields of a log format that a replay needs; of several names the first with a value counts.
@@ -41,51 +145,29 @@ class LogForm:
     Attributes:
         name: What the form is called.
         known_by: The fields by which it is recognised: one of each group.
-        instead: Why it cannot be replayed, and what can.
-        only: Fields that say what a record is, with the values of requests; other records are left out.
-        other: Such fields with the values of what is no request.
+        kinds: Which records are requests.
         mixed: Whether records without a model are no requests; else they are an error.
         provider: The provider; ``home`` where no field names it.
-        start: When the request was sent.
-        end: When it ended, or the end of the time for which a record of several requests stands.
-        seconds: How long its answer took.
-        milliseconds: The same in ms.
         model: The model.
-        inputs: Input tokens.
-        outputs: Output tokens.
-        totals: Both together.
-        most: The most output that the request allowed.
+        times: When the request was sent, and how long it took.
+        sizes: Its tokens.
+        outcome: What became of it.
         lane: The lane.
         number: How many requests the record stands for.
-        status: The HTTP status.
-        failed: Fields that say that it failed, with the values that do; without values, any does.
-        texts: What the error was, in words.
-        uncached: Fields that say whether the answer came from a cache of the program's own, with the values for "no".
     """
 
     name: str
     known_by: tuple[Names, ...]
-    instead: str = ""
-    only: Mapping[str, Names] = field(default_factory=dict)
-    other: Mapping[str, Names] = field(default_factory=dict)
+    kinds: Kinds = Kinds()
     mixed: bool = False
     home: str = ""
     provider: Names = ()
-    start: Names = ()
-    end: Names = ()
-    seconds: Names = ()
-    milliseconds: Names = ()
-    model: Names = ()
-    inputs: Names = ()
-    outputs: Names = ()
-    totals: Names = ()
-    most: Names = ()
+    model: Names
+    times: Times
+    sizes: Sizes
+    outcome: Outcome = Outcome()
     lane: Names = ()
     number: Names = ()
-    status: Names = ()
-    failed: Mapping[str, Names] = field(default_factory=dict)
-    texts: Names = ()
-    uncached: Mapping[str, Names] = field(default_factory=dict)
 
 
 def _in(places: Names, names: Names) -> Names:
@@ -102,147 +184,154 @@ PLAIN: Final = LogForm(
         ("model", "pool", "gen_ai.request.model"),
         ("input_tokens", "prompt_tokens", "tokens", "total_tokens", "gen_ai.usage.input_tokens"),
     ),
-    start=("start", "started_at", "start_time", "timestamp", "time"),
-    end=("end", "ended_at", "end_time"),
-    seconds=("seconds", "duration_s", "latency_s"),
-    milliseconds=("duration_ms", "latency_ms"),
     provider=("provider", "gen_ai.provider.name", "gen_ai.system"),
     model=("model", "pool", "gen_ai.request.model"),
-    inputs=("input_tokens", "prompt_tokens", "gen_ai.usage.input_tokens"),
-    outputs=("output_tokens", "completion_tokens", "gen_ai.usage.output_tokens"),
-    totals=("tokens", "total_tokens"),
-    most=(*_MOST, "gen_ai.request.max_tokens"),
+    times=Times(
+        ("start", "started_at", "start_time", "timestamp", "time"), ("end", "ended_at", "end_time"),
+        {"seconds": 1, "duration_s": 1, "latency_s": 1, "duration_ms": 1_000, "latency_ms": 1_000},
+    ),
+    sizes=Sizes(
+        inputs=("input_tokens", "prompt_tokens", "gen_ai.usage.input_tokens"),
+        outputs=("output_tokens", "completion_tokens", "gen_ai.usage.output_tokens"),
+        totals=("tokens", "total_tokens"),
+        most=(*_MOST, "gen_ai.request.max_tokens"),
+    ),
+    outcome=Outcome(
+        ("status", "status_code"), {"status": ("error", "failed", "failure"), "error": ()}, ("error",), decided=True
+    ),
     lane=("lane",),
     number=("requests",),
-    status=("status", "status_code"),
-    failed={"status": ("error", "failed", "failure"), "error": ()},
-    texts=("error",),
-)
+)  # fmt: skip
 """The traffic log of paceline, and what programs write for a replay."""
 
 FORMS: Final = (
     LogForm(
         name="spans of OpenTelemetry",
         known_by=(("startTimeUnixNano", "context.span_id"),),
-        only={"openinference.span.kind": ("LLM", "EMBEDDING")},
-        other={"gen_ai.operation.name": ("create_agent", "execute_tool", "invoke_agent", "invoke_workflow")},
+        kinds=Kinds(
+            {"openinference.span.kind": ("LLM", "EMBEDDING")},
+            {"gen_ai.operation.name": ("create_agent", "execute_tool", "invoke_agent", "invoke_workflow")},
+        ),
         mixed=True,
         provider=("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system"),
-        start=("startTimeUnixNano", "start_time"),
-        end=("endTimeUnixNano", "end_time"),
         # OpenInference names the model of an error in the parameters alone.
         model=("gen_ai.request.model", "llm.request.model_name",
                *_in(("llm.invocation_parameters", "embedding.invocation_parameters"), ("model",)),
                "gen_ai.response.model", "llm.model_name", "embedding.model_name", "langfuse.observation.model.name"),
-        inputs=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt",
-                *_in(("langfuse.observation.usage_details",), ("prompt_tokens", "*input"))),
-        outputs=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
-                 *_in(("langfuse.observation.usage_details",), ("completion_tokens", "*output"))),
-        totals=("llm.usage.total_tokens", "llm.token_count.total"),
-        most=("gen_ai.request.max_tokens", *_in(("llm.invocation_parameters", "langfuse.observation.model.parameters"), _MOST)),
-        status=("http.response.status_code", "http.status_code"),
-        failed={"status.code": ("2", "STATUS_CODE_ERROR"), "status.status_code": ("ERROR",), "error.type": ()},
-        texts=("error.type", "exception.type", "exception.message", "status.message", "status.description"),
+        times=Times(("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time")),
+        sizes=Sizes(
+            inputs=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt",
+                    *_in(("langfuse.observation.usage_details",), ("prompt_tokens", "*input"))),
+            outputs=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
+                     *_in(("langfuse.observation.usage_details",), ("completion_tokens", "*output"))),
+            totals=("llm.usage.total_tokens", "llm.token_count.total"),
+            most=("gen_ai.request.max_tokens",
+                  *_in(("llm.invocation_parameters", "langfuse.observation.model.parameters"), _MOST)),
+        ),
+        outcome=Outcome(
+            ("http.response.status_code", "http.status_code"),
+            {"status.code": ("2", "STATUS_CODE_ERROR"), "status.status_code": ("ERROR",), "error.type": ()},
+            ("error.type", "exception.type", "exception.message", "status.message", "status.description"),
+        ),
     ),
     LogForm(
         name="runs of LangSmith",
         known_by=(("run_type",), ("start_time",)),
-        only={"run_type": ("llm", "embedding")},
+        kinds=Kinds({"run_type": ("llm", "embedding")}),
         mixed=True,
         provider=_in(("extra.metadata", "metadata"), ("ls_provider",)),
-        start=("start_time",),
-        end=("end_time",),
         model=(
             *_in(("extra.metadata", "metadata"), ("ls_model_name",)),
             *_in(("extra.invocation_params",), ("model", "model_name")),
         ),
-        inputs=("prompt_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("input_tokens",)),
-                "outputs.llm_output.token_usage.prompt_tokens"),
-        outputs=("completion_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("output_tokens",)),
-                 "outputs.llm_output.token_usage.completion_tokens"),
-        totals=("total_tokens",),
-        most=("extra.metadata.ls_max_tokens", *_in(("extra.invocation_params",), _MOST)),
-        failed={"status": ("error",), "error": ()},
-        texts=("error",),
+        times=Times(("start_time",), ("end_time",)),
+        sizes=Sizes(
+            inputs=("prompt_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("input_tokens",)),
+                    "outputs.llm_output.token_usage.prompt_tokens"),
+            outputs=("completion_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("output_tokens",)),
+                     "outputs.llm_output.token_usage.completion_tokens"),
+            totals=("total_tokens",),
+            most=("extra.metadata.ls_max_tokens", *_in(("extra.invocation_params",), _MOST)),
+        ),
+        outcome=Outcome(failed={"status": ("error",), "error": ()}, texts=("error",)),
     ),
     LogForm(
         name="observations of Langfuse",
         known_by=(("startTime", "start_time"), ("traceId", "trace_id"), ("type",)),
-        only={"type": ("GENERATION", "EMBEDDING")},
+        kinds=Kinds({"type": ("GENERATION", "EMBEDDING")}),
         mixed=True,
-        start=("startTime", "start_time"),
-        end=("endTime", "end_time"),
         model=("model", "providedModelName", "provided_model_name"),
-        inputs=("usageDetails.*input", "usage_details.*input", "usage.input", "promptTokens", "inputTokens", "inputUsage"),
-        outputs=("usageDetails.*output", "usage_details.*output", "usage.output", "completionTokens", "outputTokens", "outputUsage"),
-        totals=("usageDetails.total", "usage_details.total", "usage.total", "totalTokens", "totalUsage"),
-        most=_in(("modelParameters", "model_parameters"), _MOST),
-        failed={"level": ("ERROR",)},
-        texts=("statusMessage", "status_message"),
+        times=Times(("startTime", "start_time"), ("endTime", "end_time")),
+        sizes=Sizes(
+            inputs=("usageDetails.*input", "usage_details.*input", "usage.input", "promptTokens", "inputTokens", "inputUsage"),
+            outputs=("usageDetails.*output", "usage_details.*output", "usage.output", "completionTokens", "outputTokens", "outputUsage"),
+            totals=("usageDetails.total", "usage_details.total", "usage.total", "totalTokens", "totalUsage"),
+            most=_in(("modelParameters", "model_parameters"), _MOST),
+        ),
+        outcome=Outcome(failed={"level": ("ERROR",)}, texts=("statusMessage", "status_message")),
     ),
     LogForm(
         name="requests of Helicone",
         known_by=(("request_created_at",),),
+        kinds=Kinds({"cache_reference_id": ("00000000-0000-0000-0000-000000000000",)}),
         mixed=True,
         provider=("provider",),
-        start=("request_created_at",),
-        end=("response_created_at",),
-        milliseconds=("delay_ms",),
         model=("model_override", "request_model", "model", "response_model"),
-        inputs=("prompt_tokens",),
-        outputs=("completion_tokens",),
-        totals=("total_tokens",),
-        most=_in(("request_body",), _MOST),
-        status=("response_status",),
-        uncached={"cache_reference_id": ("00000000-0000-0000-0000-000000000000",)},
+        times=Times(("request_created_at",), ("response_created_at",), {"delay_ms": 1_000}),
+        sizes=Sizes(
+            inputs=("prompt_tokens",), outputs=("completion_tokens",), totals=("total_tokens",), most=_in(("request_body",), _MOST)
+        ),
+        outcome=Outcome(("response_status",)),
     ),
     LogForm(
         name="logs of litellm",
         known_by=(("startTime",), ("call_type", "custom_llm_provider")),
+        kinds=Kinds({"cache_hit": ("false", "none")}),
         mixed=True,
         provider=("custom_llm_provider",),
-        start=("startTime",),
-        end=("endTime",),
         model=("model", "model_group"),
-        inputs=("prompt_tokens",),
-        outputs=("completion_tokens",),
-        totals=("total_tokens",),
-        most=_in(("model_parameters",), _MOST),
-        status=_in(("error_information", "metadata.error_information"), ("error_code",)),
-        failed={"status": ("failure",), "metadata.status": ("failure",)},
-        texts=("error_str", *_in(("error_information", "metadata.error_information"), ("error_class", "error_message"))),
-        uncached={"cache_hit": ("false", "none")},
+        times=Times(("startTime",), ("endTime",)),
+        sizes=Sizes(
+            inputs=("prompt_tokens",), outputs=("completion_tokens",), totals=("total_tokens",), most=_in(("model_parameters",), _MOST)
+        ),
+        outcome=Outcome(
+            _in(("error_information", "metadata.error_information"), ("error_code",)),
+            {"status": ("failure",), "metadata.status": ("failure",)},
+            ("error_str", *_in(("error_information", "metadata.error_information"), ("error_class", "error_message"))),
+        ),
     ),
     LogForm(
         name="usage of OpenAI",
         known_by=(("num_model_requests", "n_requests"),),
-        only={"batch": ("false",)},
+        kinds=Kinds({"batch": ("false",)}),
         home="openai",
-        start=("start_time", "start_time_iso", "timestamp", "aggregation_timestamp"),
-        end=("end_time", "end_time_iso"),
         model=("model", "snapshot_id"),
-        inputs=("input_tokens", "n_context_tokens_total"),
-        outputs=("output_tokens", "n_generated_tokens_total"),
+        times=Times(("start_time", "start_time_iso", "timestamp", "aggregation_timestamp"), ("end_time", "end_time_iso")),
+        sizes=Sizes(
+            inputs=("input_tokens", "n_context_tokens_total"), outputs=("output_tokens", "n_generated_tokens_total")
+        ),
         number=("num_model_requests", "n_requests"),
     ),
-    LogForm(
-        name="costs of OpenAI",
-        known_by=(("amount", "amount_value"), ("line_item",)),
-        instead="costs name no requests: export the usage (/v1/organization/usage/completions, or the usage page), grouped by model",
-    ),
-    LogForm(
-        name="a usage report of Anthropic",
-        known_by=(("uncached_input_tokens",),),
-        instead="it says no number of requests: write CSV with start, end, model, requests, input_tokens and output_tokens",
-    ),
-    LogForm(
-        name="traces of Langfuse",
-        known_by=(("timestamp",), ("sessionId", "session_id"), ("userId", "user_id")),
-        instead="a trace stands for several requests: export the observations",
-    ),
-    PLAIN,
 )  # fmt: skip
-"""The forms, in the order in which they are tried."""
+"""The forms, in the order in which they are tried; at last ``PLAIN``."""
+
+
+class Unfit(NamedTuple):
+    """A form that cannot be replayed: its name, the fields by which it is recognised, and what can be replayed instead."""
+
+    name: str
+    known_by: tuple[Names, ...]
+    instead: str
+
+
+UNFIT: Final = (
+    Unfit("costs of OpenAI", (("amount", "amount_value"), ("line_item",)),
+          "costs name no requests: export the usage (/v1/organization/usage/completions, or the usage page), grouped by model"),
+    Unfit("a usage report of Anthropic", (("uncached_input_tokens",),),
+          "it says no number of requests: write CSV with start, end, model, requests, input_tokens and output_tokens"),
+    Unfit("traces of Langfuse", (("timestamp",), ("sessionId", "session_id"), ("userId", "user_id")),
+          "a trace stands for several requests: export the observations"),
+)  # fmt: skip
 
 LISTS: Final = ("data", "results", "observations", "runs", "logs")
 """Fields whose value is the list of the records, in answers of APIs."""
@@ -397,35 +486,33 @@ class _Reading:
         if self.form is None:
             self.form = _form_of(record)
         form = self.form
-        model = None if _is_other(record, form) else _model(record, form)
+        model = _model(record, form) if form.kinds.has(record) else None
         if model is None:
             self._counts["other"] += 1
             return
-        refused, failed, told = _outcome(record, form)
-        output, given = _number(record, form.outputs), _number(record, form.inputs)
+        refused, failed, told = form.outcome.of(record)
+        output, given = _number(record, form.sizes.outputs), _number(record, form.sizes.inputs)
         written = output or 0.0
-        total = _number(record, form.totals)
+        total = _number(record, form.sizes.totals)
         asked = max((total or 0.0) - written, 0.0) if given is None else given
-        start_s, end_s = _start(record, form), _time(record, form.end)
+        start_s, end_s = form.times.start_s(record), _time(record, form.times.end)
         number = _number(record, form.number)
-        most = round(max(_number(record, form.most, strict=False) or 0.0, written))
+        most = round(max(_number(record, form.sizes.most, strict=False) or 0.0, written))
         if number is not None:
             self._sums.append(_Sum(start_s, end_s, model, (asked, written), most if number == 1 else 0, round(number)))
             return
-        seconds = _seconds(record, form, start_s, end_s)
+        seconds = form.times.seconds(record, start_s)
         if not (refused or failed):
-            self._miss(form, tokens=given is None and total is None, output=output is None, seconds=seconds is None)
+            lacks_tokens = given is None and total is None
+            if lacks_tokens and form is PLAIN:
+                raise _RecordError("input_tokens is missing")
+            self._counts.update(
+                tokens=lacks_tokens, output=output is None and not lacks_tokens, seconds=seconds is None
+            )
         self._counts["told"] += told
-        request = Request(model, round(asked), round(written), most, lane=_lane(record, form))
+        lane = _first(record, form.lane)
+        request = Request(model, round(asked), round(written), most, lane=lane if isinstance(lane, str) else None)
         self._found.append(Logged(start_s, request, seconds, refused=refused, failed=failed))
-
-    def _miss(self, form: LogForm, *, tokens: bool, output: bool, seconds: bool) -> None:
-        """Count what a record of an answer lacks."""
-        if tokens and form is PLAIN:
-            raise _RecordError("input_tokens is missing")
-        self._counts["tokens"] += tokens
-        self._counts["output"] += output and not tokens
-        self._counts["seconds"] += seconds
 
     def log(self) -> Log:
         """All that was read."""
@@ -479,9 +566,9 @@ class _Reading:
 
 
 def _form_of(record: Mapping[str, Any]) -> LogForm:
-    for form in FORMS:
+    for form in (*FORMS, *UNFIT, PLAIN):
         if all(any(_has(record, name) for name in names) for names in form.known_by):
-            if form.instead:
+            if isinstance(form, Unfit):
                 raise _RecordError(f"it has {form.name}, which cannot be replayed: {form.instead}")
             return form
     parts = {"a start": PLAIN.known_by[0], "a model": PLAIN.known_by[1], "tokens": PLAIN.known_by[2]}
@@ -493,17 +580,6 @@ def _form_of(record: Mapping[str, Any]) -> LogForm:
         f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use one of the exports in "
         "docs/plan.md, Logs of other programs"
     )
-
-
-def _is_other(record: Mapping[str, Any], form: LogForm) -> bool:
-    """Whether a record is no request to a provider, by what it says itself."""
-
-    def says(fields: Mapping[str, Names]) -> Iterator[bool]:
-        """For each field that has a value, whether it is one of those given."""
-        found = ((_at(record, path), names) for path, names in fields.items())
-        return (str(value) in names or str(value).lower() in names for value, names in found if value is not None)
-
-    return not all(says(form.only)) or any(says(form.other)) or not all(says(form.uncached))
 
 
 def _model(record: Mapping[str, Any], form: LogForm) -> str | None:
@@ -531,24 +607,6 @@ def _provider(name: str) -> str:
         if is_provider(known := SYSTEMS.get(known, known)):
             return known
     return name
-
-
-def _outcome(record: Mapping[str, Any], form: LogForm) -> tuple[bool, bool, bool]:
-    """Whether a request was refused, whether it failed for another reason, and whether the record tells."""
-    for path in form.status:
-        try:
-            status = float(_at(record, path))
-        except (TypeError, ValueError):
-            continue
-        if status >= 400 or not form.failed or form is PLAIN:  # a span of HTTP can have failed with a 200
-            refused = status in REFUSED
-            return refused, not refused and not 200 <= status < 300, True
-    signs = [(value, bad) for path, bad in form.failed.items() if (value := _at(record, path)) is not None]
-    if not any(not bad or str(value) in bad for value, bad in signs):
-        return False, False, bool(signs)
-    words = " ".join(_message(str(value)) for path in form.texts if (value := _at(record, path)) is not None)
-    refused = _REFUSAL.search(words) is not None
-    return refused, not refused, True
 
 
 def _message(error: str) -> str:
@@ -657,28 +715,6 @@ def _number(record: Mapping[str, Any], names: Names, *, strict: bool = True) -> 
         if strict:
             raise _RecordError(f"{name} is {_kind(value)}: it must be a number of 0 or more")
     return None
-
-
-def _lane(record: Mapping[str, Any], form: LogForm) -> str | None:
-    lane = _first(record, form.lane)
-    return lane if isinstance(lane, str) else None
-
-
-def _seconds(record: Mapping[str, Any], form: LogForm, start_s: float, end_s: float | None) -> float | None:
-    """How long a request took, as it is stated, or from its start to its end."""
-    seconds = _number(record, form.seconds)
-    if seconds is None and (milliseconds := _number(record, form.milliseconds)) is not None:
-        seconds = milliseconds / 1_000
-    if seconds is None and end_s is not None and end_s >= start_s:
-        seconds = end_s - start_s
-    return seconds
-
-
-def _start(record: Mapping[str, Any], form: LogForm) -> float:
-    start_s = _time(record, form.start)
-    if start_s is None:
-        raise _RecordError(f"{form.start[0]} is missing")
-    return start_s
 
 
 def _time(record: Mapping[str, Any], names: Names) -> float | None:
