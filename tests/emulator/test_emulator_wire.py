@@ -135,6 +135,8 @@ def test_a_plain_server_names_nothing(kind):
     assert (answer.status, dict(answer.headers)) == (429, {b"content-type": b"application/json"})
     assert json.loads(answer.body) == {"error": {"message": "Too many requests."}}
     assert EmulatedPlain().rate_headers([Level("requests", 60, 500, 499, 0.12)], 0.0) == []
+    event = EmulatedPlain().error_event(Ask("responses", "m", stream=True), answer, 1).split(b"data: ")[1]
+    assert json.loads(event)["response"]["error"] == {"code": None, "message": "Too many requests."}
 
 
 @pytest.mark.parametrize(

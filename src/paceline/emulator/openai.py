@@ -150,7 +150,7 @@ class EmulatedOpenAI(Dialect):
         value = load(refusal.body) or {}
         if ask.kind != "responses":
             return sse(value)
-        error = {name: value["error"][name] for name in ("code", "message")}
+        error = {name: value["error"].get(name) for name in ("code", "message")}
         failed = _response(Admitted(ask.model, "", 0, 0, 0, 0.0), serial, "failed") | {"error": error}
         return sse({"type": "response.failed", "sequence_number": 0, "response": failed}, "response.failed")
 
