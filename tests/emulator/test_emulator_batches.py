@@ -260,7 +260,7 @@ def test_openai_files(side):
     assert one.client.files.retrieve(file.id) == file
     batch = one.create(LINES)
     assert one.client.files.delete(file.id).deleted
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match=f"No file found with id '{file.id}'"):
         one.client.files.retrieve(file.id)
     output = one.later(100, batch).output_file_id
     assert one.client.files.retrieve(output).bytes == len(one.client.files.content(output).content)
@@ -396,8 +396,9 @@ def test_mistral_cancels_lists_and_refuses(mistral):
     assert create(BARE, endpoint="/v1/nothing").status_code == 422
     assert create(BARE, metadata={"run": 7}).status_code == 422
     assert create(BARE, input_files=["file-x"]).status_code == 400
-    assert client.get("batch/jobs/job-ff").status_code == 404
+    assert client.put("batch/jobs/job-ff").status_code == 404
     assert client.put("batch/jobs").status_code == 405
+    assert client.post("batch/jobs", content=b"{").status_code == 400
     for lines in ([*BARE, BARE[0]], [{"custom_id": "a"}], []):
         job = create(lines).json()
         one.emulator.advance(1)
@@ -521,6 +522,9 @@ def test_gemini_fails_late_cancels_slowly_and_lists_in_pages(gemini):
     assert [one.name for one in client.batches.list(config={"page_size": 1})] == [other.name, failed.name]
     with pytest.raises(genai.errors.ClientError, match="404"):
         create(keyed(1), src="files/none")
+    emulator.reset(batches={"most_bytes": 1_000})
+    with pytest.raises(genai.errors.ClientError, match="413 INVALID_ARGUMENT"):
+        create(keyed(100))
 
 
 # --- Anthropic -------------------------------------------------------------------------------------------------------

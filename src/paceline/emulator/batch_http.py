@@ -138,12 +138,15 @@ class BatchApi:
         if call.dialect is ANTHROPIC:
             kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
             fields: dict[str, Any] = {"type": kinds.get(status, "invalid_request_error")}
+        elif call.dialect is GEMINI:
+            fields = {"status": "INVALID_ARGUMENT"}
         else:
             fields = {"type": "invalid_request_error", "param": param, "code": code}
         return BatchReply(status, call.dialect.error(self._serial, status, text, fields))
 
     def _not_found(self, call: BatchCall) -> BatchReply:
-        return self._error(call, 404, f"No {call.what.removesuffix('s').removesuffix('e')} found with id '{call.id}'.")
+        kind = {"files": "file", "batches": "batch", "jobs": "job"}[call.what]
+        return self._error(call, 404, f"No {kind} found with id '{call.id}'.")
 
     def _wrong(self, call: BatchCall) -> BatchReply:
         return self._error(call, 405, f"Not allowed to {call.method} on this path.", "method_not_supported")
@@ -361,22 +364,24 @@ class BatchApi:
     def _mistral(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
         if not call.id and call.method == "POST":
             return self._mistral_create(now, call, body)
+        batch = self._batch(call.id, "job-", "mistral")
+        if call.id and batch is None:
+            return self._not_found(call)
         if call.method != ("POST" if call.verb else "GET"):
             return self._wrong(call)
-        if not call.id:
+        if batch is None:
             size, jobs = call.number("page_size", 100, 1_000), self._all("mistral")
             start = call.number("page", 0, MOST_BATCHES) * size
             data = [self._shown(job, call) for job in jobs[start : start + size]]
             return BatchReply(value={"object": "list", "data": data, "total": len(jobs)})
-        batch = self._batch(call.id, "job-", "mistral")
-        if batch is None:
-            return self._not_found(call)
         if call.verb:
             self.batches.cancel(now, batch)
         return BatchReply(value=self._shown(batch, call))
 
     def _mistral_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
-        value = load(body) or {}
+        value = load(body)
+        if value is None:
+            return self._error(call, 400, call.dialect.NO_JSON)
         kind, model = (
             OPENAI_LIKE["openai"].PATHS.get(str(value.get("endpoint")).removeprefix("/v1")),
             value.get("model"),
