@@ -75,7 +75,7 @@ class App:
 
     def _start(self, settings: Settings) -> None:
         self.world = World(settings, self.now())
-        self.batches = BatchApi(settings, self.world)
+        self.batches = BatchApi(self.world)
 
     def now(self) -> float:
         """Seconds since 1970, and what :meth:`Emulator.advance` added; never decreases."""
@@ -94,10 +94,10 @@ class App:
         if scope["method"] == "POST":
             target = find(scope["path"], scope["query_string"], headers, self.world.settings.dialect)
         if target is None:
-            call = self.batches.find(scope)
+            call = self.batches.find(self.now(), scope)
             if call is None:
                 await self._others(scope, receive, send)
-            elif not await self.batches.serve(self.now(), call, receive, send):
+            elif not await self.batches.serve(call, receive, send):
                 await _break(scope, receive)
             return
         body = await read_body(receive, _MOST_BODY)

@@ -28,36 +28,28 @@ class StoredFile:
     """A file.
 
     Attributes:
-        serial: Its number; the id is made of it.
+        id: Its id in OpenAI's form.
         name: The name that the client gave.
         purpose: ``batch``, ``batch_output``, or another of OpenAI's.
         created_s: The time of creation.
         content: The bytes of an uploaded file.
-        batch: For results: their batch.
         lines: For results: their lines.
+        batch: The batch that has been read with these results; ``None`` for its errors.
         length: Bytes of the content, once they are known.
     """
 
-    serial: int
+    id: str
     name: str
     purpose: str
     created_s: float
     content: bytes = b""
-    batch: EmulatedBatch | None = None
     lines: Callable[[], Iterator[bytes]] | None = None
+    batch: EmulatedBatch | None = None
     length: int = -1
-
-    @property
-    def id(self) -> str:
-        """OpenAI's form of an id."""
-        return f"file-{self.serial:022x}"
 
     def pieces(self) -> Iterator[bytes]:
         """The content in pieces."""
-        if self.lines is None:
-            yield self.content
-        else:
-            yield from self.lines()
+        return iter((self.content,)) if self.lines is None else self.lines()
 
     def size(self) -> int:
         """Bytes of the content; results are written once to know it."""
@@ -73,6 +65,7 @@ class StoredFiles:
         self.by_id: dict[str, StoredFile] = {}
         self.uploaded = self._bytes = 0
         self._serials = itertools.count(1)
+        self._results: dict[tuple[EmulatedBatch, str], StoredFile] = {}
 
     def upload(self, now: float, name: str, purpose: str, content: bytes) -> StoredFile | None:
         """Keep an uploaded file; ``None`` where there is no room."""
@@ -80,22 +73,26 @@ class StoredFiles:
             return None
         self.uploaded += 1
         self._bytes += len(content)
-        return self._add(StoredFile(next(self._serials), name, purpose, now, content))
+        return self._add(name, purpose, now, content)
 
-    def result(self, now: float, batch: EmulatedBatch, what: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile:
-        """A file with results of ``batch``."""
-        return self._add(
-            StoredFile(
-                next(self._serials), f"batch_{batch.serial}_{what}.jsonl", "batch_output", now, b"", batch, lines
+    def result(self, batch: EmulatedBatch, what: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile:
+        """The file with the results of an ended batch, or with its errors, as ``what`` says."""
+        if (batch, what) not in self._results:
+            name, read, ended_s = (
+                f"batch_{batch.serial}_{what}.jsonl",
+                None if what == "error" else batch,
+                batch.ended_s,
             )
-        )
+            self._results[batch, what] = self._add(name, "batch_output", ended_s or 0.0, lines=lines, batch=read)
+        return self._results[batch, what]
 
     def delete(self, file: StoredFile) -> None:
         """Forget a file."""
         del self.by_id[file.id]
         self._bytes -= len(file.content)
 
-    def _add(self, file: StoredFile) -> StoredFile:
+    def _add(self, *fields: Any, **results: Any) -> StoredFile:
+        file = StoredFile(f"file-{next(self._serials):022x}", *fields, **results)
         self.by_id[file.id] = file
         return file
 
@@ -118,7 +115,7 @@ def read_form(body: bytes, content_type: str) -> dict[str, tuple[str, bytes]]:
 
 
 def read_lines(
-    content: bytes, endpoint: str, dialect: Dialect, kinds: dict[str, str], most: int
+    content: bytes, endpoint: str, dialect: Dialect, most: int
 ) -> tuple[list[BatchEntry], list[BatchProblem]]:
     """The requests of OpenAI's batch input, and why it is invalid.
 
@@ -126,10 +123,9 @@ def read_lines(
         content: The file.
         endpoint: The endpoint of the batch, e.g. ``/v1/chat/completions``.
         dialect: Reads the bodies.
-        kinds: The kind of request for each path below ``/v1``.
         most: The most lines.
     """
-    lines = content.splitlines()
+    lines, kind = content.splitlines(), dialect.PATHS[below(endpoint)]
     entries, problems, seen = list[BatchEntry](), list[BatchProblem](), set[str]()
     if len(lines) > most:
         return [], [BatchProblem("too_many_tasks", f"The batch has {len(lines)} requests; the limit is {most}.")]
@@ -137,15 +133,11 @@ def read_lines(
         if not line.strip():
             continue
         value = load(line)
-        if value is None:
-            problems.append(BatchProblem("invalid_json_line", "This line is not parseable as valid JSON.", number))
-        else:
-            problem = _problem(value, endpoint, seen, entries[0].ask.model if entries else "")
-            if problem is None:
-                entries.append(_entry(value, endpoint, dialect, kinds))
-                seen.add(value["custom_id"])
-            else:
-                problems.append(problem._replace(line=number))
+        if problem := _problem(value, endpoint, seen, entries[0].ask.model if entries else ""):
+            problems.append(problem._replace(line=number))
+        elif value is not None:
+            entries.append(entry(value["custom_id"], value["body"], kind, dialect))
+            seen.add(value["custom_id"])
         if len(problems) >= MOST_PROBLEMS:
             break
     if not entries and not problems:
@@ -187,31 +179,28 @@ def read_bodies(
     return entries, problems
 
 
-def _problem(value: dict[str, Any], endpoint: str, seen: set[str], model: str) -> BatchProblem | None:
+def _problem(value: dict[str, Any] | None, endpoint: str, seen: set[str], model: str) -> BatchProblem | None:
+    """What is wrong with a line."""
+    if value is None:
+        return BatchProblem("invalid_json_line", "This line is not parseable as valid JSON.")
     for name, kind in (("custom_id", str), ("method", str), ("url", str), ("body", dict)):
         if not isinstance(value.get(name), kind):
-            return BatchProblem("missing_required_parameter", f"Missing required parameter: '{name}'.", None, name)
+            return BatchProblem("missing_required_parameter", f"Missing required parameter: '{name}'.", name)
     if value["method"] != "POST":
-        return BatchProblem(
-            "invalid_method", f"Invalid method: '{value['method']}'. Only POST is supported.", None, "method"
-        )
-    if _below(value["url"]) != _below(endpoint):
+        return BatchProblem("invalid_method", f"Invalid method: '{value['method']}'. Only POST is supported.", "method")
+    if below(value["url"]) != below(endpoint):
         text = f"The URL provided for this request does not match the batch endpoint {endpoint}."
-        return BatchProblem("url_mismatch", text, None, "url")
+        return BatchProblem("url_mismatch", text, "url")
     if value["custom_id"] in seen:
         text = f"The custom_id '{value['custom_id']}' for this request is a duplicate of another request."
-        return BatchProblem("duplicate_custom_id", f"{text} The custom_id parameter must be unique.", None, "custom_id")
+        return BatchProblem("duplicate_custom_id", f"{text} The custom_id parameter must be unique.", "custom_id")
     named = value["body"].get("model")
     if not isinstance(named, str) or not named:
-        return BatchProblem("missing_required_parameter", "Missing required parameter: 'model'.", None, "body.model")
+        return BatchProblem("missing_required_parameter", "Missing required parameter: 'model'.", "body.model")
     if model and named != model:
         text = f"The provided model '{named}' does not match the model '{model}' of the first request."
-        return BatchProblem("mismatched_model", f"{text} A batch has requests for one model.", None, "body.model")
+        return BatchProblem("mismatched_model", f"{text} A batch has requests for one model.", "body.model")
     return None
-
-
-def _entry(value: dict[str, Any], endpoint: str, dialect: Dialect, kinds: dict[str, str]) -> BatchEntry:
-    return entry(value["custom_id"], value["body"], kinds[_below(endpoint)], dialect)
 
 
 def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect, model: str = "") -> BatchEntry:
@@ -220,5 +209,6 @@ def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect, mod
     return BatchEntry(custom_id, dialect.read(kind, dump(body), model), content)
 
 
-def _below(path: str) -> str:
+def below(path: str) -> str:
+    """A path of OpenAI's API below its version."""
     return path.removeprefix("/v1")

@@ -8,17 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from paceline.emulator.batch_files import PURPOSES, StoredFile, StoredFiles, entry, read_bodies, read_form, read_lines
+from paceline.emulator.batch_files import (
+    PURPOSES,
+    StoredFile,
+    StoredFiles,
+    below,
+    entry,
+    read_bodies,
+    read_form,
+    read_lines,
+)
 from paceline.emulator.batch_gemini import GeminiBatches
-from paceline.emulator.batch_wire import BatchCall, BatchReply, admitted, answer_serial, iso, refused
+from paceline.emulator.batch_wire import (
+    BatchCall,
+    BatchError,
+    BatchReply,
+    answer_serial,
+    answer_to,
+    iso,
+)
 from paceline.emulator.batches import (
-    ENDED,
     MOST_BATCHES,
     BatchEntry,
     BatchProblem,
@@ -27,8 +44,7 @@ from paceline.emulator.batches import (
     Full,
     queue_text,
 )
-from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE
-from paceline.emulator.settings import Settings
+from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE, openai_like
 from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, read_body, request_id, send_answer
 from paceline.emulator.world import Refused, World
 
@@ -36,12 +52,17 @@ JSONL: Header = (b"content-type", b"application/x-jsonl")
 _STEP = 200
 """Lines of results that are written before another task of the server has its turn."""
 
-_OPENAI_PATH = re.compile(r"(/openai)?(?:/v1)?/(files|batches)(?:/([\w-]{1,100})(?:/(content|cancel))?)?", re.ASCII)
+_OPENAI_PATH = re.compile(
+    r"(/openai)?(?:/v1)?/(files(?!/[^/]+/cancel)|batches(?!/[^/]+/content))(?:/([\w-]{1,100})(?:/(content|cancel))?)?",
+    re.ASCII,
+)
 _TOGETHER_UPLOAD = "/v1/files/upload"
 _MISTRAL_PATH = re.compile(r"/v1/batch/(jobs)(?:/([\w-]{1,100})(?:/(cancel))?)?", re.ASCII)
 _ANTHROPIC_PATH = re.compile(r"/v1/messages/(batches)(?:/([\w-]{1,100})(?:/(results|cancel))?)?", re.ASCII)
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
-_Item = TypeVar("_Item")
+Read = tuple[list[BatchEntry], list[BatchProblem], dict[str, Any]]
+"""The body of a creation: the requests, why the batch will fail, and what else the client said."""
+
 _MISTRAL_STATES = {
     "validating": "QUEUED", "in_progress": "RUNNING", "finalizing": "RUNNING", "completed": "SUCCESS", "failed": "FAILED",
     "expired": "TIMEOUT_EXCEEDED", "cancelling": "CANCELLATION_REQUESTED", "cancelled": "CANCELLED",
@@ -53,68 +74,68 @@ class BatchApi:
     """Files and batches of one :class:`World`.
 
     Args:
-        settings: The provider's properties.
         world: Knows the models, and counts the answers to each custom id.
     """
 
-    def __init__(self, settings: Settings, world: World) -> None:
-        self.settings, self.files, self._world = settings, StoredFiles(), world
-        self.batches = EmulatedBatches(settings, world.answers, world.knows)
-        self._results: dict[EmulatedBatch, dict[str, StoredFile]] = {}
+    def __init__(self, world: World) -> None:
+        self.files, self._world = StoredFiles(), world
+        self.batches = EmulatedBatches(world)
         self._serial = 0
-        self._gemini = GeminiBatches(settings, world, self.files, self.batches)
+        self._gemini = GeminiBatches(world, self.files, self.batches)
 
-    def find(self, scope: Scope) -> BatchCall | None:
-        """The call of a request; ``None`` for a path that is not part of a Batch API."""
+    def find(self, now: float, scope: Scope) -> BatchCall | None:
+        """The call of a request at ``now``, in seconds; ``None`` for a path that is not part of a Batch API."""
         path, headers = scope["path"], dict(scope["headers"])
         if path == _TOGETHER_UPLOAD:
             path = "/v1/files"
-        anthropics = _ANTHROPIC_PATH.fullmatch(path)
-        mistrals = _MISTRAL_PATH.fullmatch(path)
+        dialect: Dialect
+        if found := self._gemini.find(path, headers):
+            style, dialect, (what, name, verb) = "gemini", GEMINI, found
+        elif match := _ANTHROPIC_PATH.fullmatch(path):
+            style, dialect, (what, name, verb) = "anthropic", ANTHROPIC, match.groups("")
+        elif match := _MISTRAL_PATH.fullmatch(path):
+            style, dialect, (what, name, verb) = "mistral", OPENAI_LIKE["openai"], match.groups("")
+        elif match := _OPENAI_PATH.fullmatch(path):
+            below, what, name, verb = match.groups("")
+            dialect = openai_like(self._world.settings.dialect, azures=b"api-key" in headers, below=bool(below))
+            style = "together" if dialect is OPENAI_LIKE["together"] else "openai"
+        else:
+            return None
         query = parse_qs(scope["query_string"][:2_000].decode("latin-1"))
         root = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
-        if found := self._gemini.find(path, headers):
-            return BatchCall(GEMINI, *found, scope["method"], query, headers, root)
-        match = anthropics or mistrals or _OPENAI_PATH.fullmatch(path)
-        if match is None:
-            return None
-        dialect: Dialect = ANTHROPIC
-        if anthropics:
-            what, name, verb = match.groups()
-        elif mistrals:
-            dialect, (what, name, verb) = OPENAI_LIKE["openai"], match.groups()
-        else:
-            below, what, name, verb = match.groups()
-            by_path = "openai" if not below else "azure" if b"api-key" in headers else "groq"
-            dialect = OPENAI_LIKE[self.settings.dialect or by_path]
-            if (what, verb) in (("files", "cancel"), ("batches", "content")):
-                return None
-        return BatchCall(dialect, what, name or "", verb or "", scope["method"], query, headers, root)
+        return BatchCall(style, dialect, what, name, verb, scope["method"], query, headers, root, now)
 
     def tally(self, now: float) -> dict[str, Any]:
         """See :meth:`EmulatedBatches.tally`; ``files`` counts uploads."""
         return self.batches.tally(now) | {"files": self.files.uploaded}
 
-    async def serve(self, now: float, call: BatchCall, receive: Receive, send: Send) -> bool:
+    async def serve(self, call: BatchCall, receive: Receive, send: Send) -> bool:
         """Answer a call. ``False`` means: close the connection without an answer."""
         self._serial += 1
-        most = self.batches.rules.most_bytes
-        body = await read_body(receive, most)
-        key, valid = call.dialect.key(call.headers), self.settings.valid_key
-        if self._gemini.needs_no_key(call):
-            key = valid or "any"
-        if not key or (valid is not None and key != valid):
-            reply = BatchReply(answer=call.dialect.refusal(Refused("auth"), self.settings, self._serial))
-        elif body is None:
-            reply = self._error(call, 413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
-        else:
-            self.batches.catch_up(now)
-            answers = {ANTHROPIC: self._anthropic, GEMINI: self._gemini.serve}
-            reply = (self._mistral if call.what == "jobs" else answers.get(call.dialect, self._openai))(now, call, body)
+        body = await read_body(receive, self.batches.rules.most_bytes)
+        try:
+            reply = self._reply(call, body)
+        except BatchError as error:
+            value = call.dialect.error(self._serial, error.status, error.text, _error_fields(call, error))
+            reply = BatchReply(value, error.status)
         if reply.creates and self.batches.loses_answer():
             return False
         await self._send(call, reply, send)
         return True
+
+    def _reply(self, call: BatchCall, body: bytes | None) -> BatchReply:
+        settings = self._world.settings
+        key, valid = call.dialect.key(call.headers), settings.valid_key
+        if self._gemini.needs_no_key(call):
+            key = valid or "any"
+        if not key or (valid is not None and key != valid):
+            return BatchReply(answer=call.dialect.refusal(Refused("auth"), settings, self._serial))
+        if body is None:
+            most = self.batches.rules.most_bytes
+            raise BatchError(413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
+        self.batches.catch_up(call.now)
+        serve = self._gemini.serve if call.style == "gemini" else self._file if call.what == "files" else self._batch
+        return serve(call, body)
 
     async def _send(self, call: BatchCall, reply: BatchReply, send: Send) -> None:
         name = call.dialect.ID_HEADER
@@ -125,372 +146,285 @@ class BatchApi:
         kind = JSONL if call.verb == "results" else (b"content-type", b"application/octet-stream")
         await send({"type": "http.response.start", "status": 200, "headers": [kind, *extra]})
         pieces = iter(reply.pieces)
-        while step := b"".join(_take(pieces, _STEP)):
+        while step := b"".join(islice(pieces, _STEP)):
             await send({"type": "http.response.body", "body": step, "more_body": True})
             await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
         if reply.reads is not None:
             reply.reads.read = True
 
-    def _error(
-        self, call: BatchCall, status: int, text: str, code: str | None = None, param: str | None = None
-    ) -> BatchReply:
-        if call.dialect is ANTHROPIC:
-            kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
-            fields: dict[str, Any] = {"type": kinds.get(status, "invalid_request_error")}
-        elif call.dialect is GEMINI:
-            fields = {"status": "INVALID_ARGUMENT"}
-        else:
-            fields = {"type": "invalid_request_error", "param": param, "code": code}
-        return BatchReply(status, call.dialect.error(self._serial, status, text, fields))
+    # --- files -------------------------------------------------------------------------------------------------------
 
-    def _not_found(self, call: BatchCall) -> BatchReply:
-        kind = {"files": "file", "batches": "batch", "jobs": "job"}[call.what]
-        return self._error(call, 404, f"No {kind} found with id '{call.id}'.")
+    def _file(self, call: BatchCall, body: bytes) -> BatchReply:
+        if not call.id and call.method == "POST":
+            return BatchReply(self._uploaded(call, body), creates=True)
+        if not call.id and call.method == "GET":
+            files = [file for file in self.files.by_id.values() if call.text("purpose") in ("", file.purpose)]
+            return BatchReply({"object": "list", **_page(files[::-1], _file, call, 10_000, 10_000)})
+        file = self.files.by_id.get(call.id)
+        if call.id and file is None:
+            raise _not_found(call)
+        match call.method, call.verb:
+            case "DELETE", "" if file:
+                self.files.delete(file)
+                return BatchReply({"id": file.id, "object": "file", "deleted": True})
+            case "GET", "" if file:
+                return BatchReply(self._described(call, file))
+            case "GET", "content" if file:
+                return BatchReply(pieces=file.pieces(), reads=file.batch)
+        raise _wrong_method(call)
 
-    def _wrong(self, call: BatchCall) -> BatchReply:
-        return self._error(call, 405, f"Not allowed to {call.method} on this path.", "method_not_supported")
-
-    # --- OpenAI ------------------------------------------------------------------------------------------------------
-
-    def _openai(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
-        if not call.id:
-            if call.method == "POST":
-                return (self._upload if call.what == "files" else self._create)(now, call, body)
-            return self._wrong(call) if call.method != "GET" else self._list(call)
-        if call.what == "files":
-            file = self.files.by_id.get(call.id)
-            return self._not_found(call) if file is None else self._file(now, call, file)
-        together = call.dialect is OPENAI_LIKE["together"]
-        batch = self._batch(call.id, "together-" if together else "batch_", "together" if together else "openai")
-        if batch is None:
-            return self._not_found(call)
-        if call.verb == "cancel":
-            if call.method != "POST":
-                return self._wrong(call)
-            if not self.batches.cancel(now, batch):
-                return self._error(call, 409, f"Cannot cancel a batch with status '{batch.state}'.")
-        elif call.method != "GET":
-            return self._wrong(call)
-        return BatchReply(value=self._shown(batch, call))
-
-    def _batch(self, name: str, prefix: str, style: str) -> EmulatedBatch | None:
-        digits = name.removeprefix(prefix)
-        try:
-            batch = self.batches.by_serial.get(int(digits, 16)) if digits != name else None
-        except ValueError:
-            return None
-        return batch if batch is not None and batch.style == style and not batch.deleted else None
-
-    def _upload(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
+    def _uploaded(self, call: BatchCall, body: bytes) -> dict[str, Any]:
         form = read_form(body, call.headers.get(b"content-type", b"").decode("latin-1"))
         if "file" not in form:
-            return self._error(call, 400, "'file' is a required property", None, "file")
+            raise BatchError(400, "'file' is a required property", param="file")
         purpose = form.get("purpose", ("", b""))[1].decode("latin-1")
         if purpose not in PURPOSES:
-            return self._error(call, 400, f"'{purpose}' is not one of {list(PURPOSES)} - 'purpose'", None, "purpose")
+            raise BatchError(400, f"'{purpose}' is not one of {list(PURPOSES)} - 'purpose'", param="purpose")
         name, content = form["file"]
-        file = self.files.upload(now, name or "file", purpose, content)
+        file = self.files.upload(call.now, name or "file", purpose, content)
         if file is None:
-            return self._error(call, 400, "The emulator keeps no more files: delete some.", "storage_full")
-        return BatchReply(value=self._described(now, call, file), creates=True)
+            raise BatchError(400, "The emulator keeps no more files: delete some.", "storage_full")
+        return self._described(call, file)
 
-    def _described(self, now: float, call: BatchCall, file: StoredFile) -> dict[str, Any]:
-        return _file(file) | ({"status": "pending"} if self._is_pending(now, call, file) else {})
+    def _described(self, call: BatchCall, file: StoredFile) -> dict[str, Any]:
+        return _file(file) | ({"status": "pending"} if self._is_pending(call, file) else {})
 
-    def _is_pending(self, now: float, call: BatchCall, file: StoredFile) -> bool:
+    def _is_pending(self, call: BatchCall, file: StoredFile) -> bool:
         """Whether Azure has not processed a file yet."""
-        return call.dialect is OPENAI_LIKE["azure"] and now < file.created_s + self.batches.rules.pending_s
+        return call.dialect is OPENAI_LIKE["azure"] and call.now < file.created_s + self.batches.rules.pending_s
 
-    def _file(self, now: float, call: BatchCall, file: StoredFile) -> BatchReply:
-        if call.method == "DELETE" and not call.verb:
-            self.files.delete(file)
-            return BatchReply(value={"id": file.id, "object": "file", "deleted": True})
-        if call.method != "GET":
-            return self._wrong(call)
-        if not call.verb:
-            return BatchReply(value=self._described(now, call, file))
-        batch = file.batch
-        is_output = batch is not None and file is self._results[batch].get("output")
-        return BatchReply(pieces=file.pieces(), reads=batch if is_output else None)
+    # --- batches -----------------------------------------------------------------------------------------------------
 
-    def _create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
+    def _batch(self, call: BatchCall, body: bytes) -> BatchReply:
+        if not call.id and call.method == "POST":
+            return self._created(call, body)
+        if not call.id and call.method == "GET":
+            return BatchReply(self._listed(call))
+        batch = self.batches.by_id.get(call.id)
+        if call.id and (batch is None or batch.style != call.style):
+            raise _not_found(call)
+        match call.method, call.verb:
+            case "GET", "" if batch:
+                return BatchReply(self._shown(call, batch))
+            case "POST", "cancel" if batch:
+                self._cancel(call, batch)
+                return BatchReply(self._shown(call, batch))
+            case "GET", "results" if batch:
+                return self._results(batch)
+            case "DELETE", "" if batch and call.style == "anthropic":
+                return self._deleted(batch)
+        raise _wrong_method(call)
+
+    def _cancel(self, call: BatchCall, batch: EmulatedBatch) -> None:
+        if not self.batches.cancel(call.now, batch):
+            if call.style in ("openai", "together"):
+                raise BatchError(409, f"Cannot cancel a batch with status '{batch.state}'.")
+            if call.style == "anthropic" and batch.ended_s is not None:
+                raise BatchError(400, f"Batch {batch.id} has ended: it cannot be canceled.")
+
+    def _deleted(self, batch: EmulatedBatch) -> BatchReply:
+        if batch.ended_s is None:
+            raise BatchError(400, f"Batch {batch.id} is in progress: cancel it before it is deleted.")
+        del self.batches.by_id[batch.id]
+        return BatchReply({"id": batch.id, "type": "message_batch_deleted"})
+
+    def _created(self, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body)
         if value is None:
-            return self._error(call, 400, OPENAI_LIKE["openai"].NO_JSON)
-        kinds = dict(OPENAI_LIKE["openai"].PATHS)
-        if (wrong := self._wrong_fields(call, value, kinds)) is not None:
-            return wrong
-        file = self.files.by_id.get(str(value.get("input_file_id")))
-        if file is None:
-            text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
-            return self._error(call, 400, text, None, "input_file_id")
-        if call.dialect is OPENAI_LIKE["together"]:
-            return self._together_create(now, call, value, file)
-        if (unusable := self._unusable(now, call, file)) is not None:
-            return unusable
-        entries, problems = read_lines(
-            file.content, value["endpoint"], call.dialect, kinds, self.batches.rules.most_requests
-        )
-        if entries and not problems and not self._world.knows(entries[0].ask.model):
-            text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
-            problems.append(BatchProblem("model_not_found", text, None, "body.model"))
-        about = {
-            "endpoint": value["endpoint"],
-            "metadata": value.get("metadata") or None,
-            "input_file_id": file.id,
-            "completion_window": value["completion_window"],
-        }
-        return self._made(call, self.batches.create(now, "openai", entries, about, problems), entries)
-
-    def _wrong_fields(self, call: BatchCall, value: dict[str, Any], kinds: Mapping[str, str]) -> BatchReply | None:
-        """The error for a creation with an invalid field."""
-        endpoint = value.get("endpoint")
-        if not isinstance(endpoint, str) or endpoint.removeprefix("/v1") not in kinds:
-            known = ", ".join(f"'/v1{path}'" for path in kinds)
-            return self._error(
-                call, 400, f"Invalid value: '{endpoint}'. Supported values are: {known}.", None, "endpoint"
-            )
-        window = value.get("completion_window", "24h" if call.dialect is OPENAI_LIKE["together"] else None)
-        if window != "24h" and not (call.dialect is OPENAI_LIKE["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
-            text = f"Invalid value: '{window}'. Value must be '24h'."
-            return self._error(call, 400, text, "invalid_value", "completion_window")
-        wrong = _wrong_metadata(value.get("metadata") or {})
-        return self._error(call, 400, wrong, None, "metadata") if wrong else None
-
-    def _unusable(self, now: float, call: BatchCall, file: StoredFile) -> BatchReply | None:
-        """The error for a file that no batch can be made of now."""
-        if file.purpose != "batch":
-            hint = " Together's need the dialect 'together'." if file.purpose == "batch-api" else ""
-            text = f"The purpose of the file is '{file.purpose}', not 'batch'.{hint}"
-            return self._error(call, 400, text, None, "input_file_id")
-        if self._is_pending(now, call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
-            text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
-            return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
-        return None
-
-    def _made(self, call: BatchCall, made: EmulatedBatch | Full, entries: list[BatchEntry]) -> BatchReply:
-        """The answer to a creation."""
+            raise BatchError(400, call.dialect.NO_JSON)
+        read = {
+            "openai": self._read_openai, "together": self._read_together, "mistral": self._read_mistral,
+            "anthropic": self._read_anthropic,
+        }  # fmt: skip
+        entries, problems, about = read[call.style](call, value)
+        made = self.batches.create(call.now, call.style, entries, about, problems)
         if isinstance(made, Full):
-            return self._full(call, made, entries)
-        shown = self._shown(made, call)
-        if made.style == "together":
-            return BatchReply(201, {"job": shown, "warning": ""}, creates=True)
-        return BatchReply(value=shown, creates=True)
+            raise self._full(call, made, entries)
+        shown = self._shown(call, made)
+        if call.style == "together":
+            return BatchReply({"job": shown, "warning": ""}, 201, creates=True)
+        return BatchReply(shown, creates=True)
 
-    def _shown(self, batch: EmulatedBatch, call: BatchCall) -> dict[str, Any]:
+    def _full(self, call: BatchCall, full: Full, entries: Sequence[BatchEntry]) -> BatchError:
+        """The error for a creation that is one too many."""
+        if full.kind == "memory":
+            return BatchError(400, f"The emulator keeps at most {full.limit:,.0f} requests of batches.")
+        if full.kind == "rate":
+            return BatchError(429, f"Rate limit reached: {full.limit:,.0f} batches per hour.", "rate_limit_exceeded")
+        if call.style == "anthropic":
+            queue = f"{full.limit:,.0f} batch requests in the queue"
+            return BatchError(429, f"This request would exceed your organization's limit of {queue}.")
+        status = int(self.batches.rules.queue_full)
+        return BatchError(status, queue_text(entries[0].ask.model, full.limit), "token_limit_exceeded")
+
+    def _listed(self, call: BatchCall) -> Any:
+        found = self.batches.of(call.style)
+        show = partial(self._shown, call)
+        if call.style == "together":
+            return [*map(show, found)]
+        if call.style == "mistral":
+            size = call.number("page_size", 100, 1_000)
+            start = call.number("page", 0, MOST_BATCHES) * size
+            return {"object": "list", "data": [*map(show, found[start : start + size])], "total": len(found)}
+        if call.style == "anthropic":
+            return _page(found, show, call, 20, 1_000, after="after_id", before="before_id")
+        return {"object": "list", **_page(found, show, call, 20, 100)}
+
+    def _shown(self, call: BatchCall, batch: EmulatedBatch) -> dict[str, Any]:
         """A batch as its API shows it."""
         if batch.style == "anthropic":
             return _anthropic_batch(batch, call.root)
-        output, error = (file.id if file else None for file in map(self._files_of(batch).get, ("output", "error")))
+        output = self._result_id(batch, "output", "succeeded")
+        error = self._result_id(batch, "error", "errored", *(("expired",) if batch.style == "openai" else ()))
         show = {"openai": _openai_batch, "together": _together_job, "mistral": _mistral_job}[batch.style]
         return show(batch, output, error)
 
-    def _full(self, call: BatchCall, full: Full, entries: list[BatchEntry]) -> BatchReply:
-        if full.kind == "memory":
-            return self._error(call, 400, f"The emulator keeps at most {full.limit:,.0f} requests of batches.")
-        if full.kind == "rate":
-            return self._error(
-                call, 429, f"Rate limit reached: {full.limit:,.0f} batches per hour.", "rate_limit_exceeded"
-            )
-        if call.dialect is ANTHROPIC:
-            text = (
-                f"This request would exceed your organization's limit of {full.limit:,.0f} batch requests in the queue."
-            )
-            return self._error(call, 429, text)
-        status = int(self.batches.rules.queue_full)
-        return self._error(call, status, queue_text(entries[0].ask.model, full.limit), "token_limit_exceeded")
-
-    def _list(self, call: BatchCall) -> BatchReply:
-        if call.what == "files":
-            files = [f for f in self.files.by_id.values() if call.text("purpose") in ("", f.purpose)]
-            page, more = _page(files[::-1], lambda f: f.id, call, 10_000, 10_000)
-            data = [_file(file) for file in page]
-        elif call.dialect is OPENAI_LIKE["together"]:
-            return BatchReply(value=[self._shown(batch, call) for batch in self._all("together")])
-        else:
-            batches, more = _page(self._all("openai"), _openai_id, call, 20, 100)
-            data = [self._shown(batch, call) for batch in batches]
-        return BatchReply(value={"object": "list", **_listed(data), "has_more": more})
-
-    def _all(self, style: str) -> list[EmulatedBatch]:
-        found = [b for b in self.batches.by_serial.values() if b.style == style and not b.deleted]
-        return found[::-1]
-
-    def _files_of(self, batch: EmulatedBatch) -> dict[str, StoredFile]:
-        """The result files of a batch that has ended: only those that have a line."""
-        if batch.state not in ("completed", "expired", "cancelled"):
-            return {}
-        files = self._results.get(batch)
-        if files is None:
-            files = self._results[batch] = {}
-            ended_s = batch.times[batch.state]
-            if batch.counts["succeeded"]:
-                files["output"] = self.files.result(ended_s, batch, "output", lambda: self._lines(batch, "succeeded"))
-            failed = ("errored", "expired") if batch.style == "openai" else ("errored",)
-            if any(batch.counts[outcome] for outcome in failed):
-                files["error"] = self.files.result(ended_s, batch, "error", lambda: self._lines(batch, *failed))
-        return files
+    def _result_id(self, batch: EmulatedBatch, what: str, *outcomes: str) -> str | None:
+        """The id of a file with results of a batch that has ended; ``None`` where it would have no line."""
+        if batch.ended_s is None or not any(batch.counts[outcome] for outcome in outcomes):
+            return None
+        return self.files.result(batch, what, partial(self._lines, batch, *outcomes)).id
 
     def _lines(self, batch: EmulatedBatch, *outcomes: str) -> Iterator[bytes]:
-        dialect = OPENAI_LIKE["openai"]
         for number, one in batch.results(*outcomes):
-            serial = answer_serial(batch, number)
-            line: dict[str, Any] = {"id": f"batch_req_{serial:024x}", "custom_id": one.custom_id}
+            serial, response, error = answer_serial(batch, number), None, None
             if one.outcome == "expired":
                 text = "This request could not be executed before the completion window expired."
-                yield dump(line | {"response": None, "error": {"code": "batch_expired", "message": text}}) + b"\n"
-                continue
-            body = dialect.answer(one.ask, admitted(one), serial) if one.status == 200 else None
-            if body is None:
-                body = load(dialect.refusal(refused(one), self.settings, serial).body)
-            response = {"status_code": one.status, "request_id": f"req_{serial:024x}", "body": body}
-            yield dump(line | {"response": response, "error": None}) + b"\n"
+                error = {"code": "batch_expired", "message": text}
+            else:
+                body = answer_to(batch, number, OPENAI_LIKE["openai"], self._world.settings)
+                response = {"status_code": one.status, "request_id": f"req_{serial:024x}", "body": body}
+            line = {"id": f"batch_req_{serial:024x}", "custom_id": one.custom_id, "response": response, "error": error}
+            yield dump(line) + b"\n"
 
-    # --- Together ----------------------------------------------------------------------------------------------------
-
-    def _together_create(self, now: float, call: BatchCall, value: dict[str, Any], file: StoredFile) -> BatchReply:
-        if file.purpose != "batch-api":
-            return self._error(call, 400, f"The purpose of the file is '{file.purpose}', not 'batch-api'.")
-        kind = OPENAI_LIKE["openai"].PATHS[value["endpoint"].removeprefix("/v1")]
-        entries, problems = read_bodies([file.content], kind, "", call.dialect, self.batches.rules.most_requests)
-        if any(len(one.custom_id) > 64 for one in entries):
-            problems.append(BatchProblem("invalid_line", "A custom_id has more than 64 characters."))
-        about = {"endpoint": value["endpoint"], "input_file_id": file.id}
-        return self._made(call, self.batches.create(now, "together", entries, about, problems), entries)
-
-    # --- Mistral -----------------------------------------------------------------------------------------------------
-
-    def _mistral(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
-        if not call.id and call.method == "POST":
-            return self._mistral_create(now, call, body)
-        batch = self._batch(call.id, "job-", "mistral")
-        if call.id and batch is None:
-            return self._not_found(call)
-        if call.method != ("POST" if call.verb else "GET"):
-            return self._wrong(call)
-        if batch is None:
-            size, jobs = call.number("page_size", 100, 1_000), self._all("mistral")
-            start = call.number("page", 0, MOST_BATCHES) * size
-            data = [self._shown(job, call) for job in jobs[start : start + size]]
-            return BatchReply(value={"object": "list", "data": data, "total": len(jobs)})
-        if call.verb:
-            self.batches.cancel(now, batch)
-        return BatchReply(value=self._shown(batch, call))
-
-    def _mistral_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
-        value = load(body)
-        if value is None:
-            return self._error(call, 400, call.dialect.NO_JSON)
-        kind, model = (
-            OPENAI_LIKE["openai"].PATHS.get(str(value.get("endpoint")).removeprefix("/v1")),
-            value.get("model"),
-        )
-        names, metadata = value.get("input_files"), value.get("metadata") or {}
-        if kind is None or not isinstance(model, str) or not isinstance(names, list):
-            return self._error(call, 422, "endpoint, model and input_files are required.")
-        wrong = _wrong_metadata(metadata)
-        if wrong:
-            return self._error(call, 422, wrong)
-        files = [self.files.by_id.get(str(name)) for name in names]
-        if any(file is None or file.purpose != "batch" for file in files):
-            return self._error(call, 400, "input_files: a file does not exist, or its purpose is not 'batch'.")
-        contents = [file.content for file in files if file is not None]
-        entries, problems = read_bodies(contents, kind, model, call.dialect, self.batches.rules.most_requests)
-        if not self._world.knows(model):
-            return self._error(call, 400, f"Invalid model: {model}", "invalid_model")
-        about = {"endpoint": value["endpoint"], "metadata": metadata, "input_files": names, "model": model}
-        return self._made(call, self.batches.create(now, "mistral", entries, about, problems), entries)
-
-    # --- Anthropic ---------------------------------------------------------------------------------------------------
-
-    def _anthropic(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
-        if not call.id:
-            if call.method == "POST":
-                return self._anthropic_create(now, call, body)
-            return self._wrong(call) if call.method != "GET" else self._anthropic_list(call)
-        batch = self._batch(call.id, "msgbatch_", "anthropic")
-        if batch is None:
-            return self._not_found(call)
-        ended = _status(batch) == "ended"
-        if call.verb == "cancel" and call.method == "POST":
-            if not self.batches.cancel(now, batch) and ended:
-                return self._error(call, 400, f"Batch {call.id} has ended: it cannot be canceled.")
-            return BatchReply(value=_anthropic_batch(batch, call.root))
-        if call.method == "DELETE" and not call.verb:
-            return self._anthropic_delete(call, batch, ended=ended)
-        if call.method != "GET" or call.verb == "cancel":
-            return self._wrong(call)
-        if call.verb != "results":
-            return BatchReply(value=_anthropic_batch(batch, call.root))
-        if not ended:
-            return self._error(call, 400, f"Batch {call.id} has no results yet: its processing has not ended.")
+    def _results(self, batch: EmulatedBatch) -> BatchReply:
+        """The results of Anthropic."""
+        if batch.ended_s is None:
+            raise BatchError(400, f"Batch {batch.id} has no results yet: its processing has not ended.")
         return BatchReply(pieces=self._result_lines(batch), reads=batch)
 
-    def _anthropic_delete(self, call: BatchCall, batch: EmulatedBatch, *, ended: bool) -> BatchReply:
-        if not ended:
-            return self._error(call, 400, f"Batch {call.id} is in progress: cancel it before it is deleted.")
-        batch.deleted = True
-        return BatchReply(value={"id": call.id, "type": "message_batch_deleted"})
+    def _result_lines(self, batch: EmulatedBatch) -> Iterator[bytes]:
+        names = {"succeeded": "message", "errored": "error"}
+        for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
+            result = {"type": one.outcome}
+            if one.outcome in names:
+                result[names[one.outcome]] = answer_to(batch, number, ANTHROPIC, self._world.settings)
+            yield dump({"custom_id": one.custom_id, "result": result}) + b"\n"
 
-    def _anthropic_create(self, now: float, call: BatchCall, body: bytes) -> BatchReply:
-        value = load(body)
-        if value is None:
-            return self._error(call, 400, ANTHROPIC.NO_JSON)
-        requests = value.get("requests")
+    # --- the body of a creation --------------------------------------------------------------------------------------
+
+    def _read_openai(self, call: BatchCall, value: dict[str, Any]) -> Read:
+        endpoint, window, file = self._input(call, value)
+        if file.purpose != "batch":
+            hint = " Together's need the dialect 'together'." if file.purpose == "batch-api" else ""
+            text = f"The purpose of the file is '{file.purpose}', not 'batch'.{hint}"
+            raise BatchError(400, text, param="input_file_id")
+        if self._is_pending(call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
+            text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
+            raise BatchError(400, f"{text} for batch inferencing. Please check the file status and try again")
+        entries, problems = read_lines(file.content, endpoint, call.dialect, self.batches.rules.most_requests)
+        if entries and not problems and not self._world.knows(entries[0].ask.model):
+            text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
+            problems.append(BatchProblem("model_not_found", text, "body.model"))
+        about = {"endpoint": endpoint, "metadata": value.get("metadata") or None, "input_file_id": file.id}
+        return entries, problems, about | {"completion_window": window}
+
+    def _read_together(self, call: BatchCall, value: dict[str, Any]) -> Read:
+        endpoint, __, file = self._input(call, {"completion_window": "24h"} | value)
+        if file.purpose != "batch-api":
+            raise BatchError(400, f"The purpose of the file is '{file.purpose}', not 'batch-api'.")
+        kind, most = call.dialect.PATHS[below(endpoint)], self.batches.rules.most_requests
+        entries, problems = read_bodies([file.content], kind, "", call.dialect, most)
+        if any(len(one.custom_id) > 64 for one in entries):
+            problems.append(BatchProblem("invalid_line", "A custom_id has more than 64 characters."))
+        return entries, problems, {"endpoint": endpoint, "input_file_id": file.id}
+
+    def _input(self, call: BatchCall, value: dict[str, Any]) -> tuple[str, str, StoredFile]:
+        """The endpoint, the window and the file of a creation in OpenAI's form."""
+        endpoint, window, paths = value.get("endpoint"), value.get("completion_window"), call.dialect.PATHS
+        if not isinstance(endpoint, str) or below(endpoint) not in paths:
+            known = ", ".join(f"'/v1{path}'" for path in paths)
+            raise BatchError(400, f"Invalid value: '{endpoint}'. Supported values are: {known}.", param="endpoint")
+        if window != "24h" and not (call.dialect is OPENAI_LIKE["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
+            text = f"Invalid value: '{window}'. Value must be '24h'."
+            raise BatchError(400, text, "invalid_value", "completion_window")
+        if wrong := _wrong_metadata(value.get("metadata") or {}):
+            raise BatchError(400, wrong, param="metadata")
+        file = self.files.by_id.get(str(value.get("input_file_id")))
+        if file is None:
+            text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
+            raise BatchError(400, text, param="input_file_id")
+        return endpoint, str(window), file
+
+    def _read_mistral(self, call: BatchCall, value: dict[str, Any]) -> Read:
+        kind, model = call.dialect.PATHS.get(below(str(value.get("endpoint")))), value.get("model")
+        names, metadata = value.get("input_files"), value.get("metadata") or {}
+        if kind is None or not isinstance(model, str) or not isinstance(names, list):
+            raise BatchError(422, "endpoint, model and input_files are required.")
+        if wrong := _wrong_metadata(metadata):
+            raise BatchError(422, wrong)
+        files = [self.files.by_id.get(str(name)) for name in names]
+        contents = [file.content for file in files if file is not None and file.purpose == "batch"]
+        if len(contents) < len(files):
+            raise BatchError(400, "input_files: a file does not exist, or its purpose is not 'batch'.")
+        if not self._world.knows(model):
+            raise BatchError(400, f"Invalid model: {model}", "invalid_model")
+        entries, problems = read_bodies(contents, kind, model, call.dialect, self.batches.rules.most_requests)
+        about = {"endpoint": value["endpoint"], "metadata": metadata, "input_files": names, "model": model}
+        return entries, problems, about
+
+    def _read_anthropic(self, _: BatchCall, value: dict[str, Any]) -> Read:
+        requests, most = value.get("requests"), self.batches.rules.most_requests
         if not isinstance(requests, list) or not requests:
-            return self._error(call, 400, "requests: Field required")
-        if len(requests) > self.batches.rules.most_requests:
-            return self._error(call, 400, f"requests: at most {self.batches.rules.most_requests} are allowed")
-        entries, seen = list[BatchEntry](), set[str]()
+            raise BatchError(400, "requests: Field required")
+        if len(requests) > most:
+            raise BatchError(400, f"requests: at most {most} are allowed")
+        entries = dict[str, BatchEntry]()
         for index, one in enumerate(requests):
             custom_id = one.get("custom_id") if isinstance(one, dict) else None
             if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
                 text = f"requests.{index}.custom_id: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
-                return self._error(call, 400, text)
-            if custom_id in seen:
-                return self._error(call, 400, f"requests.{index}.custom_id: duplicate of an earlier one: {custom_id}")
+                raise BatchError(400, text)
+            if custom_id in entries:
+                raise BatchError(400, f"requests.{index}.custom_id: duplicate of an earlier one: {custom_id}")
             if not isinstance(one.get("params"), dict):
-                return self._error(call, 400, f"requests.{index}.params: Field required")
-            seen.add(custom_id)
-            entries.append(entry(custom_id, one["params"], "messages", ANTHROPIC))
-        return self._made(call, self.batches.create(now, "anthropic", entries), entries)
-
-    def _anthropic_list(self, call: BatchCall) -> BatchReply:
-        newest_first = self._all("anthropic")
-        page, more = _page(newest_first, _anthropic_id, call, 20, 1_000, after="after_id", before="before_id")
-        return BatchReply(value={**_listed([_anthropic_batch(batch, call.root) for batch in page]), "has_more": more})
-
-    def _result_lines(self, batch: EmulatedBatch) -> Iterator[bytes]:
-        for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
-            serial, result = answer_serial(batch, number), dict[str, Any](type=one.outcome)
-            if one.outcome == "succeeded":
-                result["message"] = ANTHROPIC.answer(one.ask, admitted(one), serial)
-            elif one.outcome == "errored":
-                result["error"] = load(ANTHROPIC.refusal(refused(one), self.settings, serial).body)
-            yield dump({"custom_id": one.custom_id, "result": result}) + b"\n"
+                raise BatchError(400, f"requests.{index}.params: Field required")
+            entries[custom_id] = entry(custom_id, one["params"], "messages", ANTHROPIC)
+        return [*entries.values()], [], {}
 
 
-def _openai_id(batch: EmulatedBatch) -> str:
-    return f"batch_{batch.serial:032x}"
+def _error_fields(call: BatchCall, error: BatchError) -> dict[str, Any]:
+    if call.style == "anthropic":
+        kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+        return {"type": kinds.get(error.status, "invalid_request_error")}
+    if call.style == "gemini":
+        return {"status": {404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED"}.get(error.status, "INVALID_ARGUMENT")}
+    return {"type": "invalid_request_error", "param": error.param, "code": error.code}
 
 
-def _anthropic_id(batch: EmulatedBatch) -> str:
-    return f"msgbatch_{batch.serial:024x}"
+def _not_found(call: BatchCall) -> BatchError:
+    kind = {"files": "file", "batches": "batch", "jobs": "job"}[call.what]
+    return BatchError(404, f"No {kind} found with id '{call.id}'.")
+
+
+def _wrong_method(call: BatchCall) -> BatchError:
+    return BatchError(405, f"Not allowed to {call.method} on this path.", "method_not_supported")
 
 
 def _openai_batch(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
-    errors = [{"code": p.code, "line": p.line, "message": p.message, "param": p.param} for p in batch.problems]
     failed = batch.state == "failed"
     total = 0 if failed or batch.state == "validating" else len(batch.entries)
+    input_tokens, output_tokens = batch.used
     usage = {
-        "input_tokens": batch.input_tokens, "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": batch.output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": batch.input_tokens + batch.output_tokens,
+        "input_tokens": input_tokens, "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": input_tokens + output_tokens,
     }  # fmt: skip
     return {
-        "id": _openai_id(batch), "object": "batch", **batch.about, "model": batch.model or None,
-        "errors": {"object": "list", "data": errors} if failed else None, "status": batch.state,
+        "id": batch.id, "object": "batch", **batch.about, "model": batch.model or None,
+        "errors": {"object": "list", "data": [one._asdict() for one in batch.problems]} if failed else None,
+        "status": batch.state,
         "output_file_id": output,
         "error_file_id": error,
         "created_at": int(batch.created_s), "expires_at": int(batch.expires_s),
@@ -504,53 +438,43 @@ def _openai_batch(batch: EmulatedBatch, output: str | None, error: str | None) -
 
 
 def _together_job(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
-    done = batch.counts["succeeded"] + batch.counts["errored"]
     running = {"finalizing": "in_progress", "cancelling": "in_progress"}
     return {
-        "id": f"together-{batch.serial:x}", **batch.about, "user_id": "emulated", "model_id": batch.model,
+        "id": batch.id, **batch.about, "user_id": "emulated", "model_id": batch.model,
         "status": running.get(batch.state, batch.state).upper(),
-        "progress": 100.0 * done / max(len(batch.entries), 1),
+        "progress": 100.0 * batch.done / max(len(batch.entries), 1),
         "output_file_id": output,
         "error_file_id": error,
         "error": batch.problems[0].message if batch.problems else None,
-        "created_at": iso(batch.created_s), "job_deadline": iso(batch.expires_s),
-        "completed_at": iso(batch.times[batch.state]) if batch.state in ENDED else None,
+        "created_at": iso(batch.created_s), "job_deadline": iso(batch.expires_s), "completed_at": iso(batch.ended_s),
     }  # fmt: skip
 
 
 def _mistral_job(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
-    counts, failed = batch.counts, batch.state == "failed"
-    ended_s = batch.times[batch.state] if batch.state in ENDED else None
+    failed, ended_s = batch.state == "failed", batch.ended_s
     return {
-        "id": f"job-{batch.serial:x}", "object": "batch", **batch.about, "status": _MISTRAL_STATES[batch.state],
+        "id": batch.id, "object": "batch", **batch.about, "status": _MISTRAL_STATES[batch.state],
         "errors": [{"message": problem.message, "count": 1} for problem in batch.problems] if failed else [],
         "output_file": output,
         "error_file": error,
         "created_at": int(batch.created_s), "started_at": int(batch.times.get("in_progress", 0)) or None,
-        "completed_at": int(ended_s) if ended_s is not None else None, "total_requests": len(batch.entries),
-        "completed_requests": counts["succeeded"] + counts["errored"], "succeeded_requests": counts["succeeded"],
-        "failed_requests": counts["errored"],
+        "completed_at": None if ended_s is None else int(ended_s), "total_requests": len(batch.entries),
+        "completed_requests": batch.done, "succeeded_requests": batch.counts["succeeded"],
+        "failed_requests": batch.counts["errored"],
     }  # fmt: skip
-
-
-def _status(batch: EmulatedBatch) -> str:
-    return {"in_progress": "in_progress", "finalizing": "in_progress", "cancelling": "canceling"}.get(
-        batch.state, "ended"
-    )
 
 
 def _anthropic_batch(batch: EmulatedBatch, root: str) -> dict[str, Any]:
     """The counts move only when the whole batch has ended, as the documentation says."""
-    status, name = _status(batch), _anthropic_id(batch)
-    ended, counts = status == "ended", batch.counts
+    ended, counts = batch.ended_s is not None, batch.counts
+    status = "ended" if ended else "canceling" if batch.state == "cancelling" else "in_progress"
     outcomes = {kind: counts[kind] if ended else 0 for kind in ("succeeded", "errored", "canceled", "expired")}
     return {
-        "id": name, "type": "message_batch", "processing_status": status,
+        "id": batch.id, "type": "message_batch", "processing_status": status,
         "request_counts": {"processing": 0 if ended else len(batch.entries), **outcomes},
         "created_at": iso(batch.created_s), "expires_at": iso(batch.expires_s), "archived_at": None,
-        "ended_at": iso(batch.times[batch.state]) if ended else None,
-        "cancel_initiated_at": iso(batch.times["cancelling"]) if "cancelling" in batch.times else None,
-        "results_url": f"{root}/v1/messages/batches/{name}/results" if ended else None,
+        "ended_at": iso(batch.ended_s), "cancel_initiated_at": iso(batch.times.get("cancelling")),
+        "results_url": f"{root}/v1/messages/batches/{batch.id}/results" if ended else None,
     }  # fmt: skip
 
 
@@ -575,30 +499,21 @@ def _wrong_metadata(metadata: Any) -> str:
 
 
 def _page(
-    found: list[_Item],
-    name: Callable[[_Item], str],
+    found: Sequence[StoredFile | EmulatedBatch],
+    show: Callable[[Any], dict[str, Any]],
     call: BatchCall,
     default: int,
     most: int,
     after: str = "after",
     before: str = "",
-) -> tuple[list[_Item], bool]:
-    """A page of a list, and whether more follow."""
-    limit, names = call.number("limit", default, most), [name(item) for item in found]
+) -> dict[str, Any]:
+    """A page of a list, the ids of its ends, and whether more follow."""
+    limit, names = call.number("limit", default, most), [item.id for item in found]
+    start = names.index(call.text(after)) + 1 if call.text(after) in names else 0
+    end, more = start + limit, len(found) > start + limit
     if before and call.text(before) in names:
         end = names.index(call.text(before))
         start = max(0, end - limit)
-        return found[start:end], start > 0
-    start = names.index(call.text(after)) + 1 if call.text(after) in names else 0
-    return found[start : start + limit], len(found) > start + limit
-
-
-def _listed(data: list[dict[str, Any]]) -> dict[str, Any]:
-    """A page with the ids of its ends."""
-    first, last = (data[end]["id"] if data else None for end in (0, -1))
-    return {"data": data, "first_id": first, "last_id": last}
-
-
-def _take(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
-    for _, piece in zip(range(count), pieces, strict=False):
-        yield piece
+        more = start > 0
+    first, last = (names[start:end][at] if names[start:end] else None for at in (0, -1))
+    return {"data": [*map(show, found[start:end])], "first_id": first, "last_id": last, "has_more": more}

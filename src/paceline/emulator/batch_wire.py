@@ -6,45 +6,63 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from paceline.emulator.batches import BatchEntry, EmulatedBatch
-from paceline.emulator.wire import Dialect, HttpAnswer
+from paceline.emulator.batches import EmulatedBatch
+from paceline.emulator.settings import Settings
+from paceline.emulator.wire import Dialect, HttpAnswer, load
 from paceline.emulator.world import Admitted, Refused
 
 
-class BatchReply(NamedTuple):
-    """An answer: a JSON value or an error, or pieces of bytes.
+class BatchError(Exception):
+    """A call that is refused.
 
     Attributes:
         status: The HTTP status.
+        text: What is wrong.
+        code: OpenAI's code.
+        param: OpenAI's name of the wrong parameter.
+    """
+
+    def __init__(self, status: int, text: str, code: str | None = None, param: str | None = None) -> None:
+        self.status, self.text, self.code, self.param = status, text, code, param
+
+
+class BatchReply(NamedTuple):
+    """An answer: a JSON value, or pieces of bytes.
+
+    Attributes:
         value: The JSON value.
+        status: The HTTP status.
+        answer: A whole answer instead, with headers of its own.
         pieces: The content of a file instead.
         reads: The batch whose results these pieces are: it has been read when all of them were sent.
         creates: Whether something was created, so that the answer can be lost.
-        answer: A whole answer instead, with headers of its own.
     """
 
-    status: int = 200
     value: Any = None
+    status: int = 200
+    answer: HttpAnswer | None = None
     pieces: Iterable[bytes] | None = None
     reads: EmulatedBatch | None = None
     creates: bool = False
-    answer: HttpAnswer | None = None
 
 
 class BatchCall(NamedTuple):
     """One call of a Batch API.
 
     Attributes:
+        style: The style of the API; see :data:`~paceline.emulator.batches.IDS`.
         dialect: The dialect that answers.
-        what: ``files``, ``batches``, or Mistral's ``jobs``.
+        what: ``files``, ``batches``, Mistral's ``jobs``, or Gemini's ``models``.
         id: The id in the path; empty without one.
-        verb: ``content``, ``results`` or ``cancel``; empty without one.
+        verb: ``content``, ``results``, ``cancel`` or one of Gemini's; empty without one.
         method: The HTTP method.
         query: The query's parameters.
         headers: The headers.
         root: The server's root, for links.
+        now: The time in seconds.
     """
 
+    style: str
     dialect: Dialect
     what: str
     id: str
@@ -53,6 +71,7 @@ class BatchCall(NamedTuple):
     query: Mapping[str, list[str]]
     headers: Mapping[bytes, bytes]
     root: str
+    now: float
 
     def number(self, name: str, default: int, most: int) -> int:
         """A positive number in the query."""
@@ -69,17 +88,16 @@ def answer_serial(batch: EmulatedBatch, number: int) -> int:
     return batch.serial * 10_000_000 + number
 
 
-def admitted(one: BatchEntry) -> Admitted:
-    """A request that was answered."""
-    return Admitted(one.ask.model, "", one.ask.input_tokens, one.output_tokens, 0, 0.0)
-
-
-def refused(one: BatchEntry) -> Refused:
-    """A request that failed."""
+def answer_to(batch: EmulatedBatch, number: int, dialect: Dialect, settings: Settings) -> Any:
+    """The JSON value of the answer to a request of a batch, or of the error."""
+    one, serial = batch.entries[number], answer_serial(batch, number)
+    ask = one.ask
+    if one.status == 200:
+        return dialect.answer(ask, Admitted(ask.model, "", ask.input_tokens, one.output_tokens, 0, 0.0), serial)
     kinds = {400: "invalid", 404: "unknown_model", 500: "failure"}
-    return Refused(kinds[one.status], one.ask.model, detail=one.ask.error)
+    return load(dialect.refusal(Refused(kinds[one.status], ask.model, detail=ask.error), settings, serial).body)
 
 
-def iso(at_s: float) -> str:
-    """A time as text."""
-    return datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")
+def iso(at_s: float | None) -> str | None:
+    """A time as text; ``None`` for none."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")

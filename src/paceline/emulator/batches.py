@@ -1,6 +1,6 @@
 """The batches of an emulated provider without their HTTP side: their states over time, their queue and their tally.
 
-    batches = EmulatedBatches(Settings(batches={"turnaround_s": 420}))
+    batches = EmulatedBatches(World(Settings(batches={"turnaround_s": 420})))
     batch = batches.create(now, "openai", requests)
     batches.catch_up(now + 600)
     batch.state   # "completed"
@@ -14,16 +14,18 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
-from paceline.emulator.settings import NINE_OF_TEN, BatchSettings, Settings
+from paceline.emulator.settings import NINE_OF_TEN, BatchSettings
 from paceline.emulator.tally import AnswerCounts
 from paceline.emulator.wire import Ask
+from paceline.emulator.world import World
 
 MOST_BATCHES = 10_000
 """Batches that one emulator keeps; none is forgotten, so that a client can list all of them."""
@@ -36,6 +38,7 @@ ROUNDING_S = 1e-5
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 _HOUR_S = 3_600.0
+_Event = Callable[[float, "EmulatedBatch"], None]
 
 
 class BatchProblem(NamedTuple):
@@ -43,8 +46,8 @@ class BatchProblem(NamedTuple):
 
     code: str
     message: str
-    line: int | None = None
     param: str | None = None
+    line: int | None = None
 
 
 @dataclass(slots=True)
@@ -68,57 +71,85 @@ class BatchEntry:
     output_tokens: int = 0
 
 
+IDS = {
+    "openai": "batch_{:032x}", "together": "together-{:x}", "mistral": "job-{:x}", "gemini": "batches/{:024x}",
+    "anthropic": "msgbatch_{:024x}",
+}  # fmt: skip
+"""The styles of Batch APIs, and the form of their ids."""
+
+
 @dataclass(slots=True, eq=False)
 class EmulatedBatch:
     """One batch.
 
     Attributes:
         serial: Its number, from 1.
-        style: ``openai``, ``mistral``, ``together``, ``gemini`` or ``anthropic``.
+        style: One of :data:`IDS`.
         entries: The requests, in the order of the input.
-        model: The model of the queue, which the first request has.
         about: What the client said beside the requests: endpoint, metadata, the input file.
-        created_s: The time of creation.
         expires_s: The time of expiry.
-        state: OpenAI's status.
-        times: When each state began.
+        random: Its dice.
+        times: When each state began, by OpenAI's names of them; the last one is the state now.
         problems: Why the batch failed.
         order: The numbers of the requests, in the order in which they end.
-        ended: How many of these have ended.
         lasts_s: Seconds from ``in_progress`` to the end of the last request.
-        holds_tokens: The part of the queue that the batch holds.
         counts: How many requests have each outcome.
-        input_tokens: The input of the answered requests.
-        output_tokens: Their output.
         read: Whether its results were read to the end.
-        deleted: Whether the client has deleted it; it stays in the tally.
     """
 
     serial: int
     style: str
     entries: Sequence[BatchEntry]
-    model: str
     about: Mapping[str, Any]
-    created_s: float
     expires_s: float
     random: Random
-    state: str = "validating"
-    times: dict[str, float] = field(default_factory=dict)
-    problems: list[BatchProblem] = field(default_factory=list)
+    times: dict[str, float]
+    problems: list[BatchProblem]
     order: list[int] = field(default_factory=list)
-    ended: int = 0
     lasts_s: float = 0.0
-    holds_tokens: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    input_tokens: int = 0
-    output_tokens: int = 0
     read: bool = False
-    deleted: bool = False
 
-    def enter(self, now: float, state: str) -> None:
-        """Enter a state."""
-        self.state = state
-        self.times[state] = now
+    @property
+    def id(self) -> str:
+        """Its id in the form of its API."""
+        return IDS[self.style].format(self.serial)
+
+    @property
+    def model(self) -> str:
+        """The model of its queue, which the first request has."""
+        return self.entries[0].ask.model if self.entries else ""
+
+    @property
+    def tokens(self) -> int:
+        """The input of all requests: its part of the queue."""
+        return sum(entry.ask.input_tokens for entry in self.entries)
+
+    @property
+    def state(self) -> str:
+        """OpenAI's status."""
+        return next(reversed(self.times))
+
+    @property
+    def created_s(self) -> float:
+        """The time of creation."""
+        return self.times["validating"]
+
+    @property
+    def ended_s(self) -> float | None:
+        """The time of its end; ``None`` before."""
+        return self.times[self.state] if self.state in ENDED else None
+
+    @property
+    def done(self) -> int:
+        """How many requests have been answered, with a result or an error."""
+        return self.counts["succeeded"] + self.counts["errored"]
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """The tokens of input and of output of the requests that were answered with a result."""
+        paid = [entry for entry in self.entries if entry.outcome == "succeeded"]
+        return sum(entry.ask.input_tokens for entry in paid), sum(entry.output_tokens for entry in paid)
 
     @property
     def readable(self) -> bool:
@@ -142,28 +173,29 @@ class EmulatedBatches:
     """All batches of a provider.
 
     Args:
-        settings: The provider's properties; ``settings.batches`` has the properties of its batches.
-        answers: The number of answers to each custom id, by batch and one by one together.
-        knows: Whether the provider has a model.
+        world: The provider: its properties, its models, and the number of answers to each custom id, by batch and one by
+            one together.
+
+    Attributes:
+        rules: The properties of its batches.
+        all: The batches, the oldest first.
+        by_id: The batches that no client has deleted, by their ids.
+        queued: Those that hold a place in the queue.
+        refused: How many creations were refused, by kind.
+        lost: How many answers to creations were lost.
     """
 
-    def __init__(
-        self, settings: Settings, answers: AnswerCounts | None = None, knows: Callable[[str], bool] = lambda _: True
-    ) -> None:
-        self.settings, self.rules = settings, BatchSettings.of(settings.batches)
-        self.by_serial: dict[int, EmulatedBatch] = {}
+    def __init__(self, world: World) -> None:
+        self._world, self.rules = world, BatchSettings.of(world.settings.batches)
+        self.all: list[EmulatedBatch] = []
+        self.by_id: dict[str, EmulatedBatch] = {}
+        self.queued: list[EmulatedBatch] = []
         self.refused: Counter[str] = Counter()
         self.lost = 0
-        self._knows = knows
-        self._events: list[tuple[float, int, str, EmulatedBatch]] = []
-        self._serials, self._moves = itertools.count(1), itertools.count()
-        self._created: deque[float] = deque()
-        self._held: Counter[str] = Counter()
-        self._waiting = self._requests = 0
-        self._running: dict[int, EmulatedBatch] = {}
-        self._answers = answers or AnswerCounts()
-        self._ids, self._contents, self._whole = AnswerCounts(), AnswerCounts(), AnswerCounts()
-        self._losses = Random(f"{settings.seed}/lost")
+        self._due: list[tuple[float, int, str, _Event, EmulatedBatch]] = []
+        self._moves = itertools.count()
+        self._paid = {name: AnswerCounts() for name in ("custom_ids", "contents", "same")}
+        self._losses = Random(f"{world.settings.seed}/lost")
 
     # --- what a client does ------------------------------------------------------------------------------------------
 
@@ -179,30 +211,27 @@ class EmulatedBatches:
 
         Args:
             now: The time in seconds.
-            style: See :class:`EmulatedBatch`; only ``anthropic`` is in progress at once, all others are validated later.
+            style: See :data:`IDS`; only a batch of ``anthropic`` is in progress at once, all others are validated later.
             entries: The requests.
             about: What the client said beside them.
             problems: Why the batch will fail after its validation.
         """
         self.catch_up(now)
-        full = self._full(now, style, entries)
+        serial, expires_s = len(self.all) + 1, now + self.rules.expires_s
+        random = Random(f"{self._world.settings.seed}/{serial}")
+        times = {"validating": now}
+        batch = EmulatedBatch(serial, style, entries, about or {}, expires_s, random, times, list(problems))
+        full = self._full(now, batch)
         if full is not None:
             self.refused[full.kind] += 1
             return full
-        serial = next(self._serials)
-        random = Random(f"{self.settings.seed}/{serial}")
-        model = entries[0].ask.model if entries else ""
-        batch = EmulatedBatch(serial, style, entries, model, about or {}, now, now + self.rules.expires_s, random)
-        batch.problems += problems
-        self.by_serial[serial] = batch
-        self._created.append(now)
-        self._requests += len(entries)
-        self._whole.add(_hash(sorted(f"{entry.custom_id} {entry.content}" for entry in entries)))
+        self.all.append(batch)
+        self.by_id[batch.id] = batch
+        self._paid["same"].add(_hash(sorted(f"{entry.custom_id} {entry.content}" for entry in entries)))
         if style == "anthropic":
-            self._waiting += len(entries)
             self._validate(now, batch)
         else:
-            self._later(now + self.rules.validating_s, "validate", batch)
+            self._later(now + self.rules.validating_s, self._validate, batch)
         self.catch_up(now)
         return batch
 
@@ -211,10 +240,14 @@ class EmulatedBatches:
         self.catch_up(now)
         if batch.state not in ("validating", "in_progress"):
             return batch.state == "cancelling"
-        batch.enter(now, "cancelling")
-        self._later(now + self.rules.cancel_s, "cancelled", batch)
+        batch.times["cancelling"] = now
+        self._later(now + self.rules.cancel_s, partial(self._end, "cancelled"), batch)
         self.catch_up(now)
         return True
+
+    def of(self, style: str) -> list[EmulatedBatch]:
+        """The batches of one style that are not deleted, the newest first."""
+        return [batch for batch in reversed(self.by_id.values()) if batch.style == style]
 
     def loses_answer(self) -> bool:
         """Whether the answer to a creation is lost."""
@@ -226,86 +259,68 @@ class EmulatedBatches:
 
     def catch_up(self, now: float) -> None:
         """Let everything happen that is due."""
-        while self._events and self._events[0][0] <= now:
-            at, _, event, batch = heapq.heappop(self._events)
-            getattr(self, f"_{event}")(at, batch)
-        for batch in self._running.values():
+        while self._due and self._due[0][0] <= now:
+            at, _, state, event, batch = heapq.heappop(self._due)
+            if batch.state == state:
+                event(at, batch)
+        for batch in self.queued:
             self._work(now, batch)
 
-    def _later(self, at: float, event: str, batch: EmulatedBatch) -> None:
-        heapq.heappush(self._events, (at, next(self._moves), event, batch))
+    def _later(self, at: float, event: _Event, batch: EmulatedBatch) -> None:
+        """Let an event happen, if the batch is in the same state then."""
+        heapq.heappush(self._due, (at, next(self._moves), batch.state, event, batch))
 
     def _validate(self, now: float, batch: EmulatedBatch) -> None:
-        if batch.state != "validating":
-            return
         if not batch.problems:
             batch.problems += self._over_queue(batch)
         if batch.problems:
-            batch.enter(now, "failed")
+            batch.times["failed"] = now
             return
         rules, random = self.rules, batch.random
-        batch.enter(now, "in_progress")
-        batch.holds_tokens = _tokens(batch.entries)
-        self._held[batch.model] += batch.holds_tokens
+        batch.times["in_progress"] = now
+        self.queued.append(batch)
         batch.order = list(range(len(batch.entries)))
         random.shuffle(batch.order)
         sigma = math.log(rules.turnaround_spread) / NINE_OF_TEN
         batch.lasts_s = rules.turnaround_s * math.exp(random.gauss(0, sigma))
-        self._running[batch.serial] = batch
-        self._later(now + batch.lasts_s, "finish", batch)
-        self._later(batch.expires_s, "expire", batch)
+        self._later(now + batch.lasts_s, self._finish, batch)
+        self._later(batch.expires_s, partial(self._end, "expired"), batch)
 
     def _finish(self, now: float, batch: EmulatedBatch) -> None:
-        if batch.state == "in_progress":
-            self._work(now, batch)
-            batch.enter(now, "finalizing")
-            self._later(now + self.rules.finalizing_s, "complete", batch)
+        self._work(now, batch)
+        batch.times["finalizing"] = now
+        self._later(now + self.rules.finalizing_s, partial(self._end, "completed"), batch)
 
-    def _complete(self, now: float, batch: EmulatedBatch) -> None:
-        if batch.state == "finalizing":
-            self._end(now, batch, "completed", "")
-
-    def _expire(self, now: float, batch: EmulatedBatch) -> None:
-        if batch.state == "in_progress":
-            self._end(now, batch, "expired", "expired")
-
-    def _cancelled(self, now: float, batch: EmulatedBatch) -> None:
-        self._end(now, batch, "cancelled", "canceled")
-
-    def _end(self, now: float, batch: EmulatedBatch, state: str, outcome: str) -> None:
-        if batch.serial in self._running:
-            self._work(now, batch)
-            del self._running[batch.serial]
+    def _end(self, state: str, now: float, batch: EmulatedBatch) -> None:
+        self._work(now, batch)
         for entry in batch.entries:
             if not entry.outcome:
-                entry.outcome = outcome
-                batch.counts[outcome] += 1
+                entry.outcome = "canceled" if state == "cancelled" else state
+                batch.counts[entry.outcome] += 1
         if self.rules.in_order:
             batch.order.sort()
-        batch.enter(now, state)
-        self._later(now + self.rules.release_s, "release", batch)
+        batch.times[state] = now
+        if batch in self.queued:
+            self._later(now + self.rules.release_s, self._release, batch)
 
     def _release(self, _: float, batch: EmulatedBatch) -> None:
-        self._held[batch.model] -= batch.holds_tokens
-        batch.holds_tokens = 0
-        if batch.style == "anthropic":
-            self._waiting -= len(batch.entries)
+        self.queued.remove(batch)
 
     def _work(self, now: float, batch: EmulatedBatch) -> None:
         """End the requests that are due: evenly over the time that the batch lasts."""
+        if batch.ended_s is not None:
+            return
         spent_s = min(now, batch.expires_s) - batch.times.get("in_progress", now)
         over = spent_s >= batch.lasts_s - ROUNDING_S
         share = 1.0 if over else spent_s / batch.lasts_s
-        due = math.floor(len(batch.order) * share + 1e-9)
-        for number in batch.order[batch.ended : due]:
+        for number in batch.order[batch.done : math.floor(len(batch.order) * share + 1e-9)]:
             self._run(batch, batch.entries[number])
-        batch.ended = max(batch.ended, due)
 
     def _run(self, batch: EmulatedBatch, entry: BatchEntry) -> None:
-        settings, random, ask = self.settings, batch.random, entry.ask
+        settings, random, ask = self._world.settings, batch.random, entry.ask
         spread = random.uniform(-settings.output_spread, settings.output_spread)
         fails = random.random() < self.rules.failed_requests
-        entry.status = 400 if ask.error else 404 if not self._knows(ask.model) else 500 if fails else 200
+        entry.status = 400 if ask.error else 404 if not self._world.knows(ask.model) else 500 if fails else 200
         entry.outcome = "succeeded" if entry.status == 200 else "errored"
         batch.counts[entry.outcome] += 1
         if entry.status != 200:
@@ -313,42 +328,44 @@ class EmulatedBatches:
         if ask.kind != "embeddings":
             most = ask.max_output_tokens or settings.default_output_tokens
             entry.output_tokens = min(most, max(1, round(most * settings.output_share * (1 + spread))))
-        batch.input_tokens += ask.input_tokens
-        batch.output_tokens += entry.output_tokens
-        for answers in (self._answers, self._ids):
+        for answers in (self._world.answers, self._paid["custom_ids"]):
             answers.add(entry.custom_id)
-        self._contents.add(entry.content)
+        self._paid["contents"].add(entry.content)
 
     # --- the queue ---------------------------------------------------------------------------------------------------
 
-    def _full(self, now: float, style: str, entries: Sequence[BatchEntry]) -> Full | None:
+    def _full(self, now: float, batch: EmulatedBatch) -> Full | None:
         rules = self.rules
-        while self._created and self._created[0] <= now - _HOUR_S:
-            self._created.popleft()
-        if len(self._created) >= rules.creations_per_hour:
+        if sum(one.created_s > now - _HOUR_S for one in self.all) >= rules.creations_per_hour:
             return Full("rate", rules.creations_per_hour)
-        if len(self.by_serial) >= MOST_BATCHES or self._requests + len(entries) > MOST_REQUESTS:
+        if len(self.all) >= MOST_BATCHES or sum(len(one.entries) for one in (*self.all, batch)) > MOST_REQUESTS:
             return Full("memory", MOST_REQUESTS)
-        if style == "anthropic":
-            most: float | None = rules.queued_requests
-            if most is not None and self._waiting + len(entries) > most:
-                return Full("queue", most)
-        elif entries and (style == "gemini" or (style == "openai" and rules.queue_full != "late")):
-            model = entries[0].ask.model
-            most = rules.tokens_for(model)
-            if most is not None and self._held[model] + self._validating(model) + _tokens(entries) > most:
-                return Full("queue", most)
-        return None
+        most, taken = self._queue(batch)
+        return Full("queue", most) if most is not None and taken > most else None
 
-    def _validating(self, model: str) -> int:
-        """The tokens of the batches of a model that are read, and not held yet."""
-        return sum(_tokens(b.entries) for b in self.by_serial.values() if b.state == "validating" and b.model == model)
+    def _queue(self, batch: EmulatedBatch) -> tuple[float | None, int]:
+        """The size of the queue that a batch joins, and how much of it is taken then; ``None``: the creation is not bounded."""
+        rules = self.rules
+        if batch.style == "anthropic":
+            waiting = [one for one in self.queued if one.style == "anthropic"]
+            return rules.queued_requests, sum(len(one.entries) for one in (*waiting, batch))
+        if batch.style == "gemini" or (batch.style == "openai" and rules.queue_full != "late"):
+            read = [one for one in self.all if one.state == "validating" and one.model == batch.model]
+            return rules.tokens_for(batch.model), self._held()[batch.model] + sum(one.tokens for one in (*read, batch))
+        return None, 0
+
+    def _held(self) -> Counter[str]:
+        """The tokens of the batches that hold a place in the queue, by model."""
+        held = Counter[str]()
+        for batch in self.queued:
+            held[batch.model] += batch.tokens
+        return held
 
     def _over_queue(self, batch: EmulatedBatch) -> Iterable[BatchProblem]:
         most = self.rules.tokens_for(batch.model)
         if batch.style != "openai" or most is None:
             return
-        fits = self._held[batch.model] + _tokens(batch.entries) <= most
+        fits = self._held()[batch.model] + batch.tokens <= most
         if not fits or batch.random.random() < self.rules.full_by_mistake:
             yield BatchProblem("token_limit_exceeded", queue_text(batch.model, most))
 
@@ -362,25 +379,22 @@ class EmulatedBatches:
         paid results which no client has read.
         """
         self.catch_up(now)
-        batches = self.by_serial.values()
-        outcomes = sum((batch.counts for batch in batches), Counter[str]())
+        outcomes = sum((batch.counts for batch in self.all), Counter[str]())
+        used = [batch.used for batch in self.all]
+        unread = [b for b in self.all if b.ended_s is not None and b.counts["succeeded"] and not b.read and b.readable]
         return {
-            "created": len(batches),
+            "created": len(self.all),
             "refused": dict(self.refused),
             "lost_answers": self.lost,
-            "states": dict(Counter(batch.state for batch in batches)),
-            "requests": sum(len(batch.entries) for batch in batches),
+            "states": dict(Counter(batch.state for batch in self.all)),
+            "requests": sum(len(batch.entries) for batch in self.all),
             "paid": outcomes["succeeded"],
             "outcomes": dict(outcomes),
-            "input_tokens": sum(batch.input_tokens for batch in batches),
-            "output_tokens": sum(batch.output_tokens for batch in batches),
-            "enqueued_tokens": {model: tokens for model, tokens in self._held.items() if tokens},
-            "custom_ids": self._ids.report(),
-            "contents": self._contents.report(),
-            "same": self._whole.report(),
-            "unread": sum(
-                b.state in ENDED and b.counts["succeeded"] > 0 and not b.read and b.readable for b in batches
-            ),
+            "input_tokens": sum(tokens for tokens, _ in used),
+            "output_tokens": sum(tokens for _, tokens in used),
+            "enqueued_tokens": dict(+self._held()),
+            **{name: counts.report() for name, counts in self._paid.items()},
+            "unread": len(unread),
         }
 
 
@@ -390,10 +404,6 @@ def queue_text(model: str, limit: float) -> str:
         f"Enqueued token limit reached for {model} in organization org-emulated. Limit: {limit:,.0f} enqueued tokens."
         " Please try again once some in_progress batches have been completed."
     )
-
-
-def _tokens(entries: Sequence[BatchEntry]) -> int:
-    return sum(entry.ask.input_tokens for entry in entries)
 
 
 def _hash(parts: Iterable[str]) -> str:

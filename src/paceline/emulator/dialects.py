@@ -69,8 +69,13 @@ def _find(path: str, query: bytes, azures: bool, dialect: str) -> DialectTarget 
         return DialectTarget(ANTHROPIC, EmulatedAnthropic.PATHS[rest])
     if rest not in EmulatedOpenAI.PATHS or (deployment and not below):
         return None
-    by_path = "openai" if not below else "azure" if deployment or azures else "groq"
-    return DialectTarget(OPENAI_LIKE[dialect or by_path], EmulatedOpenAI.PATHS[rest], unquote(deployment or ""))
+    answering = openai_like(dialect, azures=azures or deployment is not None, below=below is not None)
+    return DialectTarget(answering, EmulatedOpenAI.PATHS[rest], unquote(deployment or ""))
+
+
+def openai_like(dialect: str, *, azures: bool, below: bool) -> Dialect:
+    """The dialect on a path of OpenAI: the one of the settings; without one, by the path, which may be ``below`` ``/openai``."""
+    return OPENAI_LIKE[dialect or ("openai" if not below else "azure" if azures else "groq")]
 
 
 def _of_google(model: str, method: str, query: bytes) -> DialectTarget:
