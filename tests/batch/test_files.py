@@ -61,6 +61,12 @@ def test_chat_completions(folder):
     ]
 
 
+def test_a_table_with_bodies_as_json(folder):
+    row = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png"}
+    (said,) = body(row | {"body": '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'})["messages"]
+    assert [part["type"] for part in said["content"]] == ["image_url", "text"]
+
+
 @pytest.mark.parametrize("asked", ["What?", [{"role": "user", "content": "What?"}]])
 def test_responses(folder, asked):
     sent = body({"model": "gpt-5", "input": asked, "photo": ["b.jpg", "e.pdf"]})

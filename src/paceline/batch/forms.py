@@ -503,7 +503,11 @@ def _requests(row: Mapping[str, Any], form: Form, name: str, identity: _Ids) -> 
         _require_plain(form, name)
         return lambda _, row: dict(row), "whole requests"
     if "custom_id" in row and "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
-        return lambda _, row: {**row, "body": decode(str(row["body"]).encode())}, "whole requests"
+
+        def line(_: int, row: Mapping[str, Any]) -> dict[str, Any]:
+            return {**row, "body": decode(str(row["body"]).encode())}
+
+        return _with_files(line, form), "whole requests"
     if isinstance(row.get("request"), Mapping):
         _require_own(form, name)
         _require_model(row["request"], form, name)
