@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
 from shlex import quote
@@ -321,8 +322,8 @@ _IN_MEMORY: Final = "a table in memory"
 SAMPLE: Final = 1_000
 """The rows of a file by which its form is recognised, and its columns are known: in JSON lines not every row has each of them."""
 
-_Make = Callable[[int, Mapping[str, Any]], dict[str, Any]]
-"""Makes the line of a request of a row and its number, from 1.
+_Make = Callable[[Mapping[str, Any]], dict[str, Any]]
+"""Makes the line of a request of a row; without its id, if the row is no whole request.
 
 Raises:
     KeyError: The row has no such column.
@@ -348,11 +349,6 @@ class _Ids:
     def __init__(self, key: str | None, *, required: bool, caller: Caller) -> None:
         self._key, self._required, self._caller = key, required, caller
         self._others, self._index = 0, Index()  # the ids of a large table are on disk
-
-    @property
-    def words(self) -> str:
-        """How rows are identified."""
-        return f"identified by {self._key!r}" if self._key else "identified by its number and content"
 
     def told(self) -> str:
         """A remark about the rows that are identified in another way, if there are any."""
@@ -448,7 +444,9 @@ class _Maker:
             try:
                 if isinstance(row, Damaged):
                     raise TypeError(row.problem)  # noqa: TRY301
-                made = self.make(number, row)
+                made = self.make(row)
+                if "custom_id" not in made:
+                    made = {"custom_id": self.ids(number, row), **made}
                 line = json.dumps(made).encode("ascii") + b"\n"
                 if len(line) > LINE_MAX:
                     raise TypeError(f"its request is longer than {LINE_MAX // 2**20} MB")  # noqa: TRY301
@@ -476,72 +474,59 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str) 
     shape: dict[str, Any] = {}
     for row in sound:
         shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}
-    column = form.column or _column(shape)
-    is_told = form.column is not None or form.template is not None
-    guessed = next((one for one in IDS if one in shape and (one != column or is_told)), None)
-    ready = not is_told and _is_ready(shape)
-    ids = _Ids(form.key or guessed, required=ready or form.key is not None, caller=form.caller)
-    with closing(ids):
-        make, shown = _made(shape, form, name, kind, ids)
-        yield _Maker(make, shown, ids, ready)
+    column, is_told = form.column or _column(shape), form.column is not None or form.template is not None
+    key = form.key or next((one for one in IDS if one in shape and (one != column or is_told)), None)
+    by = f"identified by {key!r}" if key else "identified by its number and content"
+    found = None if is_told else _requests(shape, form, name, by)
+    make, shown, ready = found or _asking(shape, form, name, kind, by)
+    with closing(_Ids(key, required=ready or form.key is not None, caller=form.caller)) as ids:
+        yield _Maker(_with_files(make, form), shown, ids, ready)
 
 
-def _is_ready(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a request of a file for a Batch API."""
-    whole = "custom_id" in row and (_is_whole(row) or ("url" in row and str(row.get("body")).startswith("{")))
-    return whole or _envelope(row) is not None or isinstance(row.get("request"), Mapping)
+def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:
+    """How rows that are requests already become lines; ``None`` if this one is none.
 
-
-def _requests(row: Mapping[str, Any], form: Form, name: str, identity: _Ids) -> tuple[_Make, str] | None:
-    """How rows that are requests already become lines; ``None`` if this one is none."""
-    by = identity.words
+    Returns:
+        What makes a line, that in words, and whether the rows are of a file for a Batch API.
+    """
     if (envelope := _envelope(row)) is not None:
         _require_own(form, name)
         _require_model(envelope, form, name)
-        return _with_files(_enveloped(form, identity), form), f"bodies of requests, {by}"
+        return partial(_enveloped, form), f"bodies of requests, {by}", True
     if "custom_id" in row and _is_whole(row):
         _require_plain(form, name)
-        return lambda _, row: dict(row), "whole requests"
+        return dict, "whole requests", True
     if "custom_id" in row and "url" in row and str(row.get("body")).startswith("{"):  # a table with the body as JSON
-
-        def line(_: int, row: Mapping[str, Any]) -> dict[str, Any]:
-            return {**row, "body": decode(str(row["body"]).encode())}
-
-        return _with_files(line, form), "whole requests"
+        return lambda row: {**row, "body": decode(str(row["body"]).encode())}, "whole requests", True
     if isinstance(row.get("request"), Mapping):
         _require_own(form, name)
         _require_model(row["request"], form, name)
-        return _with_files(_gemini(form, identity), form), f"requests of Gemini's Batch API, {by}"
+        return partial(_gemini, form), f"requests of Gemini's Batch API, {by}", True
     field = next((field for field in BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
         _require_own(form, name)
-        return _with_files(_bodies(form, identity, field), form), f"bodies of requests, {by}"
+        return partial(_bodies, form, field), f"bodies of requests, {by}", False
     return None
 
 
-def _made(row: Mapping[str, Any], form: Form, name: str, kind: str, identity: _Ids) -> tuple[_Make, str]:
-    """How each row becomes a line, as this one shows, and that in words."""
-    by = identity.words
-    is_told = form.column is not None or form.template is not None
-    if not is_told and (found := _requests(row, form, name, identity)) is not None:
-        return found
+def _asking(row: Mapping[str, Any], form: Form, name: str, kind: str, by: str) -> tuple[_Make, str, bool]:
+    """How rows with prompts become lines, as this one shows; as for :func:`_requests`."""
     prompt, shown = _prompt(row, form)
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None or form.fields - row.keys():
         raise UnknownFormError(_unknown(row, form, name, kind))
 
-    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        model, said = _model_of(row, form), prompt(row)
+    def line(row: Mapping[str, Any]) -> dict[str, Any]:
+        model, said = _model(form.model or row["model"]), prompt(row)
         if form.task == "embed" or (form.task is None and embeds(model)):
-            return _embedded(identity(number, row), model, said, form)
-        return _asked(identity(number, row), model, _asked_in(said, form), form)
+            return _embedded(model, said, form)
+        return _asked(model, _asked_in(said, form), form)
 
-    return _with_files(line, form), f"{shown} is the prompt of {form.model or 'its model'}, each {by}"
+    return line, f"{shown} is the prompt of {form.model or 'its model'}, each {by}", False
 
 
-def _model_of(row: Mapping[str, Any], form: Form) -> str:
+def _model(model: Any) -> str:
     """The model of a row."""
-    model = form.model or row["model"]
     if is_blank(model) or not isinstance(model, str):
         raise TypeError(
             f"'model' {'has no value' if is_blank(model) else f'is a {type(model).__name__}'}: name a model"
@@ -608,8 +593,8 @@ def _with_files(make: _Make, form: Form) -> _Make:
     if not form.files:
         return make
 
-    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        made = make(number, row)
+    def line(row: Mapping[str, Any]) -> dict[str, Any]:
+        made = make(row)
         api = "/v1/messages" if "params" in made else made["url"]
         apis = {"/messages": "anthropic", ":generateContent": "gemini"}
         home = next((name for end, name in apis.items() if api.endswith(end)), "")
@@ -772,52 +757,41 @@ def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) ->
         yield f"if each line is a prompt, {form.caller.again(name, lines=True)}"
 
 
-def _gemini(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int]) -> _Make:
-    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        if not isinstance(row["request"], Mapping):
-            raise TypeError(f"'request' is a {type(row['request']).__name__}: it must be an object")
-        body = dict(row["request"])
-        model = _model_of({"model": body.pop("model", None) or form.model}, replace(form, model=None))
-        model = model.removeprefix("models/")
-        return _generate(identity(number, row), model, body)
-
-    return line
+def _gemini(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(row["request"], Mapping):
+        raise TypeError(f"'request' is a {type(row['request']).__name__}: it must be an object")
+    body = dict(row["request"])
+    return _generate(_model(body.pop("model", None) or form.model), body)
 
 
-def _enveloped(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int]) -> _Make:
-    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
-        field = next((field for field in BODIES if field in body), None)
-        if field is None:
-            raise TypeError(f"its body has none of the fields {', '.join(BODIES)}, so that its URL is not known")
-        return _bodies(form, lambda *_: identity(number, row), field)(number, body)
-
-    return line
+def _enveloped(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
+    body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
+    field = next((field for field in BODIES if field in body), None)
+    if field is None:
+        raise TypeError(f"its body has none of the fields {', '.join(BODIES)}, so that its URL is not known")
+    return _bodies(form, field, body)
 
 
-def _bodies(form: Form, identity: Callable[[int, Mapping[str, Any]], str | int], field: str) -> _Make:
-    def line(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
-        body = {name: value for name, value in row.items() if name not in (*IDS, "metadata", *form.files)}
-        model = _model_of(body, form)
-        if field == "contents":
-            body.pop("model", None)
-            return _generate(identity(number, row), model.removeprefix("models/"), body)
-        path = "/v1/embeddings" if field == "input" and embeds(model) else BODIES[field]
-        if field == "messages" and _home(model, form) == "anthropic":
-            path = "/v1/messages"
-        return {"custom_id": identity(number, row), "method": "POST", "url": path, "body": body | {"model": model}}
-
-    return line
+def _bodies(form: Form, field: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    body = {name: value for name, value in row.items() if name not in (*IDS, "metadata", *form.files)}
+    model = _model(form.model or body["model"])
+    if field == "contents":
+        body.pop("model", None)
+        return _generate(model, body)
+    path = "/v1/embeddings" if field == "input" and embeds(model) else BODIES[field]
+    if field == "messages" and _home(model, form) == "anthropic":
+        path = "/v1/messages"
+    return {"method": "POST", "url": path, "body": body | {"model": model}}
 
 
-def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) -> dict[str, Any]:
+def _asked(model: str, messages: list[Any], form: Form) -> dict[str, Any]:
     """The line of a request with these messages, in the form of its provider."""
     home = _home(model, form)
     if home == "anthropic":
         params = {"model": model, "max_tokens": form.max_tokens or ANSWER_TOKENS, "messages": messages}
         if form.schema is not None:  # anthropic's SDK 2.11 (2026-11)
             params["output_config"] = {"format": {"type": "json_schema", "schema": form.schema}}
-        return {"custom_id": custom_id, "params": params}
+        return {"params": params}
     if home == "gemini" and all(isinstance(one.get("content"), str) for one in messages):
         roles = {"assistant": "model"}
         contents = [
@@ -826,16 +800,14 @@ def _asked(custom_id: str | int, model: str, messages: list[Any], form: Form) ->
         settings: dict[str, Any] = {"maxOutputTokens": form.max_tokens} if form.max_tokens else {}
         if form.schema is not None:  # google-genai 3.4 (2026-11)
             settings |= {"responseMimeType": "application/json", "responseJsonSchema": form.schema}
-        return _generate(
-            custom_id, model, {"contents": contents, **({"generationConfig": settings} if settings else {})}
-        )
+        return _generate(model, {"contents": contents, **({"generationConfig": settings} if settings else {})})
     body = {"model": model, "messages": messages, **({output_limit(home): form.max_tokens} if form.max_tokens else {})}
     if form.schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}
-    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return {"method": "POST", "url": "/v1/chat/completions", "body": body}
 
 
-def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[str, Any]:
+def _embedded(model: str, text: Any, form: Form) -> dict[str, Any]:
     """The line of a row whose text is embedded; it may share a request with others."""
     if form.max_tokens or form.schema is not None or form.files:
         option = form.caller.option
@@ -848,13 +820,14 @@ def _embedded(custom_id: str | int, model: str, text: Any, form: Form) -> dict[s
         raise TypeError(f"{model} makes vectors of texts, and its text is {what}")
     how = embedder(_home(model, form), model)
     path, body = how.api.alone(model, text, how.more)
-    return {"custom_id": custom_id, "method": "POST", "url": path, "body": body, "shares": True}
+    return {"method": "POST", "url": path, "body": body, "shares": True}
 
 
-def _generate(custom_id: str | int, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def _generate(model: str, body: dict[str, Any]) -> dict[str, Any]:
+    model = model.removeprefix("models/")
     if "embedding" in model:
         raise TypeError(f"its model is {model}, and embeddings of Gemini's own API are not supported")
-    return {"custom_id": custom_id, "method": "POST", "url": method_path(model), "body": dict(body)}
+    return {"method": "POST", "url": method_path(model), "body": body}
 
 
 def _home(model: str, form: Form) -> str:
