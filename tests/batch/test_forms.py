@@ -312,7 +312,7 @@ def test_the_first_line_may_be_the_broken_one():
 def test_requests_of_a_program_are_recognised():
     made = as_lines(io.BytesIO(rows({"custom_id": "a", "body": {"x": 1}}).encode()), "p.jsonl", Form("m"))
     with made.file:
-        assert made.ready
+        assert made.strict
         assert "its body has none of the fields messages, contents, input" in json.loads(made.file.read())["invalid"]
 
 

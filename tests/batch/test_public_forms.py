@@ -9,7 +9,7 @@ import pytest
 from batch_helpers import call
 
 from paceline.batch.forms import Form, as_lines
-from paceline.batch.requests import BadLineError, Source
+from paceline.batch.requests import BadLineError
 from paceline.core.results import SettingsError
 
 PUBLIC = Path(__file__).parent / "public"
@@ -83,9 +83,8 @@ TWICE = [
 def requests_in(name, form):
     """The requests of a file, as the command reads them."""
     with (PUBLIC / name).open("rb") as file:
-        lines = as_lines(file, name, Form(**form))
-        given = Source(lines.file, of_rows=lines.of_rows)
-        with lines.file:
+        given = as_lines(file, name, Form(**form))
+        with given.file:
             return [given.read(number, line) for number, line in given.lines()]
 
 

@@ -37,7 +37,7 @@ from paceline.batch.reading import (
     temporary,
     unpacked,
 )
-from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, WHOLE, BadLineError, Shard, decode, read_lines
+from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, BadLineError, Source, decode, read_lines
 from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
@@ -141,26 +141,7 @@ class UnknownFormError(SettingsError):
     """The input is in no form that can be read. The message names its columns, and no value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """An input as lines of requests.
-
-    Attributes:
-        file: The lines, from the beginning.
-        recognised: What was recognised; ``""`` for an input that has these lines.
-        of_rows: Whether each line was made of a row, in their order, and has an id that no other one has.
-        ready: Whether the rows were requests already. These are of a program, which has made a mistake if one cannot be sent.
-        is_of: Whether a row with this number is the one of a line with this id: the input may have changed.
-    """
-
-    file: BinaryIO
-    recognised: str = ""
-    of_rows: bool = False
-    ready: bool = True
-    is_of: Callable[[str | int | None, int, Mapping[str, Any]], bool] = lambda *_: True
-
-
-def as_lines(file: BinaryIO, name: str, form: Form) -> Lines:
+def as_lines(file: BinaryIO, name: str, form: Form) -> Source:
     """The input as lines of requests. The line of a row that cannot be sent says why, in the field ``INVALID``.
 
     Args:
@@ -176,7 +157,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Lines:
     file.seek(0)
     if _is_lines(file, head, form):
         _require_plain(form, name)
-        return Lines(file)
+        return Source(file, form.provider)
     with ExitStack() as made:
         spool = made.enter_context(temporary())
         with named_in_errors(name, _hint(name, form)), ExitStack() as opened:
@@ -184,7 +165,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Lines:
         spool.seek(0)
         made.pop_all()
     shown = f"{name}: {kind}, {maker.shown}{maker.ids.told()}"
-    return Lines(spool, shown, of_rows=True, ready=maker.ready, is_of=maker.ids.is_of)
+    return Source(spool, form.provider, of_rows=True, strict=maker.ready, recognised=shown, is_of=maker.ids.is_of)
 
 
 def _hint(name: str, form: Form) -> str:
@@ -220,7 +201,7 @@ def _write(
 
 @contextmanager
 def identified(
-    file: BinaryIO, name: str, form: Form, lines: Lines, shard: Shard
+    file: BinaryIO, name: str, form: Form, lines: Source
 ) -> Iterator[Iterator[tuple[str | int | None, Mapping[str, Any]]]]:
     """The rows of an input, each with the id of its request in ``lines``; of a request, the id alone.
 
@@ -232,18 +213,18 @@ def identified(
     file.seek(0)
     lines.file.seek(0)
     if not lines.of_rows:
-        yield ((custom_id, {"custom_id": custom_id}) for custom_id in map(_id_in, _each(lines.file, shard)))
+        yield ((custom_id, {"custom_id": custom_id}) for custom_id in map(_id_in, _each(lines.lines())))
         return
     head = file.read(4)
     file.seek(0)
     with ExitStack() as opened:
         _, rows = rows_in(opened, unpacked(opened, file, head)[0], name, form.layout)
-        pairs = enumerate(zip(chain(_each(lines.file), repeat(None)), rows, strict=False), 1)
-        yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if shard.has(number))
+        pairs = enumerate(zip(chain(_each(read_lines(lines.file)), repeat(None)), rows, strict=False), 1)
+        yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if lines.shard.has(number))
 
 
 def _paired(
-    number: int, raw: bytes | None, row: Mapping[str, Any], lines: Lines
+    number: int, raw: bytes | None, row: Mapping[str, Any], lines: Source
 ) -> tuple[str | int | None, Mapping[str, Any]]:
     custom_id = None if raw is None else _id_in(raw)
     if raw is not None and not lines.is_of(custom_id, number, row):
@@ -251,8 +232,8 @@ def _paired(
     return custom_id, row
 
 
-def _each(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[bytes]:
-    return (raw or b"" for _, raw in read_lines(file, shard))
+def _each(lines: Iterator[tuple[int, bytes | None]]) -> Iterator[bytes]:
+    return (raw or b"" for _, raw in lines)
 
 
 def _id_in(raw: bytes) -> str | int | None:

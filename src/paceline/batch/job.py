@@ -40,7 +40,7 @@ from paceline.batch.client import RunClient
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
-from paceline.batch.forms import Form, Lines, as_lines, identified
+from paceline.batch.forms import Form, as_lines, identified
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
 from paceline.batch.notes import Reporter, RunStatus
@@ -145,17 +145,18 @@ class Job:
                 self._require_other_file(file, table.path)
                 table.require_own()
             form = at_home(self.form, self.config)
-            lines = Lines(file, of_rows=True, ready=False) if self.of_rows else as_lines(file, self.source, form)
-            if lines.recognised:
-                view.say(lines.recognised)
-            strict, anywhere = lines.ready or self.strict, not form.provider and goes_anywhere(self.config)
-            given = Source(lines.file, form.provider, self.shard, lines.of_rows, strict, anywhere)
-            with lines.file:
-                rows = partial(identified, file, self.source, form, lines, self.shard)
+            own = Source(file, form.provider, of_rows=True, strict=False)
+            given = own if self.of_rows else as_lines(file, self.source, form)
+            strict, anywhere = given.strict or self.strict, not form.provider and goes_anywhere(self.config)
+            given = replace(given, shard=self.shard, strict=strict, anywhere=anywhere)
+            if given.recognised:
+                view.say(given.recognised)
+            with given.file:
+                rows = partial(identified, file, self.source, form, given)
                 if table is not None:
                     table.require_column(rows)
                 with ResultsFile(output, self.acceptance) as results, explained():
-                    lines.file.seek(0)
+                    given.file.seek(0)
                     code, report = self._run(given, results, view)
                     if table is not None and code == INTERRUPTED:
                         told = f"paceline run: {table.path} is not written yet: run the same command again, which writes it at its end"

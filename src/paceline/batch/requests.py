@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -296,15 +296,18 @@ def _quote(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The lines of requests of an input.
+    """An input as lines of requests.
 
     Attributes:
         file: The lines; they are read from its position on.
         provider: The provider whose API every line uses; by each line's format when ``None``.
         shard: The part of the input.
         of_rows: Whether each line was made of a row, and has an id that no other one has.
-        strict: Whether one line that cannot be sent stops all. Otherwise it is the error of its row.
+        strict: Whether one line that cannot be sent stops all: the input had requests, and its program has made a mistake. Otherwise it
+            is the error of its row.
         anywhere: Whether models may begin with the names of their providers: neither a provider nor a server is set.
+        recognised: What was recognised; ``""`` for an input that has these lines.
+        is_of: Whether a row with this number is the one of a line with this id: the input may have changed.
     """
 
     file: BinaryIO
@@ -313,6 +316,8 @@ class Source:
     of_rows: bool = False
     strict: bool = True
     anywhere: bool = False
+    recognised: str = ""
+    is_of: Callable[[str | int | None, int, Mapping[str, Any]], bool] = lambda *_: True
 
     @property
     def unit(self) -> str:

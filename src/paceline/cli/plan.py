@@ -350,7 +350,7 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
 
     from paceline.batch.address import at_home, goes_anywhere, placing
     from paceline.batch.forms import as_lines
-    from paceline.batch.requests import BadLineError, Source
+    from paceline.batch.requests import BadLineError
     from paceline.limiter.limiter import Limiter
     from paceline.providers.registry import is_provider
 
@@ -358,10 +358,9 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     pacer, place = limiter.pacer, placing(config, limiter.limits, os.environ)
     form = at_home(form, config)
     with source.open("rb") as file:
-        lines = as_lines(file, str(source), form)
         anywhere = not form.provider and goes_anywhere(config)
-        given = Source(lines.file, form.provider, of_rows=lines.of_rows, strict=lines.ready, anywhere=anywhere)
-        with lines.file:
+        given = replace(as_lines(file, str(source), form), anywhere=anywhere)
+        with given.file:
             for line, raw in given.lines():
                 try:
                     request = given.read(line, raw)
