@@ -8,6 +8,7 @@ from paceline.batch.check import InputPlan, PoolWork
 from paceline.batch.ideal import Served
 from paceline.batch.progress import LineView, Live, ProgressLine, ProgressView, binding, eta_s, forecast_s, view
 from paceline.batch.summary import RunTally
+from paceline.providers.base import Usage
 from paceline.testing import ManualClock
 
 PLAN = InputPlan(
@@ -125,7 +126,8 @@ def test_eta_after_a_limit_was_raised(monkeypatch):
 
 
 def test_line():
-    tally = RunTally(requests=100, skipped=10, ok=30, failed=5, input_tokens=1_000, output_tokens=234)
+    tally = RunTally(requests=100, skipped=10, ok=30, failed=5)
+    tally.bill.add("openai", "gpt-5", Usage(input_tokens=1_000, output_tokens=234))
     text, share = ProgressLine(PLAN, tally, 10).line({"a": pool(waiting=1)}, 2)
     assert text.startswith("45/100  5 failed  ")
     assert "2 x 429  1,234 tokens  limited by 60 requests/min  " in text

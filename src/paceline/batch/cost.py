@@ -1,4 +1,4 @@
-"""What a run costs by the public prices, where ``genai-prices`` is installed (the extra ``budget``)."""
+"""What the answers of a run have used, and what they cost by the public prices, where ``genai-prices`` is installed (the extra ``budget``)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,24 @@ class Bill:
     Attributes:
         answers: How many there were, finished or not.
         batched: How many answers came in batches.
+        input_tokens: The input of all of them.
+        output_tokens: Their output.
     """
 
     given: Mapping[str, Mapping[str, float]]
     answers: int = 0
     batched: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
     _stated: float = 0.0
     _sums: dict[tuple[str, str, str, int, bool], tuple[int, list[int]]] = field(default_factory=dict)
 
-    def add(self, provider: str, model: str, usage: Usage, *, batch: bool) -> None:
+    def add(self, provider: str, model: str, usage: Usage, *, batch: bool = False) -> None:
         """Count one answer. Those in one band of lengths are added up, because their price is linear."""
         self.answers += 1
         self.batched += batch
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
         if usage.usd is not None:
             self._stated += usage.usd
             return

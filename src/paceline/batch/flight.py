@@ -155,7 +155,7 @@ class AnswerWriter:
         if usage is not None and not reading.counted:
             reading.answers += 1
             reading.tokens += usage.input_tokens
-            self._answers.tally.use(kind.provider, kind.model, usage, batch=True)
+            self._answers.tally.bill.add(kind.provider, kind.model, usage, batch=True)
 
     def _judge(self, line: int, result: Result, error: dict[str, Any] | None, reading: ResultsRead) -> None:
         """Write a result, or keep it while its request is sent once more; a second one without an answer leaves the first."""

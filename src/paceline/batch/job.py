@@ -51,7 +51,7 @@ from paceline.batch.reach import certificates
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
-from paceline.batch.summary import RunTally, in_time, in_words
+from paceline.batch.summary import RunStart, RunTally, in_time, in_words
 from paceline.batch.tables import Rows, Table
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
@@ -69,9 +69,6 @@ from paceline.stores.notes import Notes, notes_beside
 from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
-
-_End = Callable[[Limiter, RunAnswers], tuple[int, dict[str, Any]]]
-"""The last step of a run: prints the summary; returns the exit code and the summary."""
 
 CHECKED_FIRST_MAX: Final = 16 * 2**20
 """Bytes of an input that is checked before the first request, in a second or two."""
@@ -188,11 +185,10 @@ class Job:
             plan = check(given, checker, most=most, tick=lambda n: view.say(f"checked {n:,} requests"))
             _say(view, self._foretold(plan, members))
             addresses = self._addresses(plan, given.provider, members, whole=whole)
-            store = self._store(plan, addresses, view) if self.mode != "batch" else None
-            limiter = _sharing(limiter, arguments, store, plan)
-            journal = self._leave(results, journal, view)
+            store = self._store(plan.shares, addresses, view) if self.mode != "batch" else None
+            limiter, journal = _sharing(limiter, arguments, store, plan), self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
-            tally = self._tally(plan, recovered, limiter, store)
+            tally = self._tally(plan, recovered, limiter)
             answers = RunAnswers(results, index, tally, view, self.acceptance, recovered.before_this(plan.requests))
             checker = self._checker(limiter, index, members)
             again = partial(_checked, given, index, plan.last_line, checker)
@@ -202,9 +198,9 @@ class Job:
                 tally.requests, tally.about = (plan.requests + plan.refused) * _size(file) // file.tell(), "about "
                 source = self._unchecked(given, checker, addresses, answers)
             _say(view, _opened(given, answers))
-            _say(view, _opening(plan, recovered, tally, None if self.mode == "batch" else limiter))
+            _say(view, _opening(plan, recovered, tally))
+            _say(view, () if self.mode == "batch" else _limits_now(plan, tally, limiter, store))  # batches have others
             meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
-
             runner = self._runners(limiter, addresses, answers, meter, Packer(checker.describe), group)
             recount = _Recount(answers, whole=whole)
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
@@ -215,14 +211,14 @@ class Job:
                             Offline, again, addresses, answers, most_lines=self.batch_lines, queue=self.batch_queue,
                             deadline=self._deadline(end_s, plan, limiter, tally, view),
                         )  # fmt: skip
-                        end = _in_batches(offline, journal, end_s, again, runner, recount)
+                        ended, created = _in_batches(offline, journal, end_s, again, runner, recount)
                     else:
-                        begin = partial(self._serve_page, limiter, reporter)
-                        end = _one_by_one(begin, runner, source, again, recount)
+                        page = partial(self._serve_page, limiter, reporter)
+                        ended, created = _one_by_one(page, runner, source, again, recount), None
                 finally:
                     saved += _save(results, tally)
                 _tell_added(given, plan if whole else None, view)
-                code, report = end(limiter, answers)
+                code, report = self._end(ended, created, limiter, answers, store)
                 reporter.end(report)
             return code or (FAILED if saved else DONE), report
         finally:
@@ -254,18 +250,52 @@ class Job:
         given = replace(given, provider=members[0].provider.name) if members else given
         return given, self.config.arguments(base_of(given.provider) if given.provider else _provider_of_first(given))
 
-    def _tally(self, plan: InputPlan, recovered: Recovered, limiter: Limiter, store: Store | None) -> RunTally:
+    def _tally(self, plan: InputPlan, recovered: Recovered, limiter: Limiter) -> RunTally:
         """What is counted from here on, and what was done before."""
         return RunTally(
             plan.requests + plan.refused,
             recovered.answered - recovered.doubtful,
             final=recovered.final + Counter({UNREAD: recovered.doubtful}),
-            start=limiter.status()["pools"],
-            store=store.url if store else None,
+            start=RunStart(limiter.status()["pools"]),
             bill=Bill(self.config.prices or {}),
-            caller=self.form.caller,
-            keeps=self.keeps,
         )
+
+    def _end(
+        self, ended: Runner | Offline, created: int | None, limiter: Limiter, answers: RunAnswers, store: Store | None
+    ) -> tuple[int, dict[str, Any]]:
+        """Print the summary; return the exit code and the summary. ``created``: how many batches the run has created."""
+        stop, tally, view, results = ended.stop, answers.tally, answers.view, answers.results
+        report = tally.report(
+            limiter.status()["pools"],
+            attempts=ended.attempts,
+            refused=ended.refused,
+            interrupted=stop is not None and stop[0] == INTERRUPTED,
+            store=store.url if store else None,
+            output=results.place if self.keeps else None,
+        )
+        if created is not None:
+            report["batches"] = created
+        lines = in_words(report, tally.left, tally.about)
+        bill = cost.in_words(report, tally.bill.answers)
+        if isinstance(ended, Offline):
+            left = report["batches_in_progress"] = ended.batches.journal.unfinished
+            again = f"{f'{left:,} batches continue at the provider: ' if left else ''}the same command again continues"
+            calls = f"{ended.attempts:,} calls, {ended.refused:,} of them refused with a 429"
+            lines = [lines[0], f"{created:,} batches created in {calls}", *lines[2:], *bill]
+        else:
+            resumes = results.resumable and self.keeps
+            again = "the same command again sends the rest" if resumes else "nothing can be resumed"
+            lines = [*lines, *bill, *ended.client.reach.at_end()]
+        view.close()
+        _say(view, lines)
+        if stop is not None:
+            with suppress(OSError):  # the terminal was closed
+                requests = f"{tally.about}{counted(tally.left, 'request')}"
+                print(f"paceline run: stopped: {stop[1]}; {requests} left: {again}", file=sys.stderr)  # noqa: T201
+            return stop[0], report
+        if self.keeps:
+            _say(view, tally.remedies(report, self.form.caller))
+        return FAILED if tally.failed or tally.final or tally.left else DONE, report
 
     def _end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
         """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
@@ -339,13 +369,6 @@ class Job:
         if keyless:
             raise SettingsError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
         return found
-
-    def _store(self, plan: InputPlan, addresses: Mapping[str, ProviderAddress], view: ProgressView) -> Store | None:
-        """The store for the quotas of ``plan``; see :meth:`_open_store`."""
-        store, problem = self._open_store(plan.shares, addresses)
-        if problem:
-            view.say(f"warning: {problem}")
-        return store
 
     def _notes(self, store: Store | None) -> Notes | None:
         """Where this run reports its progress: beside its store, if that is in a place of its own."""
@@ -484,13 +507,10 @@ class Job:
             yield found
         tally.requests, tally.about = plan.requests, ""
 
-    def _open_store(
-        self, pools: Iterable[str], addresses: Mapping[str, ProviderAddress]
-    ) -> tuple[Store | None, str | None]:
-        """The store for the quotas of ``pools``, after one exchange with it for each.
-
-        Returns:
-            The store, or ``None`` to keep the quotas in this process; and why the default store cannot be used.
+    def _store(
+        self, pools: Iterable[str], addresses: Mapping[str, ProviderAddress], view: ProgressView
+    ) -> Store | None:
+        """The store for the quotas of ``pools``, after one exchange with it for each; ``None`` to keep the quotas in this process.
 
         Raises:
             StoreError: The configured store cannot be used.
@@ -513,11 +533,12 @@ class Job:
         except StoreError as error:
             if self.config.store is not None or isinstance(error, StoreFormatError):
                 raise StoreError(f"{error}; nothing has been sent") from None
-            return None, (
-                f"{error}; so this run keeps its quotas in memory: they are not shared with other runs, and what is"
+            view.say(
+                f"warning: {error}; so this run keeps its quotas in memory: they are not shared with other runs, and what is"
                 " used of a day is forgotten at its end (--store names another place, --store memory: none)"
             )
-        return store, None
+            return None
+        return store
 
 
 def choose_store(config: Config, environ: Mapping[str, str], roots: Sequence[str] = ()) -> Store | None:
@@ -596,8 +617,8 @@ def _sharing(limiter: Limiter, arguments: dict[str, Any], store: Store | None, p
     return limiter
 
 
-def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Limiter | None) -> Iterator[str]:
-    """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
+def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally) -> Iterator[str]:
+    """The lines before the first request: what an earlier run has left, and what is left to do."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
     if recovered.added:
@@ -615,8 +636,6 @@ def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally, limiter: Li
     yield _to_do(plan, recovered, tally, answered)
     if 0 < answered == tally.requests and not tally.about:
         yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
-    if limiter is not None:  # batches have other limits
-        yield from _limits_now(plan, tally, limiter)
 
 
 def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally, answered: int) -> str:
@@ -629,13 +648,14 @@ def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally, answered: int
     return f"{tally.about}{counted(tally.requests, 'request')}{before}{again}{later}"
 
 
-def _limits_now(plan: InputPlan, tally: RunTally, limiter: Limiter) -> Iterator[str]:
+def _limits_now(plan: InputPlan, tally: RunTally, limiter: Limiter, store: Store | None) -> Iterator[str]:
     """The limits, and how long it takes under them."""
-    yield f"state: {tally.store or 'in this process only'}"
-    for name in list(plan.shares)[:SHOWN]:
-        if quotas := tally.start[name]["quotas"]:  # a warning has named the others
+    yield f"state: {store.url if store else 'in this process only'}"
+    known = {name: tally.start.pools[name]["quotas"] for name in plan.shares}
+    for name in list(known)[:SHOWN]:
+        if quotas := known[name]:  # a warning has named the others
             yield f"{name}: {_limits(quotas)}"
-    if not all(tally.start[name]["quotas"] for name in plan.shares):
+    if not all(known.values()):
         return  # how long it takes is not known before an answer states a limit, or one is measured
     needs_s = forecast_s(limiter, plan, tally.left)
     if needs_s >= 1:
@@ -711,45 +731,6 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
         yield f"{unable}: {results.unsaved:,} answers fit nowhere else either and are lost; their requests are left"
 
 
-def _end(
-    runner: Runner, limiter: Limiter, answers: RunAnswers, *, batches: int | None = None
-) -> tuple[int, dict[str, Any]]:
-    """Print the summary; return the exit code and the summary."""
-    attempts, stop, tally, results = runner.client.sender, runner.stop, answers.tally, answers.results
-    report = tally.report(
-        limiter.status()["pools"],
-        attempts=attempts.attempts,
-        refused=attempts.refused,
-        output=results.place,
-        interrupted=stop is not None and stop[0] == INTERRUPTED,
-    )
-    if batches is not None:
-        report["batches"] = batches
-    lines = [
-        *in_words(report, tally.left, tally.about),
-        *cost.in_words(report, tally.bill.answers),
-        *runner.client.reach.at_end(),
-    ]
-    again = "the same command again sends the rest" if results.resumable and tally.keeps else "nothing can be resumed"
-    return _told(lines, stop, again, answers, report), report
-
-
-def _told(
-    lines: Iterable[str], stop: tuple[int, str] | None, again: str, answers: RunAnswers, report: Mapping[str, Any]
-) -> int:
-    """Print the lines of a summary, and ``again`` after a stop; return the exit code."""
-    tally, view = answers.tally, answers.view
-    view.close()
-    _say(view, lines)
-    if stop is not None:
-        with suppress(OSError):  # the terminal was closed
-            left = f"{tally.about}{counted(tally.left, 'request')}"
-            print(f"paceline run: stopped: {stop[1]}; {left} left: {again}", file=sys.stderr)  # noqa: T201
-        return stop[0]
-    _say(view, tally.remedies(report))
-    return FAILED if tally.failed or tally.final or tally.left else DONE
-
-
 def _run(runner: Runner) -> None:
     with asyncio.Runner(loop_factory=_loop_factory()) as loop:
         loop.run(runner.run())
@@ -761,8 +742,8 @@ def _one_by_one(
     source: Iterator[tuple[RunRequest, Metered]],
     again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
     recount: _Recount,
-) -> _End:
-    """Send the requests of ``source`` one by one; return the last step."""
+) -> Runner:
+    """Send the requests of ``source`` one by one; return their sender."""
     current = runner(source)
     if recount.answers.tally.left:
         begin()
@@ -771,7 +752,7 @@ def _one_by_one(
         current = _after(current, runner(again()))
         _run(current)
         recount.lacks_some(stopped=True)
-    return partial(_end, current)
+    return current
 
 
 def _after(before: Runner | None, following: Runner) -> Runner:
@@ -789,11 +770,14 @@ def _in_batches(
     again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
     runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
     recount: _Recount,
-) -> _End:
-    """Send in batches; where these are left for a deadline, send the rest one by one. Return the last step.
+) -> tuple[Runner | Offline, int]:
+    """Send in batches; where these are left for a deadline, send the rest one by one.
 
     A request is sent one by one only after its batch has ended. Where the end of a cancelled batch takes too long, the others
     are sent first.
+
+    Returns:
+        The sender that was the last one, and how many batches were created.
     """
     created, sender, tally = 0, cast("Runner | None", None), recount.answers.tally
     path = recount.answers.results.path
@@ -812,14 +796,14 @@ def _in_batches(
                 journal = BatchJournal(path, reread=sender is None)
                 continue
             _forget_deadline(journal, ended=current.stop is None)
-            return partial(_end_offline, current, created=created)
+            return current, created
         sender = _after(sender, runner(_free(again(), current.batches, recount.answers.index)))
         _run(sender)
         lacking = recount.lacks_some(stopped=sender.stop is not None)
         journal = BatchJournal(path)
         if sender.stop is not None or not (journal.unfinished or lacking):
             _forget_deadline(journal, ended=sender.stop is None)
-            return partial(_end, sender, batches=created)
+            return sender, created
 
 
 def _forget_deadline(journal: BatchJournal, *, ended: bool) -> None:
@@ -838,25 +822,6 @@ def _free(
     for request, metered in found:
         if not batches.holds(request.line) and index.mark(request.line):
             yield request, metered
-
-
-def _end_offline(
-    offline: Offline, limiter: Limiter, answers: RunAnswers, *, created: int
-) -> tuple[int, dict[str, Any]]:
-    """Print the summary of a run in batches; return the exit code and the summary."""
-    stop, in_progress, tally = offline.stop, offline.batches.journal.unfinished, answers.tally
-    report = tally.report(
-        limiter.status()["pools"],
-        attempts=offline.calls,
-        refused=offline.refused,
-        output=answers.results.place,
-        interrupted=stop is not None and stop[0] == INTERRUPTED,
-    ) | {"batches": created, "batches_in_progress": in_progress}
-    lines = in_words(report, tally.left, tally.about)
-    lines[1] = f"{created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
-    goes = f"{in_progress:,} batches continue at the provider: " if in_progress else ""
-    again = f"{goes}the same command again continues"
-    return _told([*lines, *cost.in_words(report, tally.bill.answers)], stop, again, answers, report), report
 
 
 def _checked(given: Source, index: Index, last_line: int, checker: Checker) -> Iterator[tuple[RunRequest, Metered]]:

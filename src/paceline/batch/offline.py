@@ -90,7 +90,7 @@ class Offline:
         return self._flight.leaving.is_set()
 
     @property
-    def calls(self) -> int:
+    def attempts(self) -> int:
         """HTTP calls so far."""
         return sum(ends.web.calls for ends in self._ends.values())
 

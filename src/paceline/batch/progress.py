@@ -189,7 +189,7 @@ class ProgressLine:
             *([f"{failed:,} failed"] if (failed := tally.failed + tally.final.total()) else []),
             f"{rate * 60:,.0f} requests/min",
             f"{refused:,} x 429",
-            f"{tally.input_tokens + tally.output_tokens:,} tokens",
+            f"{tally.bill.input_tokens + tally.bill.output_tokens:,} tokens",
             f"paused: {unwritten}" if unwritten else f"limited by {limit}",
         ]
         if not unwritten:

@@ -133,12 +133,22 @@ class Runner:
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def attempts(self) -> int:
+        """The number of HTTP requests sent."""
+        return self.client.sender.attempts
+
+    @property
+    def refused(self) -> int:
+        """The number of answers with status 429."""
+        return self.client.sender.refused
+
     async def run(self) -> None:
         """Send everything."""
         restore = heed(partial(asyncio.get_running_loop().call_soon_threadsafe, self._on_signal))
         tally = self._answers.tally
         workers = min(self._workers, max(tally.left, 1))
-        tally.ideal.begin(self.client.limiter.pacer.clock.now_ns() / NS, tally.start)
+        tally.ideal.begin(self.client.limiter.pacer.clock.now_ns() / NS, tally.start.pools)
         self.client.open()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
         progress = asyncio.create_task(self._show())
@@ -295,7 +305,7 @@ class Runner:
             if record.usage is not None:
                 # As a budget prices it: another host's prices aren't the provider's.
                 account, _, _ = record.pool.partition("/")
-                tally.use(account, request.model, record.usage)
+                tally.bill.add(account, request.model, record.usage)
         words = outcome.error["message"] if outcome.error is not None else ""
         if outcome.ends == "money":
             self._halt(FAILED, words)

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE
-from paceline.batch.caller import Caller, Command
+from paceline.batch.caller import Caller
 from paceline.batch.cost import Bill, dollars
 from paceline.batch.ideal import IdealSpeed
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.hints import counted
-from paceline.providers.base import Usage
 from paceline.responses.finish import State
 
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
@@ -55,6 +54,15 @@ class Quantiles:
         return 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What there was before the first request: ``limiter.status()["pools"]``, and the clocks of the system and of the process."""
+
+    pools: dict[str, Any] = field(default_factory=dict)
+    at_s: float = field(default_factory=time.monotonic)
+    cpu_s: float = field(default_factory=time.process_time)
+
+
 @dataclass(slots=True)
 class RunTally:
     """The counts of a run.
@@ -65,13 +73,10 @@ class RunTally:
         ok: Those answered by this run.
         failed: Those that failed in this run; ``errors`` counts them by code, ``ended`` those that the same command leaves.
         waits: The time in the queue, for each request.
-        start: ``limiter.status()["pools"]`` before the first request.
-        store: Where the quotas are kept; ``None``: in this process.
-        bill: Counts what answers cost.
+        start: What there was before the first one.
+        bill: Counts what answers used and cost.
         ideal: Counts what the limits have admitted for them.
         final: Those that an earlier run has left as failed, by code; the ones that may be answered as ``UNREAD``.
-        caller: How the user has called the run, for what sends requests again.
-        keeps: Whether the output is there after the run: no line names one that is not, or tells how to go on.
     """
 
     requests: int = 0
@@ -80,19 +85,12 @@ class RunTally:
     failed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
-    input_tokens: int = 0
-    output_tokens: int = 0
     waits: Quantiles = field(default_factory=Quantiles)
-    start: dict[str, Any] = field(default_factory=dict)
-    store: str | None = None
+    start: RunStart = field(default_factory=RunStart)
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
     ideal: IdealSpeed = field(default_factory=IdealSpeed)
-    caller: Caller = field(default_factory=Command)
-    keeps: bool = True
     final: Counter[str] = field(default_factory=Counter)
-    started_s: float = field(default_factory=time.monotonic)
-    started_cpu_s: float = field(default_factory=time.process_time)
 
     @property
     def left(self) -> int:
@@ -109,12 +107,6 @@ class RunTally:
         """The failed requests of this run and of earlier ones by code, the most frequent ones."""
         # Copied in one step: a page and a note are made in other threads.
         return dict((Counter(self.errors) + Counter(self.final)).most_common(ERRORS_SHOWN))
-
-    def use(self, provider: str, model: str, usage: Usage, *, batch: bool = False) -> None:
-        """Count the tokens of an answer, and its cost."""
-        self.input_tokens += usage.input_tokens
-        self.output_tokens += usage.output_tokens
-        self.bill.add(provider, model, usage, batch=batch)
 
     def count(self, code: str, *, again: bool) -> None:
         """Count a request that is done, by the code of its error; ``again``: whether the same command would send it again."""
@@ -146,11 +138,14 @@ class RunTally:
         self.ended = ended
         return self.left - before
 
-    def remedies(self, report: Mapping[str, Any]) -> Iterator[str]:
-        """What sends the requests without an answer again, and what that costs; ``report``: the summary."""
-        if not self.keeps:
-            return
-        giving, same = self.caller.giving, f"the same {self.caller.noun} again"
+    def remedies(self, report: Mapping[str, Any], caller: Caller) -> Iterator[str]:
+        """What sends the requests without an answer again, and what that costs.
+
+        Args:
+            report: The summary.
+            caller: How the user has called the run.
+        """
+        giving, same = caller.giving, f"the same {caller.noun} again"
         if self.left:
             yield f"{same} sends the rest"
         rows, ended = self.errors[INVALID_ROW], self.ended + self.final
@@ -178,7 +173,14 @@ class RunTally:
             yield f"{counted(unread, 'request')} may be answered, but the result was not read: {way} sends them again"
 
     def report(
-        self, pools: dict[str, Any], *, attempts: int, refused: int, output: str, interrupted: bool
+        self,
+        pools: dict[str, Any],
+        *,
+        attempts: int,
+        refused: int,
+        interrupted: bool,
+        store: str | None = None,
+        output: str | None = None,
     ) -> dict[str, Any]:
         """The summary as plain JSON values; durations in seconds.
 
@@ -186,8 +188,9 @@ class RunTally:
             pools: ``limiter.status()["pools"]``.
             attempts: The number of HTTP requests sent.
             refused: The number of answers with status 429.
-            output: The path of the answers.
             interrupted: Whether a signal stopped the run.
+            store: Where the quotas are kept; ``None``: in this process.
+            output: The path of the answers; ``None``: they are nowhere after the run.
         """
         share = self.ideal.share
         return {
@@ -198,19 +201,17 @@ class RunTally:
             "skipped": self.skipped,
             "refused": refused,
             "attempts": attempts,
-            "seconds": round(time.monotonic() - self.started_s, 3),
-            "cpu_us_per_request": round(
-                (time.process_time() - self.started_cpu_s) / max(self.ok + self.failed, 1) * 1e6
-            ),
+            "seconds": round(time.monotonic() - self.start.at_s, 3),
+            "cpu_us_per_request": round((time.process_time() - self.start.cpu_s) / max(self.ok + self.failed, 1) * 1e6),
             "ideal_share": None if share is None else round(share, 4),
             "wait_p50_s": self.waits.at(0.5),
             "wait_p99_s": self.waits.at(0.99),
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
+            "input_tokens": self.bill.input_tokens,
+            "output_tokens": self.bill.output_tokens,
             **self.bill.report(),
-            "pools": since(self.start, pools),
-            "store": self.store,
-            "output": output if self.keeps else None,
+            "pools": since(self.start.pools, pools),
+            "store": store,
+            "output": output,
             "interrupted": interrupted,
         }
 
