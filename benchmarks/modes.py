@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.table import Row
 from paceline.batch import offline
-from paceline.batch.job import Job
+from paceline.batch.job import Batching, Job
 from paceline.batch.progress import ProgressView
 from paceline.batch.timing import Timing
 from paceline.config import Config
@@ -62,9 +62,7 @@ def _row(name: str, mode: str, count: int, minutes: int) -> Row:
             str(source),
             config=config,
             environ={"OPENAI_API_KEY": "key"},
-            mode=mode,
-            deadline_s=deadline_s,
-            batch_lines=batch_lines,
+            batching=Batching(mode, deadline_s, batch_lines),
         )
         _, report = job.run(ProgressView())
         tally = emulator.tally()

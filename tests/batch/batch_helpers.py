@@ -12,7 +12,7 @@ from paceline.batch.answers import RunAnswers
 from paceline.batch.check import Checker, InputPlan
 from paceline.batch.client import RunClient
 from paceline.batch.index import Index
-from paceline.batch.job import Job
+from paceline.batch.job import Batching, Job, Output
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import read_request
@@ -26,7 +26,6 @@ from paceline.limiter.limiter import SYSTEM_CLOCK, Limiter
 FAST = "60k requests/min,60M tokens/min"
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
-OF_JOB = {one.name for one in dataclasses.fields(Job)}
 
 
 class Said(ProgressView):
@@ -103,14 +102,19 @@ def run_job(source, base_url, view=None, *, environ=None, **given):
         base_url: The server.
         view: Is told what the run says.
         environ: Has the keys.
-        given: Options of the run, which are fields of `Job`, and settings.
+        given: Options of the run, which are fields of its `Job`, `Output` and `Batching`, and settings.
 
     Returns:
         The exit code and the report.
     """
-    options = {name: given.pop(name) for name in OF_JOB & given.keys()}
+    given["path"] = given.pop("output", None)
+    output, batching, options = (
+        {one.name: given.pop(one.name) for one in dataclasses.fields(kind) if one.name in given}
+        for kind in (Output, Batching, Job)
+    )
     config = Config.load(environ={}, given={"base_url": base_url, "limits": {"*": FAST}, **given})
-    return Job(str(source), config=config, environ=environ or {}, **options).run(view or ProgressView())
+    job = Job(str(source), Output(**output), config, environ or {}, batching=Batching(**batching), **options)
+    return job.run(view or ProgressView())
 
 
 async def send_lines(lines, results, root, view, *, post=None, clock=SYSTEM_CLOCK, **given):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import paceline
 from paceline.batch import job, notes
-from paceline.batch.job import Job
+from paceline.batch.job import Job, Output
 from paceline.batch.notes import Reporter, RunNote, read_runs, run_id
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import WHOLE, Shard
@@ -78,7 +78,9 @@ def send(source, store, emulator, shard="1/1", view=None, output=None, **environ
     given = {"base_url": emulator.base_url, "limits": {"*": parse_quotas(FAST)}, "store": store}
     config = Config.load(environ={}, given=given)
     environ = {"OPENAI_API_KEY": KEY, **environ}
-    return Job(str(source), output, config, shard=Shard.parse(shard), environ=environ).run(view or ProgressView())
+    return Job(str(source), Output(output), config, shard=Shard.parse(shard), environ=environ).run(
+        view or ProgressView()
+    )
 
 
 def use(store):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from paceline.batch.acceptance import Acceptance, marked
 from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import ANY, OutputError, ResultsFile
+from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.summary import FIRST, RunTally
 from paceline.responses.finish import State
 
@@ -28,7 +28,6 @@ class RunAnswers:
         index: Has the ids of the input, and which lines are done.
         tally: Counts requests.
         view: Shows the progress.
-        acceptance: Says which answers are taken, and which are asked for once more.
         before: What was wrong with the answers to requests in an earlier run, by line.
     """
 
@@ -36,8 +35,12 @@ class RunAnswers:
     index: Index
     tally: RunTally
     view: ProgressView
-    acceptance: Acceptance = ANY
     before: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """Says which answers are taken, and which are asked for once more."""
+        return self.results.acceptance
 
     def marked(self, error: dict[str, Any] | None, line: int, maximum: int, *, raised: bool) -> dict[str, Any] | None:
         """An error as it is recorded.

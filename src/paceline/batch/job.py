@@ -35,6 +35,7 @@ from paceline.batch.address import (
 )
 from paceline.batch.answers import RunAnswers
 from paceline.batch.batches import Batches
+from paceline.batch.caller import Caller
 from paceline.batch.check import SHOWN, Checker, InputPlan, check
 from paceline.batch.client import RunClient
 from paceline.batch.cost import Bill
@@ -78,49 +79,169 @@ SAMPLE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """Where the answers of a run go, and which are taken.
+
+    Attributes:
+        path: Its path; ``-`` for standard output; beside the input when ``None``.
+        restart: Send everything again; the old output is kept under another name.
+        repair: Move corrupt lines of the output to another file, and send their requests again.
+        into: The column of the answers, where it is a table.
+        acceptance: Says which answers are taken: those that are finished, in the form of a schema if it has one.
+        keeps: Whether it is there after the run.
+    """
+
+    path: str | None = None
+    restart: bool = False
+    repair: bool = False
+    into: str = "answer"
+    acceptance: Acceptance = ANY
+    keeps: bool = True
+
+    def beside(self, source: str, shard: Shard, caller: Caller) -> str:
+        """Its path, for this input.
+
+        Raises:
+            SettingsError: Standard input has nothing beside it.
+        """
+        if self.path is not None:
+            return self.path
+        if source == STDIN:
+            again = partial(caller.again, STDIN)
+            raise SettingsError(
+                f"standard input needs an output: {again(output='answers.csv')}; or, for standard output, -o -"
+            )
+        part = "" if shard == WHOLE else f".shard-{shard}"
+        return source.removesuffix(".jsonl") + part + ".results.jsonl"
+
+    def leave(self, results: ResultsFile, journal: BatchJournal | None, view: ProgressView) -> BatchJournal | None:
+        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any.
+
+        An output that has been removed is a restart, too, for the answers that its run has saved elsewhere.
+        """
+        if (self.restart or not os.path.exists(results.path)) and (aside := results.set_aside()):  # noqa: PTH110
+            view.say(f"the old answers are in {aside}")
+        if not (self.restart and results.resumable):
+            return journal
+        before = BatchJournal(results.path)
+        if (aside := before.set_aside()) and before.unfinished:
+            text = f"{before.unfinished:,} batches of the earlier run continue at the provider, and you pay for them; they are in {aside}"
+            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
+        return None if journal is None else BatchJournal(results.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """Whether a run sends in batches of the providers' Batch APIs, and how.
+
+    Attributes:
+        mode: ``sync`` sends the requests one by one, ``batch`` in batches; ``auto`` in batches while the rest can still be sent
+            one by one before the deadline.
+        deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
+        batch_lines: The most requests of a batch; by the size of the input when ``None``.
+        batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
+    """
+
+    mode: str = "sync"
+    deadline_s: float | None = None
+    batch_lines: int | None = None
+    batch_queue: float | None = None
+
+    def require(self, providers: Iterable[str]) -> None:
+        """Refuse providers whose requests this mode cannot send.
+
+        Raises:
+            SettingsError: There is one.
+        """
+        unknown = [name for name in providers if not has_batches(name)]
+        if self.mode != "sync" and unknown:
+            raise SettingsError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
+        apart = [name for name in providers if is_apart(name)]
+        if self.mode == "auto" and apart:
+            text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
+            raise SettingsError(f"--mode auto: {apart[0]} {text}")
+
+    def journal(self, results: ResultsFile, *, restart: bool) -> BatchJournal | None:
+        """The journal of batches of a run that sends in batches.
+
+        Raises:
+            OutputError: The output cannot be resumed; or a run that does not send in batches would send again what is in one.
+        """
+        if self.mode != "sync" and not results.resumable:
+            raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
+        journal = BatchJournal(results.path) if results.resumable else None
+        if journal is not None and not restart:
+            journal.require_name()
+        if journal is not None and journal.unfinished and not restart and self.mode == "sync":
+            raise OutputError(
+                f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
+                " read them with --mode batch, or leave them with --restart"
+            )
+        return None if self.mode == "sync" else journal
+
+    def end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
+        """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
+        if self.mode != "auto" or self.deadline_s is None:
+            return None
+        if journal.deadline is not None and journal.deadline[0] == self.deadline_s:
+            return journal.deadline
+        return self.deadline_s, time.time() + self.deadline_s
+
+    def deadline(
+        self, given: tuple[float, float] | None, plan: InputPlan, limiter: Limiter, tally: RunTally, view: ProgressView
+    ) -> Deadline | None:
+        """The deadline of a run that changes from batches to requests one by one."""
+        if given is None or not tally.left:
+            return None
+        left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
+        if left_s < 0:
+            view.say("the deadline of the unfinished run has passed: the unanswered requests are sent one by one")
+        elif given[0] - left_s >= 1:
+            view.say(f"the deadline of the unfinished run applies: {in_time(left_s)} are left")
+        deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
+        needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
+        if 0 <= left_s <= reserve_s:
+            view.say(
+                f"the deadline leaves no time for batches, which would end {in_time(reserve_s)} before it: all requests"
+                " are sent one by one, at the full price"
+            )
+        elif 0 <= left_s < needs_s:
+            view.say(
+                f"the deadline may be missed: to cancel the batches and send all requests one by one takes {in_time(needs_s)}"
+                f" under these limits, and {in_time(left_s)} are left"
+            )
+        elif left_s >= 0:
+            view.say(f"in batches; if they have not ended {in_time(needs_s)} before the deadline, one by one")
+        return deadline
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The arguments of a run.
 
     Attributes:
         source: The input's path; ``-`` for standard input.
-        output: The output's path; ``-`` for standard output; beside the input when ``None``.
+        output: Where the answers go.
         config: The settings.
-        restart: Send everything again; the old output is kept under another name.
         environ: Holds the keys, and the path of the user's state folder.
-        repair: Move corrupt lines of the output to another file, and send their requests again.
         check_first: Check the whole input before the first request, however large it is.
         shard: The part of the input.
         page: The port at which the status page is served on this machine while it runs; ``None`` for none.
-        mode: ``sync`` sends the requests one by one, ``batch`` in batches of the providers' Batch APIs; ``auto`` in
-            batches while the rest can still be sent one by one before the deadline.
-        deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
-        batch_lines: The most requests of a batch; by the size of the input when ``None``.
+        batching: Whether it sends in batches.
         form: How the rows of an input that has no requests become requests.
-        into: The column of the answers, where the output is a table.
-        keeps: Whether the output is there after the run.
-        acceptance: Says which answers are taken: those that are finished, in the form of a schema if it has one.
         strict: Whether a row that cannot be sent stops all; otherwise it is an error of that row.
         of_rows: Whether the lines of the input were made of rows, by :func:`~paceline.batch.forms.lines_of`.
-        batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
     source: str
-    output: str | None = None
+    output: Output = Output()
     config: Config = field(default_factory=Config)
-    restart: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-    repair: bool = False
     check_first: bool = False
     shard: Shard = WHOLE
     page: int | None = None
-    mode: str = "sync"
-    deadline_s: float | None = None
-    batch_lines: int | None = None
-    batch_queue: float | None = None
+    batching: Batching = Batching()
     form: Form = field(default_factory=Form)
-    into: str = "answer"
-    keeps: bool = True
-    acceptance: Acceptance = ANY
     strict: bool = False
     of_rows: bool = False
 
@@ -134,10 +255,10 @@ class Job:
             PacelineError: The run could not start: nothing has been sent.
         """
         certificates()
-        table = Table.at(self.output, self.into)
-        output = table.journal if table is not None else self._output()
+        table = Table.at(self.output.path, self.output.into)
+        path = table.journal if table is not None else self.output.beside(self.source, self.shard, self.form.caller)
         with _open_input(self.source) as file:
-            self._require_other_file(file, output)
+            self._require_other_file(file, path)
             if table is not None:
                 self._require_other_file(file, table.path)
                 table.require_own()
@@ -152,7 +273,7 @@ class Job:
                 rows = partial(identified, file, self.source, form, given)
                 if table is not None:
                     table.require_column(rows)
-                with ResultsFile(output, self.acceptance) as results, explained():
+                with ResultsFile(path, self.output.acceptance) as results, explained():
                     given.file.seek(0)
                     code, report = self._run(given, results, view)
                     if table is not None and code == INTERRUPTED:
@@ -165,7 +286,7 @@ class Job:
     def _write(self, table: Table, rows: Rows, view: ProgressView) -> int:
         """Write the table of answers; return the exit code if that has failed."""
         try:
-            count = table.write(rows, self.acceptance)
+            count = table.write(rows, self.output.acceptance)
             rows_in = "1 row with its answer is" if count == 1 else f"{count:,} rows with their answers are"
             view.say(f"{rows_in} in {table.path}")
         except OutputError as error:
@@ -179,17 +300,17 @@ class Job:
         given, arguments = self._arguments(given, members)
         limiter, index, saved = Limiter(**arguments), Index(), list[str]()
         try:
-            journal = self._journal(results)
+            journal = self.batching.journal(results, restart=self.output.restart)
             whole = journal is not None or self._checks_first(file, results)
             checker, most = self._checker(limiter, index if whole else Index(), members), None if whole else SAMPLE
             plan = check(given, checker, most=most, tick=lambda n: view.say(f"checked {n:,} requests"))
             _say(view, self._foretold(plan, members))
             addresses = self._addresses(plan, given.provider, members, whole=whole)
-            store = self._store(plan.shares, addresses, view) if self.mode != "batch" else None
-            limiter, journal = _sharing(limiter, arguments, store, plan), self._leave(results, journal, view)
-            recovered = results.recover(index, repair=self.repair) if whole else Recovered()
+            store = self._store(plan.shares, addresses, view) if self.batching.mode != "batch" else None
+            limiter, journal = _sharing(limiter, arguments, store, plan), self.output.leave(results, journal, view)
+            recovered = results.recover(index, repair=self.output.repair) if whole else Recovered()
             tally = self._tally(plan, recovered, limiter)
-            answers = RunAnswers(results, index, tally, view, self.acceptance, recovered.before_this(plan.requests))
+            answers = RunAnswers(results, index, tally, view, recovered.before_this(plan.requests))
             checker = self._checker(limiter, index, members)
             again = partial(_checked, given, index, plan.last_line, checker)
             if whole:
@@ -199,17 +320,19 @@ class Job:
                 source = self._unchecked(given, checker, addresses, answers)
             _say(view, _opened(given, answers))
             _say(view, _opening(plan, recovered, tally))
-            _say(view, () if self.mode == "batch" else _limits_now(plan, tally, limiter, store))  # batches have others
+            _say(
+                view, () if self.batching.mode == "batch" else _limits_now(plan, tally, limiter, store)
+            )  # batches have others
             meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
             runner = self._runners(limiter, addresses, answers, meter, Packer(checker.describe), group)
             recount = _Recount(answers, whole=whole)
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
                     if journal is not None:
-                        end_s = self._end_s(journal)
+                        end_s, batching = self.batching.end_s(journal), self.batching
                         offline = partial(
-                            Offline, again, addresses, answers, most_lines=self.batch_lines, queue=self.batch_queue,
-                            deadline=self._deadline(end_s, plan, limiter, tally, view),
+                            Offline, again, addresses, answers, most_lines=batching.batch_lines, queue=batching.batch_queue,
+                            deadline=batching.deadline(end_s, plan, limiter, tally, view),
                         )  # fmt: skip
                         ended, created = _in_batches(offline, journal, end_s, again, runner, recount)
                     else:
@@ -271,7 +394,7 @@ class Job:
             refused=ended.refused,
             interrupted=stop is not None and stop[0] == INTERRUPTED,
             store=store.url if store else None,
-            output=results.place if self.keeps else None,
+            output=results.place if self.output.keeps else None,
         )
         if created is not None:
             report["batches"] = created
@@ -283,7 +406,7 @@ class Job:
             calls = f"{ended.attempts:,} calls, {ended.refused:,} of them refused with a 429"
             lines = [lines[0], f"{created:,} batches created in {calls}", *lines[2:], *bill]
         else:
-            resumes = results.resumable and self.keeps
+            resumes = results.resumable and self.output.keeps
             again = "the same command again sends the rest" if resumes else "nothing can be resumed"
             lines = [*lines, *bill, *ended.client.reach.at_end()]
         view.close()
@@ -293,62 +416,9 @@ class Job:
                 requests = f"{tally.about}{counted(tally.left, 'request')}"
                 print(f"paceline run: stopped: {stop[1]}; {requests} left: {again}", file=sys.stderr)  # noqa: T201
             return stop[0], report
-        if self.keeps:
+        if self.output.keeps:
             _say(view, tally.remedies(report, self.form.caller))
         return FAILED if tally.failed or tally.final or tally.left else DONE, report
-
-    def _end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
-        """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
-        if self.mode != "auto" or self.deadline_s is None:
-            return None
-        if journal.deadline is not None and journal.deadline[0] == self.deadline_s:
-            return journal.deadline
-        return self.deadline_s, time.time() + self.deadline_s
-
-    def _deadline(
-        self, given: tuple[float, float] | None, plan: InputPlan, limiter: Limiter, tally: RunTally, view: ProgressView
-    ) -> Deadline | None:
-        """The deadline of a run that changes from batches to requests one by one."""
-        if given is None or not tally.left:
-            return None
-        left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
-        if left_s < 0:
-            view.say("the deadline of the unfinished run has passed: the unanswered requests are sent one by one")
-        elif given[0] - left_s >= 1:
-            view.say(f"the deadline of the unfinished run applies: {in_time(left_s)} are left")
-        deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
-        needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
-        if 0 <= left_s <= reserve_s:
-            view.say(
-                f"the deadline leaves no time for batches, which would end {in_time(reserve_s)} before it: all requests"
-                " are sent one by one, at the full price"
-            )
-        elif 0 <= left_s < needs_s:
-            view.say(
-                f"the deadline may be missed: to cancel the batches and send all requests one by one takes {in_time(needs_s)}"
-                f" under these limits, and {in_time(left_s)} are left"
-            )
-        elif left_s >= 0:
-            view.say(f"in batches; if they have not ended {in_time(needs_s)} before the deadline, one by one")
-        return deadline
-
-    def _journal(self, results: ResultsFile) -> BatchJournal | None:
-        """The journal of batches of a run that sends in batches.
-
-        Raises:
-            OutputError: The output cannot be resumed; or a run that does not send in batches would send again what is in one.
-        """
-        if self.mode != "sync" and not results.resumable:
-            raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
-        journal = BatchJournal(results.path) if results.resumable else None
-        if journal is not None and not self.restart:
-            journal.require_name()
-        if journal is not None and journal.unfinished and not self.restart and self.mode == "sync":
-            raise OutputError(
-                f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
-                " read them with --mode batch, or leave them with --restart"
-            )
-        return None if self.mode == "sync" else journal
 
     def _group(self) -> ServerGroup | None:
         """The group that answers all requests, if one is set.
@@ -360,8 +430,8 @@ class Job:
             return None
         if self.config.base_url is not None:
             raise SettingsError("group and base_url exclude each other: the servers of a group have their addresses")
-        if self.mode != "sync":
-            raise SettingsError(f"--mode {self.mode}: a group sends requests one by one: use --mode sync")
+        if self.batching.mode != "sync":
+            raise SettingsError(f"--mode {self.batching.mode}: a group sends requests one by one: use --mode sync")
         found = read_group(self.config, self.config.group, self.environ)
         keyless = [
             one for one in found.members.values() if not (one.key or is_loopback(urlsplit(one.root).hostname or ""))
@@ -373,21 +443,6 @@ class Job:
     def _notes(self, store: Store | None) -> Notes | None:
         """Where this run reports its progress: beside its store, if that is in a place of its own."""
         return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
-
-    def _leave(self, results: ResultsFile, journal: BatchJournal | None, view: ProgressView) -> BatchJournal | None:
-        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any.
-
-        An output that has been removed is a restart, too, for the answers that its run has saved elsewhere.
-        """
-        if (self.restart or not os.path.exists(results.path)) and (aside := results.set_aside()):  # noqa: PTH110
-            view.say(f"the old answers are in {aside}")
-        if not (self.restart and results.resumable):
-            return journal
-        before = BatchJournal(results.path)
-        if (aside := before.set_aside()) and before.unfinished:
-            text = f"{before.unfinished:,} batches of the earlier run continue at the provider, and you pay for them; they are in {aside}"
-            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
-        return None if journal is None else BatchJournal(results.path)
 
     def _serve_page(self, limiter: Limiter, reporter: Reporter) -> None:
         """Serve the status page with the counts of this run until the process ends.
@@ -405,17 +460,6 @@ class Job:
             except ImportError as error:
                 raise SettingsError(f"--page: {error}") from None
             print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
-
-    def _output(self) -> str:
-        if self.output is not None:
-            return self.output
-        if self.source == STDIN:
-            again = partial(self.form.caller.again, STDIN)
-            raise SettingsError(
-                f"standard input needs an output: {again(output='answers.csv')}; or, for standard output, -o -"
-            )
-        part = "" if self.shard == WHOLE else f".shard-{self.shard}"
-        return self.source.removesuffix(".jsonl") + part + ".results.jsonl"
 
     @staticmethod
     def _require_other_file(file: BinaryIO, output: str) -> None:
@@ -435,7 +479,7 @@ class Job:
             if root and root != usual_root(provider):
                 host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
                 yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
-        if self.mode != "batch":  # batches have other limits
+        if self.batching.mode != "batch":  # batches have other limits
             yield from (f"warning: {one}" for one in plan.warnings[:SHOWN])
 
     def _checks_first(self, file: BinaryIO, results: ResultsFile) -> bool:
@@ -444,7 +488,7 @@ class Job:
             self.check_first
             or self.strict
             or _size(file) <= CHECKED_FIRST_MAX
-            or (not self.restart and results.has_lines())
+            or (not self.output.restart and results.has_lines())
         )
 
     def _addresses(
@@ -457,13 +501,7 @@ class Job:
         """
         if members:
             return {one.provider.name: address_at(one.provider, one.base_url, one.key or "none") for one in members}
-        unknown = [name for name in plan.providers if not has_batches(name)]
-        if self.mode != "sync" and unknown:
-            raise SettingsError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
-        apart = [name for name in plan.providers if is_apart(name)]
-        if self.mode == "auto" and apart:
-            text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
-            raise SettingsError(f"--mode auto: {apart[0]} {text}")
+        self.batching.require(plan.providers)
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
             for name in {*FORMATS.values()} - addresses.keys():

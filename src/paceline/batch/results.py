@@ -228,7 +228,7 @@ class ResultsFile:
 
     def __init__(self, path: str, acceptance: Acceptance = ANY) -> None:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
-        self._acceptance = acceptance
+        self.acceptance = acceptance
         self.kept: deque[bytes] = deque()
         self.why, self.remedy, self.mended, self.unsaved = "", "", "", 0
         self._file: Appender | None = None
@@ -280,7 +280,7 @@ class ResultsFile:
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                found = read_answer(raw, self._acceptance)
+                found = read_answer(raw, self.acceptance)
                 if found is None and is_torn(raw, before=read.found.lines):
                     break
                 end += len(raw)
@@ -335,7 +335,7 @@ class ResultsFile:
                             break
                         if number == drop:
                             drop = next(drops)
-                            found = read_answer(raw, self._acceptance)
+                            found = read_answer(raw, self.acceptance)
                             if aside is not None and (found is None or found[1].ok is None):
                                 aside.write(raw)
                         else:
@@ -373,7 +373,7 @@ class ResultsFile:
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
                     for raw in saved:
-                        found = read_answer(raw, self._acceptance)
+                        found = read_answer(raw, self.acceptance)
                         if found is not None and read.adds(*found):  # a kill may have cut the last line
                             out.append(raw if raw.endswith(b"\n") else raw + b"\n")
                     out.sync()
@@ -496,7 +496,7 @@ class ResultsFile:
         try:
             with open(self.place, "rb") as file:
                 for raw in file:
-                    found = read_answer(raw, self._acceptance)
+                    found = read_answer(raw, self.acceptance)
                     line = index.line_of(found[0]) if found is not None else None
                     if found is None or line is None or not index.mark(line):
                         continue

@@ -113,9 +113,10 @@ def run(
         answered = await paceline.arun(rows, model="gpt-6-luna", prompt="Translate into French: {text}", journal="french.jsonl")
         print([row["answer"] for row in answered])
     """
+    given = {name: value for name, value in locals().items() if name not in ("rows", "settings")}
     try:
         from paceline.batch.address import provider_of
-        from paceline.batch.job import Job
+        from paceline.batch.job import Batching, Job, Output
         from paceline.config import Config
     except (ModuleNotFoundError, SettingsError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
@@ -123,11 +124,6 @@ def run(
     json_schema = _schema_of(schema)
     acceptance = Acceptance.parse(schema, cut_off, again)
     found, table = _read_rows(rows)
-    given = {
-        "model": model, "prompt": prompt, "files": files, "key": key, "journal": journal, "output": output, "into": into,
-        "max_tokens": max_tokens, "schema": schema, "cut_off": cut_off, "again": again, "task": task, "mode": mode,
-        "deadline": deadline, "restart": restart, "repair": repair, "progress": progress, "strict": strict, **settings,
-    }  # fmt: skip
     folder, shown = _place(rows)
     form = Form(
         model,
@@ -138,23 +134,11 @@ def run(
         task=task,
         files=_each(files),
         folder=folder,
-        caller=Call(_unusual(given)),
+        caller=Call(_unusual(given | settings)),
     )
     asked, form = _asked(found, prompt, form, [name for name, _ in columns(UNSENT, into, acceptance)], strict=strict)
     kept, written = _places(journal, output, into)
-    job = Job(
-        "",
-        kept,
-        config,
-        restart,
-        repair=repair,
-        mode=mode,
-        deadline_s=_deadline(mode, deadline, kept),
-        form=form,
-        keeps=kept is not None,
-        acceptance=acceptance,
-        of_rows=True,
-    )
+    batching = Batching(mode, _deadline(mode, deadline, kept))
     lines, remark, ready = lines_of(asked, form, shown)
     if not lines:
         return table(found, {name: [] for name, _ in columns(UNSENT, into, acceptance)})
@@ -162,7 +146,9 @@ def run(
         source = Path(folder) / "rows.jsonl"
         source.write_bytes(b"".join(line.line for line in lines))
         path = kept or str(Path(folder) / "answers.jsonl")
-        path = _sent(replace(job, source=str(source), output=path, strict=strict or ready), remark, progress=progress)
+        to = Output(path, restart, repair, acceptance=acceptance, keeps=kept is not None)
+        job = Job(str(source), to, config, batching=batching, form=form, strict=strict or ready, of_rows=True)
+        path = _sent(job, path, remark, progress=progress)
         ids = [line.custom_id for line in lines]
         with RecordedAnswers(path, acceptance) as answers:
             told = [dict(columns(answers.of(one), into, acceptance)) for one in ids]
@@ -208,7 +194,7 @@ def _asked(
     return asked, replace(form, template=prompt) if is_text else replace(form, column=prompt)
 
 
-def _sent(job: Job, remark: str, *, progress: bool) -> str:
+def _sent(job: Job, path: str, remark: str, *, progress: bool) -> str:
     """Run the job; the file of the answers, which is another one if the name belongs to another file by now."""
     from paceline.batch.progress import logged, view
     from paceline.batch.runner import INTERRUPTED, interrupts
@@ -222,7 +208,7 @@ def _sent(job: Job, remark: str, *, progress: bool) -> str:
         code, report = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    return report["output"] or str(job.output)
+    return report["output"] or path
 
 
 def _awaited(function: Callable[_P, _R]) -> Callable[_P, Coroutine[Any, Any, _R]]:

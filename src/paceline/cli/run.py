@@ -16,10 +16,8 @@ from paceline.cli import options
 GC_THRESHOLD = 50_000, 20, 100
 """Of the garbage collector; with Python's own threshold a run takes about a tenth longer."""
 
-OF_JOB = (
-    "source", "output", "restart", "repair", "page", "mode", "deadline_s", "batch_lines", "batch_queue", "into", "strict",
-)  # fmt: skip
-"""The options that a :class:`~paceline.batch.job.Job` has by the same name."""
+OF_JOB, OF_BATCHING = ("source", "page", "strict"), ("mode", "deadline_s", "batch_lines", "batch_queue")
+"""The options that a :class:`~paceline.batch.job.Job` and its :class:`~paceline.batch.job.Batching` have by the same name."""
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format, Anthropic's or Gemini's; or rows of prompts as CSV, JSONL, a JSON array or Parquet, with
 --model; or - for standard input. The same command again
@@ -114,20 +112,22 @@ def command(
 ) -> None:
     """Send a file of prompts and write the answers."""
     from paceline.batch.acceptance import Acceptance
-    from paceline.batch.job import Job
+    from paceline.batch.job import Batching, Job, Output
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED
     from paceline.pacing.lack import raise_files
 
-    job = Job(**options.taken(given, *OF_JOB))
-    if job.mode == "sync" and (job.batch_lines is not None or job.batch_queue is not None):
+    batching = Batching(**options.taken(given, *OF_BATCHING))
+    job = Job(**options.taken(given, *OF_JOB), batching=batching)
+    output = Output(given.pop("output"), **options.taken(given, "restart", "repair", "into"))
+    if batching.mode == "sync" and (batching.batch_lines is not None or batching.batch_queue is not None):
         raise click.UsageError("--batch-lines and --batch-queue need --mode batch")
-    if (job.mode == "auto") != (job.deadline_s is not None):
+    if (batching.mode == "auto") != (batching.deadline_s is not None):
         raise click.UsageError("--mode auto and --deadline need each other: --mode auto --deadline 6h")
-    if job.mode != "sync" and job.page is not None:
+    if batching.mode != "sync" and job.page is not None:
         raise click.UsageError("--page shows the quotas of requests that are sent one by one: it needs --mode sync")
-    if as_json and job.output == "-":
+    if as_json and output.path == "-":
         raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
         form = options.form(given)
@@ -137,7 +137,7 @@ def command(
             check_first=checked == "first",
             shard=Shard.parse(shard) if shard is not None else WHOLE,
             form=form,
-            acceptance=Acceptance.parse(form.schema, cut_off, again),
+            output=replace(output, acceptance=Acceptance.parse(form.schema, cut_off, again)),
         )
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
