@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from enum import Enum
 from math import inf, log
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -94,40 +93,6 @@ class RatePhase(Enum):
     ASKING = "asking"  # not at all, and some attempts go at once: a limit admits next to none of them, chance as usual
     CHECKING = "checking"  # not at all, below the measured rate: a limit refuses nothing there, chance does
 
-
-class RateEvent(Enum):
-    """What changes the phase."""
-
-    DENIED = "denied"  # a refusal in spite of a stated limit
-    MEASURED = "measured"  # a refusal after which the rate is known
-    REACHED = "reached"  # the rate has come to the measured one
-    BLOCK = "block"  # nothing is admitted, or the provider asks to wait
-    ADMITTED = "admitted"  # the probe was not refused
-    EXPLAINED = "explained"  # the refusals had another reason than the rate
-    DOUBTED = "doubted"  # a refusal at the measured rate, which may be chance
-    SHARED = "shared"  # a refusal, or a test, that a share and a limit may explain together
-    UPHELD = "upheld"  # a test or a check has confirmed the measured rate
-
-
-NEXT: Final = MappingProxyType(
-    {
-        (RatePhase.OFF, RateEvent.DENIED): RatePhase.OPENING,
-        (RatePhase.OPENING, RateEvent.MEASURED): RatePhase.HOLDING,
-        (RatePhase.HOLDING, RateEvent.MEASURED): RatePhase.HOLDING,
-        (RatePhase.TESTING, RateEvent.MEASURED): RatePhase.HOLDING,
-        (RatePhase.HOLDING, RateEvent.REACHED): RatePhase.TESTING,
-        (RatePhase.TESTING, RateEvent.REACHED): RatePhase.TESTING,  # twice the measured rate is the measured one now
-        (RatePhase.BLOCKED, RateEvent.ADMITTED): RatePhase.HOLDING,
-        (RatePhase.HOLDING, RateEvent.DOUBTED): RatePhase.ASKING,
-        (RatePhase.ASKING, RateEvent.UPHELD): RatePhase.HOLDING,
-        (RatePhase.ASKING, RateEvent.SHARED): RatePhase.CHECKING,
-        (RatePhase.HOLDING, RateEvent.SHARED): RatePhase.CHECKING,
-        (RatePhase.CHECKING, RateEvent.UPHELD): RatePhase.HOLDING,
-        **{(phase, RateEvent.BLOCK): RatePhase.BLOCKED for phase in RatePhase if phase is not RatePhase.OFF},
-        **{(phase, RateEvent.EXPLAINED): RatePhase.OPENING for phase in RatePhase if phase is not RatePhase.OFF},
-    }
-)
-"""The phase that follows; the other pairs do not occur."""
 
 DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING})
 """The phases in which it is not known whether chance refuses attempts."""
@@ -299,7 +264,7 @@ class MeasuredRate:
 
         Another reason than the rate explains the last refusals.
         """
-        self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
+        self.phase = RatePhase.OPENING
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns, self.blamed, self.long_blocks, self.chance = Cycle(), now_ns, 0, 0, Chance()
 
@@ -344,8 +309,8 @@ class MeasuredRate:
 
     def expect(self, now_ns: int, rate: float) -> None:
         """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
-        if (self.phase, RateEvent.MEASURED) in NEXT:
-            self.phase = NEXT[self.phase, RateEvent.MEASURED]
+        if self.phase in (RatePhase.OPENING, RatePhase.HOLDING, RatePhase.TESTING):
+            self.phase = RatePhase.HOLDING
             self._hold(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
@@ -384,7 +349,7 @@ class MeasuredRate:
 
     def _ask(self, now_ns: int) -> None:
         """Ask again at once, several times."""
-        self.phase = NEXT[self.phase, RateEvent.DOUBTED]
+        self.phase = RatePhase.ASKING
         self.chance.asked, self.chance.early = self.cycle.top, 0
         self._cut(now_ns, self.cycle.top)
         self.next_at_ns = now_ns
@@ -394,7 +359,7 @@ class MeasuredRate:
         """Check whether a share is refused, or still is, at a rate that a limit admits."""
         if self.phase in DOUBTS:
             self._make_up(now_ns)
-        self.phase = NEXT[self.phase, RateEvent.SHARED]
+        self.phase = RatePhase.CHECKING
         self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
         self.chance.mark = Mark(now_ns, self.admitted_total)
 
@@ -453,7 +418,7 @@ class MeasuredRate:
     def _uphold(self, now_ns: int) -> None:
         """End a test or a check: go on at the measured rate."""
         self._make_up(now_ns)
-        self.phase = NEXT[self.phase, RateEvent.UPHELD]
+        self.phase = RatePhase.HOLDING
         self._hold(now_ns, self.cycle.top, lengthen=False)
 
     def _make_up(self, now_ns: int) -> None:
@@ -468,7 +433,7 @@ class MeasuredRate:
         """
         self.chance.share = min(self.chance.usual, self._shown)
         self.chance.asked = 0.0
-        self.phase = NEXT[self.phase, RateEvent.EXPLAINED]
+        self.phase = RatePhase.OPENING
         top, self.cycle = self.cycle.top, Cycle()
         self._cut(now_ns, max(START * self.mean, top))
         self.empty = self.test = Mark(now_ns, self.admitted_total)
@@ -477,7 +442,7 @@ class MeasuredRate:
         """What a refusal shows. It sets the rate from now on."""
         admitted = note.total - self.lost_total  # before this attempt
         if self.phase is RatePhase.OFF:
-            self.phase = NEXT[self.phase, RateEvent.DENIED]
+            self.phase = RatePhase.OPENING
             self.empty = Mark(note.sent_ns, admitted)
             self._cut(now_ns, START * self.mean)
             return Finding.DENIED
@@ -522,7 +487,7 @@ class MeasuredRate:
                 found = max(found, self.cycle.top)
         if opening or since >= EVIDENCE_N * self.mean:
             self.empty = Mark(note.sent_ns, admitted)
-        self.phase = NEXT[self.phase, RateEvent.MEASURED]
+        self.phase = RatePhase.HOLDING
         self.cycle.span_s = span_s
         self._hold(now_ns, min(found, note.rate), lengthen=late)
         return Finding.LATE if late else Finding.EARLY
@@ -543,7 +508,7 @@ class MeasuredRate:
         """Send the probe after ``wait_s``, and nothing before."""
         if self.phase in DOUBTS:
             self._make_up(now_ns)
-        self.phase = NEXT[self.phase, RateEvent.BLOCK]
+        self.phase = RatePhase.BLOCKED
         self._cut(now_ns, self.mean / wait_s)
         self.until_ns = (now_ns + self.next_at_ns) // 2
 
@@ -562,7 +527,7 @@ class MeasuredRate:
         is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * self.mean
         self.long_blocks = min(self.long_blocks + 1, LONG_BLOCKS) if is_long else 0
         self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
-        self.phase = NEXT[self.phase, RateEvent.ADMITTED]
+        self.phase = RatePhase.HOLDING
         self.stated_waits.admitted()
         self._hold(probe.sent_ns, found, lengthen=True)
         self.next_at_ns = max(self.next_at_ns, now_ns)
@@ -596,7 +561,7 @@ class MeasuredRate:
             self.rate *= 2 ** min(waited_s, 1.0)
         elif self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
             if self.cycle.advance(waited_s, self.mean):
-                self.phase = NEXT[self.phase, RateEvent.REACHED]
+                self.phase = RatePhase.TESTING
                 self.test = Mark(now_ns, self.admitted_total)
             self.rate = self.cycle.rate
 
