@@ -201,7 +201,7 @@ async def test_a_refused_attempt_is_made_again_however_long_the_wait(clock, door
             request = clients[name].build_request("POST", f"https://{name}{CHAT}", json=body)
             http = _Httpx(clients[name].send, request, is_async=True)
             described = describe(limiter.pacer, changed(provider_named("openai"), name=name), CHAT, request.content)
-            return Way(http, described, (name, CHAT))
+            return Way(http, described)
 
         ways = {name: way(name) for name in MEMBERS}
         response = await RoutedExchange(limiter.pacer, ways, group.choice, timeout_s=timeout_s).run()

@@ -383,7 +383,7 @@ class RunClient:
         if self._group is None or self._choice is None:
             target = route.target
             http = self._bind(request, address, target, request.content())
-            return Exchange(self.limiter.pacer, http, metered, target.key, seen=seen)
+            return Exchange(self.limiter.pacer, http, metered, seen=seen)
         ways = {}
         for name, one in self._group.members.items():
             body, own = one.renamed(request.body), None
@@ -397,7 +397,7 @@ class RunClient:
             if place is None:
                 place = self._targets[name, request.path] = RunTarget.of(one.base_url, request.path, self._origins)
             http = self._bind(request, self._addresses[one.provider.name], place, content)
-            ways[name] = Way(http, own, place.key)
+            ways[name] = Way(http, own)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
         return RoutedExchange(self.limiter.pacer, ways, self._choice, sticky=sticky, seen=seen)

@@ -456,7 +456,7 @@ class Dispatch:
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.refusals = self._refusals.of(one.scheduler, one.payer)
-        ways = [Way(sent, one, sent.target()) for sent, one in zip(requests, found, strict=True)]
+        ways = [Way(sent, one) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
         sticky = options.get(_STICKY) or content.telling.get(STICKY)
@@ -869,7 +869,7 @@ def _rhythm_of(request: Incoming, exchange: KeptExchange | KeptRoutedExchange, a
         begin_s = every_s = asked_s
     heard = asked_s is not None or hears(request.headers)
     if exchange.metered.call.stream and asked_s != 0 and heard:
-        note = note_for(exchange.metered.provider.name, exchange.target[1], request.query, request.headers)
+        note = note_for(exchange.metered.provider.name, exchange.http.target()[1], request.query, request.headers)
     until_s = None if note is not None else patience_s(request.headers)
     return _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
 

@@ -276,7 +276,6 @@ class _Present:
         permit: Permit = await super()._acquire(last)  # type: ignore[misc]
         while not self.present.is_set():
             permit.cancel()
-            self.waits = True
             await self.present.wait()
             permit = await super()._acquire(permit)  # type: ignore[misc]  # at the front of its lane
         return permit

@@ -169,7 +169,7 @@ async def exchange(
         return await http.send()
     if isinstance(metered, Trial):
         return await _watched(http, metered)
-    return await Exchange(pacer, http, metered, target).run()
+    return await Exchange(pacer, http, metered).run()
 
 
 async def _watched(http: Binding, reader: UsageReader) -> Any:
@@ -239,7 +239,6 @@ class Exchange:
         pacer: The pacer whose pools are charged.
         http: The request, and the way to send it.
         metered: Its description.
-        target: Its host and path.
         timeout_s: The longest wait in the queue, over all attempts, in seconds; by default the timeout in the settings.
         name: A name for the ``queue`` in the status.
         seen: Called with the verdict on each answer, and the request that it answers. It returns whether a fault of the
@@ -247,8 +246,7 @@ class Exchange:
 
     Attributes:
         judged: The verdict on the last answer.
-        acquisition: The request for the permit of the last attempt, which knows why it waits.
-        waits: Whether it waits for a permit now.
+        acquisition: The request for a permit, which knows why it waits; ``None`` where it does not.
     """
 
     def __init__(
@@ -256,25 +254,26 @@ class Exchange:
         pacer: Pacer,
         http: Binding,
         metered: Metered,
-        target: tuple[str, str],
         *,
         timeout_s: float | None = None,
         name: str | None = None,
         seen: Callable[[Judged, Binding], bool] | None = None,
     ) -> None:
-        self.pacer, self.http, self.metered, self.target = pacer, http, metered, target
+        self.pacer, self.http, self.metered = pacer, http, metered
         self.acquisition: Acquisition | None = None
-        self.waits = False
         self._timeout_s, self._name = timeout_s, name
         self.record = Exchanged(metered.scheduler.pool.name)
-        self.started_ns = pacer.clock.now_ns()
         self.charge: Charge | None = None
         self.tries = Tries(pacer.retry, pacer.health, pacer.luck)
         self.judged: Judged | None = None
         self._seen = seen
-        self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
         self._begun = False  # whether the answer has reported a usage
         self._windows: set[str] = set()  # of the plan that pays, as its answers state them
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a permit now."""
+        return self.acquisition is not None
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -315,7 +314,7 @@ class Exchange:
             entry.seconds = (self.pacer.clock.now_ns() - started_ns) / NS
             shadow.write(entry)
 
-        token = sending.set(self.target)
+        token = sending.set(self.http.target())
         try:
             response = await self.http.send()
         except BaseException:
@@ -339,6 +338,7 @@ class Exchange:
                 if self.acquisition is not None:
                     error = self.tries.error(self.record.pool, waiter_of(self.acquisition), error)
                 return _own_refusal(self.http, error, self.record)
+            self.acquisition = None
             response = await self._attempt(permit)
         return response
 
@@ -348,7 +348,7 @@ class Exchange:
         self.charge = self.pacer.allowances.charge(self.pacer.lane(), asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
-                self.acquisition, self.waits = acquisition, True
+                self.acquisition = acquisition
                 try:
                     self.charge.hold(await acquisition if self.http.is_async else acquisition.wait())
                 except PacelineError as error:
@@ -357,7 +357,7 @@ class Exchange:
                     self.charge.cancel()
                     raise
                 finally:
-                    self.waits = False
+                    self.acquisition = None
 
     def everywhere(self) -> list[Metered]:
         """The request at each server that may answer it."""
@@ -378,9 +378,7 @@ class Exchange:
             )
             if last is not None:
                 self.tries.place(waiter_of(acquisition))
-            self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
-            self.waits = False
         self.record.cost, self.record.granted_ns = permit.reservation.cost, permit.reservation.granted_ns
         self.record.waited_s += permit.waited_s
         return permit
@@ -390,12 +388,13 @@ class Exchange:
         self.tries.began(permit)
         self.record.attempts = self.tries.made
         permit.model = self.metered.call.model
-        response = await self._send(permit)
+        if (answer := await self._send(permit)) is None:
+            return None
+        response, judged, headers = answer
         # Superseded: the library has repeated the request, in another exchange.
-        if response is None or not permit.reservation.open:
+        if judged is None or not permit.reservation.open:
             return response
-        assert self.judged is not None
-        judged, (status, headers) = self.judged, self._head
+        self.judged = judged
         permit.status, refusal, now_ns = judged.status, judged.refusal, self.pacer.clock.now_ns()
         pool, cause = self.metered.scheduler.pool.name, _cause_of(judged)
         self.pacer.answers.count(self.http.address, pool, judged.status, cause, now_ns / NS)
@@ -406,6 +405,7 @@ class Exchange:
             row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
             failed = is_server_fault(judged.status, refusal, row)
             if failed:
+                status, _ = self.http.head(response)  # which may say less than its body
                 self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
             elif failed is not None:
                 self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
@@ -414,19 +414,20 @@ class Exchange:
             self.http.note(response, self.record)
             if judged.verdict is not Verdict.RESULT:
                 return await self._failed(response, judged, permit, ends=ends)
-            self._settle_after_body(response, headers, permit)
+            self._settle_after_body(response, judged.payload, headers, permit)
         except BaseException:  # cancelled while the body of an error was read, for example
             permit.close()
             raise
         return response
 
-    async def _send(self, permit: Permit) -> Any | None:
-        """The response, which is judged; ``None`` for another attempt after a broken connection."""
-        token = sending.set(self.target)
+    async def _send(self, permit: Permit) -> tuple[Any, Judged | None, Mapping[str, str]] | None:
+        """The response, the verdict on it, and its headers; ``None`` for another attempt after a broken connection."""
+        token = sending.set(self.http.target())
         try:
             response = await self.http.send(permit)
-            if permit.reservation.open:
-                await self._judge(response, permit)
+            if not permit.reservation.open:
+                return response, None, {}
+            return response, *await self._judge(response, permit)
         except BaseException as error:
             if not permit.reservation.open:  # superseded
                 raise
@@ -450,8 +451,6 @@ class Exchange:
                     self.charge.broke()
             if delay_s is None:
                 raise
-        else:
-            return response
         finally:
             sending.reset(token)
         await self._delay(delay_s)
@@ -478,9 +477,9 @@ class Exchange:
             if readings:
                 scheduler.observe(readings, permit.reservation)
 
-    async def _judge(self, response: Any, permit: Permit) -> None:
-        """Judge an answer by the beginning of its body."""
-        self._head = status, headers = self.http.head(response)
+    async def _judge(self, response: Any, permit: Permit) -> tuple[Judged, Mapping[str, str]]:
+        """The verdict on an answer by the beginning of its body, and its headers."""
+        status, headers = self.http.head(response)
         metered = self.metered
         if status < 500:
             metered.scheduler.begun(permit.reservation)
@@ -498,7 +497,9 @@ class Exchange:
         judged = beginning.judged()
         if beginning.held:
             patience.judged(beginning, judged.refusal)
-        self.judged = judged if judged.refusal is None else replace(judged, refusal=self._scoped(judged.refusal))
+        if judged.refusal is not None:
+            judged = replace(judged, refusal=self._scoped(judged.refusal))
+        return judged, headers
 
     def _scoped(self, refusal: Refusal) -> Refusal:
         """``refusal``, about no more than the request's mode where that has limits of its own; a balance is the account's."""
@@ -536,7 +537,7 @@ class Exchange:
 
     async def _shown(self, response: Any, judged: Judged) -> Any:
         """The response for the caller: one that says with its status what its body says."""
-        if self._head[0] == judged.status:
+        if self.http.head(response)[0] == judged.status:
             return response
         await self.http.close(response)
         error, word = judged.error, {}
@@ -551,9 +552,9 @@ class Exchange:
         self.http.note(made, self.record)
         return made
 
-    def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
-        """Settle the permit with the usage that the body reports: now, if it was read whole, else while the caller reads it."""
-        provider, payload = self.metered.provider, None if self.judged is None else self.judged.payload
+    def _settle_after_body(self, response: Any, payload: Any, headers: Mapping[str, str], permit: Permit) -> None:
+        """Settle the permit with the usage that the body reports: now, by its ``payload``, else while the caller reads it."""
+        provider = self.metered.provider
         settle = partial(self._settle, headers, permit)
         self.metered.scheduler.admitted(permit.reservation)
         if self.metered.payer is not None:

@@ -24,7 +24,6 @@ class Way(NamedTuple):
 
     http: Binding
     metered: Metered
-    target: tuple[str, str]
 
 
 class RoutedExchange(Exchange):
@@ -56,7 +55,7 @@ class RoutedExchange(Exchange):
     ) -> None:
         first = next(iter(ways.values()))
         super().__init__(pacer, *first, timeout_s=timeout_s, name=name, seen=seen)
-        self.member = ""
+        self.member, self._started_ns = "", pacer.clock.now_ns()
         self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
         self._failed_at: set[str] = set()
 
@@ -67,7 +66,7 @@ class RoutedExchange(Exchange):
     async def _acquire(self, last: Permit | None) -> Permit:
         clock = self.pacer.clock
         began_ns = clock.now_ns()
-        until_ns = None if self._timeout_s is None else self.started_ns + round(self._timeout_s * NS)
+        until_ns = None if self._timeout_s is None else self._started_ns + round(self._timeout_s * NS)
         cached = self._cached() if self._sticky is None else NOTHING_CACHED
         tries = self._choice.tries(
             self._expected_s, until_ns, self._sticky, model=self._model, failed=self._failed_at, cached=cached
@@ -75,17 +74,15 @@ class RoutedExchange(Exchange):
         member, timeout_s = next(tries)
         while True:
             self.acquisition, last = self._ask(member, timeout_s, last), None
-            self.waits = True
             try:
                 permit = await self.acquisition if self.http.is_async else self.acquisition.wait()
             except HERE as error:
                 member, timeout_s = tries.send(error)
             else:
                 break
-        self.waits = False
         waiter_of(self.acquisition).deadline_ns = until_ns
         self.member = member
-        self.http, self.metered, self.target = self._ways[member]
+        self.http, self.metered = self._ways[member]
         self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         return permit

@@ -80,7 +80,7 @@ class Process:
             self.limiter.pacer, route.provider, sized.call, route.scheduler, request.body if request.parts else None
         )
         exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, route, request, sized), found, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, route, request, sized), found,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         sent = Sent(request, route.scheduler.pool.name, self._network.time.now_s)
