@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import httpx
 import httpx2
 import pytest
+from chats import ANSWER, CHAT, counts
 from http_ways import WAYS, chat_at
 
 import paceline
@@ -19,11 +20,9 @@ from paceline.pacing.accounts import Accounts
 from paceline.providers.registry import provider_named
 
 POOR, RICH, OTHER = "sk-poor-77d1", "sk-rich-c20a", "sk-other-98f3"
-CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}
 NO_MONEY = {
     "error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "You exceeded your current quota"}
 }
-ANSWER = {"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def test_no_credential_is_in_an_event_or_an_exception(server):
     with paceline.instrument(limiter, provider="openai"):
         for key in (RICH, POOR, POOR):
             headers = {"authorization": f"Bearer {key}"}
-            told.append(httpx.post(f"{server.base_url}/v1/chat/completions", json=CHAT, headers=headers).text)
+            told.append(httpx.post(chat_at(server), json=CHAT, headers=headers).text)
         with pytest.raises(httpx.TransportError) as unreachable:
             SENDERS["httpx"]("http://127.0.0.1:9/v1/chat/completions", CHAT, key=RICH)
     told.append("".join(traceback.format_exception(unreachable.value)))
@@ -79,7 +78,7 @@ def test_a_name_of_the_users_own_stays(server):
         for key in (RICH, OTHER):
             client = opened.enter_context(httpx2.Client(headers={"authorization": f"Bearer {key}"}))
             limiter.attach(client, provider="openai@work")
-            assert client.post(f"{server.base_url}/v1/chat/completions", json=CHAT).status_code == 200
+            assert client.post(chat_at(server), json=CHAT).status_code == 200
     assert list(limiter.status()["pools"]) == ["openai@work/gpt-5"]
 
 
@@ -89,10 +88,8 @@ def test_a_permit_by_hand_is_of_the_pool_that_it_names(server):
         limiter.attach(client, provider="openai")
         for key in (RICH, OTHER):
             with limiter.acquire("openai/gpt-5", tokens=0):
-                client.post(
-                    f"{server.base_url}/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {key}"}
-                )
-    assert limiter.status()["pools"]["openai/gpt-5"]["counts"]["granted"] == 2
+                client.post(chat_at(server), json=CHAT, headers={"authorization": f"Bearer {key}"})
+    assert counts(limiter)["granted"] == 2
     assert len(limiter.status()["pools"]) == 1
 
 

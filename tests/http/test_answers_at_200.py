@@ -8,7 +8,8 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from http_ways import WAYS
+from chats import ANSWER, CHAT, URL, attached, counts, pool_of
+from http_ways import WAYS, chat_at
 
 import paceline
 from odd_server import HTML, JSON, SSE, OddServer, sse
@@ -16,14 +17,8 @@ from odd_server import HTML, JSON, SSE, OddServer, sse
 pytestmark = pytest.mark.usefixtures("short_probes")
 
 LIMITS = {"openai/*": "60k requests/min", "anthropic/*": "60k requests/min", "gemini/*": "60k requests/min"}
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
-TEXT = {
-    "id": "1", "object": "chat.completion", "created": 1, "model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
-}  # fmt: skip
 REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 PAGE = b"<!DOCTYPE html><html><title>Back at ten</title></html>"
-POOL = "openai/m"
 SOON = JSON | {"retry-after-ms": "5"}
 
 
@@ -31,10 +26,6 @@ def limiter_of(**options):
     """Without headroom: a refusal empties a bucket, and no second passes until the next attempt."""
     retry = paceline.RetryPolicy(backoff_s=0.01, jitter=0.0)
     return paceline.Limiter(LIMITS, retry=retry, headroom_s=0, **options)
-
-
-def counts(limiter, pool=POOL):
-    return limiter.status()["pools"][pool]["counts"]
 
 
 @pytest.fixture
@@ -68,11 +59,11 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_two_thirds_of_the_answers_are_refusals_and_each_call_has_its_result(serve, body):
-    server = serve(lambda number, _: (200, SOON, TEXT if number % 3 == 2 else body))
+    server = serve(lambda number, _: (200, SOON, ANSWER if number % 3 == 2 else body))
     limiter = limiter_of()
     with limiter.attach(openai_at(server, max_retries=0), provider="openai") as client:
         texts = [client.chat.completions.create(**CHAT).choices[0].message.content for _ in range(2)]
-    assert texts == ["Hello."] * 2
+    assert texts == ["Hi."] * 2
     assert (counts(limiter)["settled"], len(server.asked)) == (2, 6)
 
 
@@ -86,7 +77,7 @@ def test_the_pool_pauses_and_the_last_refusal_is_an_error(serve):
     ):
         client.chat.completions.create(**CHAT)
     assert len(server.asked) == 1
-    assert 25 < limiter.status()["pools"][POOL]["cool_down_s"] <= 30.25
+    assert 25 < pool_of(limiter)["cool_down_s"] <= 30.25
 
 
 WRONG = {
@@ -94,7 +85,7 @@ WRONG = {
     "text": (200, {}, b"OK"),
     "nothing": (200, JSON, b""),
     "cut": (200, JSON, b'{"choices": [{"mes'),
-    "choices": (200, JSON, TEXT | {"choices": []}),
+    "choices": (200, JSON, ANSWER | {"choices": []}),
     "another": (200, JSON, {"status": "maintenance"}),
     "fault": (200, JSON, {"error": {"code": 502, "message": "Bad gateway"}}),
 }
@@ -103,9 +94,9 @@ WRONG = {
 @pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
 def test_what_is_no_answer_is_a_fault_of_the_server_that_sdks_repeat(serve, answer, monkeypatch):
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    server, limiter = serve(first(1, answer, (200, JSON, TEXT))), limiter_of()
+    server, limiter = serve(first(1, answer, (200, JSON, ANSWER))), limiter_of()
     with limiter.attach(openai_at(server, max_retries=1), provider="openai") as client:
-        assert client.chat.completions.create(**CHAT).choices[0].message.content == "Hello."
+        assert client.chat.completions.create(**CHAT).choices[0].message.content == "Hi."
     assert counts(limiter)["settled"] == 2
     server = serve(lambda *_: answer)
     with (
@@ -147,26 +138,27 @@ LIMITED = [
 ]
 
 
+def anthropic_at(server, limiter):
+    client = anthropic.Anthropic(api_key="k", base_url=server.base_url, max_retries=0)
+    return limiter.attach(client, provider="anthropic")
+
+
 @pytest.mark.parametrize("error", [OVERLOADED, LIMITED])
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_an_error_before_the_first_content_of_anthropics_is_a_refused_attempt(serve, error, before):
     wrong = (200, SSE | {"retry-after-ms": "5"}, sse(*STARTED[:before], *error, name=True))
     server = serve(first(2, wrong, (200, SSE, sse(*STARTED, *WORDS, *ENDED, name=True))))
     limiter = limiter_of()
-    client = limiter.attach(
-        anthropic.Anthropic(api_key="k", base_url=server.base_url, max_retries=0), provider="anthropic"
-    )
+    client = anthropic_at(server, limiter)
     with client, client.messages.stream(**CHAT) as stream:
         assert "".join(stream.text_stream) == "Hello."
     assert len(server.asked) == 3
-    assert counts(limiter, "anthropic/m")["settled"] == 1
+    assert counts(limiter, "anthropic/gpt-5")["settled"] == 1
 
 
 def test_an_error_after_content_is_the_callers(serve):
     server, limiter = serve(lambda *_: (200, SSE, sse(*STARTED, *WORDS, *OVERLOADED, name=True))), limiter_of()
-    client = limiter.attach(
-        anthropic.Anthropic(api_key="k", base_url=server.base_url, max_retries=0), provider="anthropic"
-    )
+    client = anthropic_at(server, limiter)
     with client, client.messages.stream(**CHAT) as stream:
         texts = stream.text_stream
         assert next(texts) == "Hello."
@@ -181,7 +173,7 @@ WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
 EVENTS = sse(
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
     WORD,
-    {"choices": [], "usage": TEXT["usage"]},
+    {"choices": [], "usage": ANSWER["usage"]},
 )
 WHOLE = b"".join(EVENTS)
 STREAM = CHAT | {"stream": True}
@@ -201,7 +193,7 @@ def test_what_was_held_comes_whole_and_is_settled(serve, ask, size):
     wrong = (200, SSE, sse(REFUSED))
     server, limiter = serve(first(1, wrong, (200, SSE, parts))), limiter_of()
     with paceline.instrument(limiter, provider="openai"):
-        assert ask(f"{server.base_url}/v1/chat/completions", STREAM) == (200, WHOLE)
+        assert ask(chat_at(server), STREAM) == (200, WHOLE)
     assert counts(limiter)["settled"] == 1
     assert len(server.asked) == 2
 
@@ -211,30 +203,27 @@ def test_the_first_content_is_not_waited_beyond(serve, ask):
     """The rest of the answer comes when the caller has had its beginning."""
     go = threading.Event()
     server, limiter = serve(lambda *_: (200, SSE, [*EVENTS[:2], go, EVENTS[2]])), limiter_of()
-    begun = limiter.pacer.pools.of_model("openai", "m")
+    begun = limiter.pacer.pools.of_model("openai", "gpt-5")
     begun.begun = lambda _: go.set()
     with paceline.instrument(limiter, provider="openai"):
-        assert ask(f"{server.base_url}/v1/chat/completions", STREAM) == (200, WHOLE)
+        assert ask(chat_at(server), STREAM) == (200, WHOLE)
 
 
 @each_reader
 def test_a_page_in_the_place_of_a_stream(serve, ask):
     server, limiter = serve(lambda *_: WRONG["page"]), limiter_of()
     with paceline.instrument(limiter, provider="openai"):
-        status, text = ask(f"{server.base_url}/v1/chat/completions", STREAM)
+        status, text = ask(chat_at(server), STREAM)
     assert (status, json.loads(text)["error"]["code"]) == (502, "paceline_unreadable")
-    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+    assert pool_of(limiter)["in_flight"] == 0
 
 
 def test_a_body_that_breaks_off_before_its_content_is_a_broken_connection():
     limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01, faults=True))
-    broken = httpx2.MockTransport(lambda _: httpx2.Response(200, stream=_Breaks()))
-    with httpx2.Client(transport=broken) as client:
-        limiter.attach(client, provider="openai")
-        with pytest.raises(httpx2.ReadError):
-            client.post("https://api.openai.com/v1/chat/completions", json=CHAT)
+    with attached(limiter, httpx2.Response(200, stream=_Breaks())) as client, pytest.raises(httpx2.ReadError):
+        client.post(URL, json=CHAT)
     assert counts(limiter) == {"granted": 2, "settled": 2}
-    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+    assert pool_of(limiter)["in_flight"] == 0
 
 
 class _Breaks(httpx2.SyncByteStream):
@@ -250,7 +239,7 @@ async def test_a_caller_that_leaves_while_a_beginning_is_held_leaves_no_connecti
         limiter.attach(client, provider="openai")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await client.post(f"{server.base_url}/v1/chat/completions", json=STREAM)
+                await client.post(chat_at(server), json=STREAM)
         assert client._transport.inner._pool.connections == []
     go.set()
-    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+    assert pool_of(limiter)["in_flight"] == 0

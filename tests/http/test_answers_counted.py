@@ -4,14 +4,12 @@ import json
 
 import httpx2
 import pytest
+from chats import ANSWER, CHAT, URL, attached
 
 import paceline
 from paceline.pacing import answers
 from paceline.pacing.answers import Answers
 from paceline.telemetry.merged import merged
-
-URL = "https://api.openai.com/v1/chat/completions"
-GOOD = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}  # fmt: skip
 
 
 def error(status, **fields):
@@ -21,7 +19,7 @@ def error(status, **fields):
 @pytest.mark.parametrize(
     ("answer", "status", "cause"),
     [
-        (httpx2.Response(200, json=GOOD), 200, "answered"),
+        (httpx2.Response(200, json=ANSWER), 200, "answered"),
         (httpx2.ConnectError("no route"), 0, "unreachable"),
         (httpx2.ReadError("reset"), 0, "broken"),
         (httpx2.ReadTimeout("late"), 0, "timeout"),
@@ -44,11 +42,9 @@ def test_each_answer_has_a_cause(answer, status, cause):
         return answer
 
     limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1))
-    with httpx2.Client(transport=httpx2.MockTransport(server)) as client:
-        limiter.attach(client)
-        body = {"model": "gpt-5", "messages": [{"role": "user", "content": "hi"}]}
+    with attached(limiter, server) as client:
         try:
-            client.post(URL, json=body, headers={"authorization": "Bearer sk-secret"})
+            client.post(URL, json=CHAT, headers={"authorization": "Bearer sk-secret"})
         except httpx2.HTTPError:
             assert status == 0
     (row,) = limiter.status()["answers"]

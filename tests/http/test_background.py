@@ -7,6 +7,7 @@ import weakref
 import httpx
 import openai
 import pytest
+from chats import pool_of, spent
 
 import paceline
 from paceline.http import background, pace_transport
@@ -42,23 +43,22 @@ def client_of(limiter, provider):
 
 
 def level(limiter):
-    [tokens] = [one for one in limiter.status()["pools"]["openai/gpt-5"]["quotas"] if one["unit"] == "tokens"]
-    return tokens["spent"]
+    return spent(limiter)["tokens"]
 
 
 @pytest.mark.parametrize(
-    ("last", "spent"), [(("completed", USAGE), 1_000), (("failed", None), None), (("cancelled", None), None)]
+    ("last", "charged"), [(("completed", USAGE), 1_000), (("failed", None), None), (("cancelled", None), None)]
 )
-def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, spent):
+def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, charged):
     limiter = paceline.Limiter({"openai/*": TOKENS})
     with client_of(limiter, Provider(("in_progress", None), last)) as client:
         job = client.responses.create(model="gpt-5", input="Hello.", background=True, max_output_tokens=50)
         held = level(limiter)
         assert client.responses.retrieve(job.id).status == "in_progress"
-        assert (level(limiter), limiter.status()["pools"]["openai/gpt-5"]["in_flight"]) == (held, 1)
+        assert (level(limiter), pool_of(limiter)["in_flight"]) == (held, 1)
         assert client.responses.retrieve(job.id).status == last[0]
-    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
-    assert level(limiter) == (held if spent is None else spent)
+    assert pool_of(limiter)["in_flight"] == 0
+    assert level(limiter) == (held if charged is None else charged)
     assert not limiter.pacer.jobs
 
 
@@ -67,7 +67,7 @@ def test_a_pool_of_slots_does_not_wait_for_it():
     with client_of(limiter, Provider()) as client:
         for _ in range(5):
             client.responses.create(model="gpt-5", input="Hello.", background=True)
-    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
+    assert pool_of(limiter)["in_flight"] == 0
     assert not limiter.pacer.jobs
 
 
@@ -85,14 +85,14 @@ def test_the_oldest_of_too_many_stays_charged_as_held(monkeypatch):
     with client_of(limiter, Provider()) as client:
         for _ in range(3):
             client.responses.create(model="gpt-5", input="Hello.", background=True)
-    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 2
+    assert pool_of(limiter)["in_flight"] == 2
 
 
 PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 1_000.0}}  # 0.001 a token
 
 
 def dollars(limiter):
-    return limiter.status()["pools"]["budget"]["quotas"][0]["spent"]
+    return spent(limiter, "budget")["usd"]
 
 
 @pytest.mark.parametrize("quotas", [TOKENS, f"{TOKENS}, 2 concurrency"])

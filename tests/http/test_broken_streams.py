@@ -4,6 +4,7 @@ import json
 
 import httpx2
 import pytest
+from chats import CHAT, attached, spent
 
 import paceline
 from paceline.testing import ManualClock
@@ -19,7 +20,7 @@ GEMINI = [
     *[{"candidates": [{"content": {"parts": [{"text": WORDS[:100]}]}}], "usageMetadata": {"promptTokenCount": 900, "candidatesTokenCount": 2}}] * 200,
     {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 900, "candidatesTokenCount": 4_000}},
 ]  # fmt: skip
-CHAT = [
+OPENAI = [
     *[{"choices": [{"delta": {"content": WORDS[:100]}, "finish_reason": None}], "usage": {"prompt_tokens": 900, "completion_tokens": 2}}] * 200,
     {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 900, "completion_tokens": 4_000}},
 ]  # fmt: skip
@@ -31,7 +32,7 @@ SILENT = [*[{"choices": [{"delta": {"content": WORDS[:100]}, "finish_reason": No
 STREAMS = {
     "anthropic": ("anthropic", "/v1/messages", ANTHROPIC),
     "gemini": ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse", GEMINI),
-    "chat, with the usage so far": ("openai", "/v1/chat/completions", CHAT),
+    "chat, with the usage so far": ("openai", "/v1/chat/completions", OPENAI),
     "chat, without usage": ("openai", "/v1/chat/completions", SILENT),
     "responses": ("openai", "/v1/responses", RESPONSES),
 }
@@ -61,17 +62,8 @@ def test_it_counts_as_much_as_its_text(name, how):
         kind = {"content-type": "text/event-stream"}
         return httpx2.Response(200, headers=kind, stream=Broken(events, whole=how == "whole"))
 
-    client = limiter.attach(
-        httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://a.test"), provider=provider
-    )
-    body = {
-        "model": "m",
-        "stream": True,
-        "max_tokens": 9_000,
-        "messages": [{"role": "user", "content": "hi"}],
-        "input": "hi",
-    }
-    with client.stream("POST", path, json=body | {"contents": []}) as reply:
+    body = CHAT | {"stream": True, "max_tokens": 9_000, "input": "hi", "contents": []}
+    with attached(limiter, answer, provider).stream("POST", path, json=body) as reply:
         try:
             for number, _ in enumerate(reply.iter_bytes()):
                 if how == "left" and number == 190:
@@ -86,6 +78,5 @@ def test_it_counts_as_much_as_its_text(name, how):
     assert usage.output_tokens == 4_000 if told else 3_000 <= usage.output_tokens <= 6_000
     if "responses" not in name and "without" not in name:
         assert usage.input_tokens == 900
-    [pool] = [one for pool, one in limiter.status()["pools"].items() if pool.startswith(provider)]
-    spent = {quota["unit"]: quota["spent"] for quota in pool["quotas"]}
-    assert spent["output_tokens"] >= usage.output_tokens - 1
+    [pool] = [pool for pool in limiter.status()["pools"] if pool.startswith(provider)]
+    assert spent(limiter, pool)["output_tokens"] >= usage.output_tokens - 1

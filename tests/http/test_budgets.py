@@ -4,8 +4,10 @@ import datetime as dt
 import json
 from contextlib import closing
 
+import chats
 import httpx2
 import pytest
+from chats import ANSWER, PATH, attached, pool_of
 
 import paceline
 from paceline.core.budget import BudgetWaiter
@@ -19,7 +21,6 @@ from paceline.testing import ManualClock
 
 BIG = {"*": "100k requests/min"}
 PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 10_000.0}}  # 0.001 and 0.01 a token
-CHAT = "/v1/chat/completions"
 MORNING_S = int(dt.datetime(2026, 11, 23, 8, tzinfo=dt.UTC).timestamp())
 
 
@@ -41,7 +42,7 @@ def body(*, stream=False, tokens=10, model="gpt-5"):
     return asked | ({"stream_options": {"include_usage": True}} if stream else {})
 
 
-def ask(client, *, path=CHAT, **fields):
+def ask(client, *, path=PATH, **fields):
     return client.post(path, json=body(**fields))
 
 
@@ -50,7 +51,7 @@ def limiter_with(**options):
 
 
 def spent(limiter, pool="budget"):
-    return limiter.status()["pools"][pool]["quotas"][0]["spent"]
+    return chats.spent(limiter, pool)["usd"]
 
 
 class TestBudget:
@@ -153,7 +154,7 @@ class TestLimits:
         with client_of(limiter, server) as client, paceline.lane("alice"):
             for _ in range(2):  # the second one comes well before its time, on a busy machine too
                 assert ask(client).status_code == 200
-        pool = limiter.status()["pools"]["lane/alice"]
+        pool = pool_of(limiter, "lane/alice")
         assert pool["counts"] == {"granted": 2, "settled": 2}
         assert pool["wait_s"]["longest"] > 0
         assert list(pool["waits"]) == ["alice"]
@@ -198,31 +199,29 @@ class TestUnpriced:
         logged, sent = [], []
         monkeypatch.setattr("paceline.providers.prices.log.warning", lambda text, *args: logged.append(text % args))
 
-        class Transport(httpx2.BaseTransport):
-            def handle_request(self, request):
-                sent.append(list(logged))
-                usage = {"prompt_tokens": 5, "completion_tokens": 5}
-                return httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}], "usage": usage})
+        def answer(_request):
+            sent.append(list(logged))
+            return httpx2.Response(200, json=ANSWER)
 
-        return sent, Transport()
+        return sent, answer
 
-    def ask(self, limiter, transport, host="llm.example"):
-        with limiter.attach(httpx2.Client(transport=transport, base_url=f"http://{host}")) as client:
+    def ask(self, limiter, answer):
+        with attached(limiter, answer, base_url="http://llm.example") as client:
             return ask(client)
 
     def test_a_budget_says_so_before_the_first_request(self, seen):
-        sent, transport = seen
+        sent, given = seen
         limiter = limiter_with(budget="10 usd/day")
-        assert [self.ask(limiter, transport).status_code for _ in range(2)] == [200, 200]
+        assert [self.ask(limiter, given).status_code for _ in range(2)] == [200, 200]
         [warned], again = sent
         assert "no price is known of gpt-5 at llm.example, so it counts as free" in warned
         assert again == [warned]
         assert spent(limiter) == 0
 
     def test_it_can_refuse_what_it_cannot_count(self, seen):
-        sent, transport = seen
+        sent, given = seen
         limiter = limiter_with(budget="10 usd/day", unpriced="refuse")
-        answer = self.ask(limiter, transport)
+        answer = self.ask(limiter, given)
         assert (answer.status_code, answer.headers["x-paceline"]) == (429, "budget")
         assert "no price is known of gpt-5 at llm.example" in answer.json()["error"]["message"]
         assert "retry-after" not in answer.headers
@@ -230,18 +229,18 @@ class TestUnpriced:
         assert spent(limiter) == 0
 
     def test_a_price_that_is_given_is_known(self, seen):
-        sent, transport = seen
+        sent, given = seen
         prices = {"llm.example/gpt-5": {"input": 1_000.0, "output": 1_000.0, "request": 0.5}}
         limiter = paceline.Limiter(
             BIG, prices=prices, budget="10 usd/day", unpriced="refuse", clock=ManualClock(MORNING_S)
         )
-        assert self.ask(limiter, transport).status_code == 200
+        assert self.ask(limiter, given).status_code == 200
         assert sent == [[]]
-        assert spent(limiter) == pytest.approx(0.51)
+        assert spent(limiter) == pytest.approx(0.517)
 
     def test_without_a_budget_no_price_is_needed(self, seen):
-        _, transport = seen
-        assert self.ask(limiter_with(unpriced="refuse"), transport).status_code == 200
+        _, given = seen
+        assert self.ask(limiter_with(unpriced="refuse"), given).status_code == 200
 
     def test_it_is_one_of_two_words(self):
         with pytest.raises(SettingsError, match="unpriced is 'free': it must be 'count' or 'refuse'"):
@@ -255,30 +254,24 @@ def test_a_tier_is_reserved_as_asked_and_charged_as_served(monkeypatch):
     limiter = paceline.Limiter(BIG, prices=prices, budget="10 usd/day", clock=ManualClock(MORNING_S))
     reserved = []
 
-    class Transport(httpx2.BaseTransport):
-        def handle_request(self, request):
-            reserved.append(spent(limiter))
-            usage = {"prompt_tokens": 5, "completion_tokens": 5}
-            served = {"service_tier": tier} if tier else {}
-            return httpx2.Response(
-                200, json={"choices": [{"message": {"content": "Hi."}}], "usage": usage, **served}, headers=headers
-            )
+    served = [
+        ({"service_tier": "default"}, {}),
+        ({"service_tier": "priority"}, {}),
+        ({}, {}),  # not reported: as asked
+        ({}, {"x-gemini-service-tier": "standard"}),
+    ]
 
-    client = limiter.attach(httpx2.Client(transport=Transport(), base_url="http://a.test"), provider="openai")
-    body = {"model": "gpt-5", "messages": [], "service_tier": "priority"}
-    tier, headers = "default", {}
-    client.post("/v1/chat/completions", json=body)
-    assert spent(limiter) == 1
-    tier = "priority"
-    client.post("/v1/chat/completions", json=body)
-    assert spent(limiter) == 3
-    tier = None  # not reported: as asked
-    client.post("/v1/chat/completions", json=body)
-    assert spent(limiter) == 5
-    headers = {"x-gemini-service-tier": "standard"}
-    client.post("/v1/chat/completions", json=body)
-    assert spent(limiter) == 6
-    assert reserved == [2, 3, 5, 7]
+    def answer(_request):
+        reserved.append(spent(limiter))
+        tier, headers = served.pop(0)
+        return httpx2.Response(200, json=ANSWER | tier, headers=headers)
+
+    client = attached(limiter, answer, "openai")
+    charged = []
+    while served:
+        client.post(PATH, json={"model": "gpt-5", "messages": [], "service_tier": "priority"})
+        charged.append(spent(limiter))
+    assert (charged, reserved) == ([1, 3, 5, 6], [2, 3, 5, 7])
 
 
 class TestPrices:
@@ -402,10 +395,9 @@ class TestMost:
     """What is reserved, and kept where the answer does not tell."""
 
     @staticmethod
-    def client(answer, *, provider="openai", **options):
-        limiter = limiter_with(budget="100 usd/day", **options)
-        transport = httpx2.MockTransport(answer)
-        return limiter, limiter.attach(httpx2.Client(transport=transport, base_url="http://a.test"), provider=provider)
+    def client(answer, *, provider="openai", prices=PRICES, **options):
+        limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S), **options)
+        return limiter, attached(limiter, answer, provider)
 
     def test_an_attempt_that_broke_is_counted_when_another_one_follows(self):
         broken = [httpx2.ReadError("broken")]
@@ -414,7 +406,7 @@ class TestMost:
             if broken:
                 raise broken.pop()
             usage = {"prompt_tokens": 10, "completion_tokens": 1}
-            return httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}], "usage": usage})
+            return httpx2.Response(200, json=ANSWER | {"usage": usage})
 
         limiter, client = self.client(answer, retry=paceline.RetryPolicy(faults=True, backoff_s=0.001))
         reserved = 10 * 0.01
@@ -438,11 +430,7 @@ class TestMost:
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Stream())
 
         price = {"input": 1_000.0, "cached": 0.0, "cache_write": 2_000.0, "output": 10_000.0}
-        prices = {"anthropic/claude-opus-5": price}
-        limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S))
-        client = limiter.attach(
-            httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://a.test"), provider="anthropic"
-        )
+        limiter, client = self.client(answer, provider="anthropic", prices={"anthropic/claude-opus-5": price})
         asked = body(model="claude-opus-5") | {"stream": True, "messages": [{"role": "user", "content": "hi " * 100}]}
         client.post("/v1/messages", json=asked)
         before, after = seen
@@ -465,10 +453,6 @@ class TestMost:
         prices = {
             f"openai/{name}": {"input": 0, "output": usd} for name, usd in ((model, 1e4), ("dear", 1e5), ("1", 0))
         }
-        limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S))
-        answer = httpx2.Response(200, json={"choices": [{"message": {"content": "Hi."}}]})
-        client = limiter.attach(
-            httpx2.Client(transport=httpx2.MockTransport(lambda _: answer), base_url="http://a.test"), provider="openai"
-        )
-        client.post(CHAT, json={"model": model, "messages": [], **fields})
+        limiter, client = self.client(httpx2.Response(200, json=ANSWER | {"usage": None}), prices=prices)
+        client.post(PATH, json={"model": model, "messages": [], **fields})
         assert spent(limiter) == pytest.approx(usd)

@@ -7,6 +7,8 @@ import httpx2
 import openai
 import pydantic
 import pytest
+from chats import ANSWER, CHAT, POOL, attached, spent
+from http_ways import chat_at
 
 import paceline
 from paceline.http import describe
@@ -17,8 +19,7 @@ LIMITS = {
     "openai/*": ["6000 requests/min", "4M tokens/min"],
     "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
 }
-GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
-CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello there."}], "max_tokens": 5}
+CLAUDE = "anthropic/claude-haiku-4-5"
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_attach_finds_what_a_pydantic_model_keeps_private(world, limiter):
         model._client = client
         limiter.attach(model, provider="openai")
         client.chat.completions.create(**CHAT)
-    assert counts(limiter) == {GPT: {"granted": 1, "settled": 1}}
+    assert counts(limiter) == {POOL: {"granted": 1, "settled": 1}}
 
 
 def test_attach_finds_a_private_http_client_and_both_of_two(world, limiter):
@@ -58,8 +59,8 @@ def test_attach_finds_a_private_http_client_and_both_of_two(world, limiter):
         model._client, model._http_client = one, two
         limiter.attach(model, provider="openai")
         for client in (one, two):
-            client.post(f"{world.base_url}/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer k"})
-    assert counts(limiter) == {GPT: {"granted": 2, "settled": 2}}
+            client.post(chat_at(world), json=CHAT, headers={"authorization": "Bearer k"})
+    assert counts(limiter) == {POOL: {"granted": 2, "settled": 2}}
 
 
 class NoTransport:
@@ -149,19 +150,16 @@ async def test_a_provider_is_named_for_addresses_that_nobody_knows(world, limite
         post(world, client)
         async with httpx2.AsyncClient() as async_client:
             await post(world, async_client)
-    assert counts(limiter) == {GPT: {"granted": 2, "settled": 2}}
+    assert counts(limiter) == {POOL: {"granted": 2, "settled": 2}}
 
 
 def test_who_says_what_it_is_keeps_it(world, limiter):
     """Anthropic's mark on the same unknown host; and the host of a provider that is known."""
     claude = {**CHAT, "model": "claude-haiku-4-5"}
-    canned = httpx2.MockTransport(
-        lambda _: httpx2.Response(200, json={"usage": {"prompt_tokens": 1, "total_tokens": 1}})
-    )
     groq = "https://api.groq.com/openai/v1/chat/completions"
     with paceline.instrument(limiter, provider="openai"), httpx2.Client() as client:
         post(world, client, "/v1/messages", claude, **{"anthropic-version": "2023-06-01"})
-        with httpx2.Client(transport=canned) as elsewhere:
+        with attached(limiter, httpx2.Response(200, json=ANSWER)) as elsewhere:
             elsewhere.post(groq, json={**CHAT, "model": "llama-3.3-70b-versatile"})
     assert counts(limiter) == {
         CLAUDE: {"granted": 1, "settled": 1},
@@ -171,26 +169,13 @@ def test_who_says_what_it_is_keeps_it(world, limiter):
 
 def test_anthropic_at_a_host_with_limits_of_its_own_is_charged_as_anthropic():
     """What is written to the cache counts, and only the output that was made."""
-    usage = {
-        "input_tokens": 3,
-        "cache_creation_input_tokens": 10_000,
-        "cache_read_input_tokens": 0,
-        "output_tokens": 100,
-    }
-    answer = {
-        "id": "m",
-        "type": "message",
-        "role": "assistant",
-        "content": [{"type": "text", "text": "x"}],
-        "usage": usage,
-    }
+    usage = {"input_tokens": 3, "cache_creation_input_tokens": 10_000, "output_tokens": 100}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "x"}], "usage": usage}
     limiter = paceline.Limiter({"llm.internal/*": ["150k input_tokens/min", "60k output_tokens/min"]})
-    with httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))) as client:
-        limiter.attach(client)
+    with attached(limiter, httpx2.Response(200, json=answer)) as client:
         body = {**CHAT, "model": "claude-haiku-4-5", "max_tokens": 300}
         client.post("http://llm.internal/v1/messages", json=body, headers={"anthropic-version": "2023-06-01"})
-    quotas = limiter.status()["pools"]["llm.internal/claude-haiku-4-5"]["quotas"]
-    assert [quota["spent"] for quota in quotas] == [10_003, 100]
+    assert spent(limiter, "llm.internal/claude-haiku-4-5") == {"input_tokens": 10_003, "output_tokens": 100}
 
 
 def test_a_client_that_is_attached_keeps_its_own_provider(world, limiter):
@@ -294,8 +279,7 @@ def test_an_unknown_host_is_named_once_where_threads_begin_at_once(monkeypatch):
     limiter, lines = paceline.Limiter.for_provider("openai"), []
 
     def ask():
-        client = httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, json={})))
-        with limiter.attach(client):
+        with attached(limiter, httpx2.Response(200, json={})) as client:
             client.post("https://threads.internal/v1/responses", json={"model": "gpt-5", "input": "a"})
 
     def warning(*line):
@@ -326,4 +310,4 @@ def test_given_quotas_hold_at_an_unknown_host(limiter, named, pool):
 
 def test_a_provider_that_is_named_keeps_its_published_limits():
     found = canned(paceline.Limiter(), f"{HOST}/v1/chat/completions", CHAT, provider="openai")
-    assert "://" in found[GPT]
+    assert "://" in found[POOL]

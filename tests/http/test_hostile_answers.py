@@ -6,34 +6,26 @@ import gzip
 import json
 import threading
 
+import chats
 import httpx
 import httpx2
 import openai
 import pytest
+from chats import CHAT, PATH, pool_of, spent
 
 import paceline
 from paceline.http import pace_transport
 from paceline.http.httpx import decoder_of
 
-PROMPT = [{"role": "user", "content": "Say something."}]
-BODY = {"model": "gpt-5", "messages": PROMPT}
-USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
-ANSWER = json.dumps(
-    {
-        "id": "a",
-        "object": "chat.completion",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
-        "usage": USAGE,
-    }
-).encode()
+BODY = {name: CHAT[name] for name in ("model", "messages")}
+ANSWER = json.dumps(chats.ANSWER).encode()
 EVENTS = (
     b'data: {"id": "a", "object": "chat.completion.chunk", "choices": [{"delta": {"content": "Hi."}}]}\n\n'
     b'data: {"id": "a", "object": "chat.completion.chunk", "choices": [], "usage": '
-    + json.dumps(USAGE).encode()
+    + json.dumps(chats.ANSWER["usage"]).encode()
     + b"}\n\n"
     b"data: [DONE]\n\n"
 )
-PATH = "/v1/chat/completions"
 
 
 def chunks_of(library, body, size=7, fails=False):
@@ -75,10 +67,6 @@ def make_limiter(**options):
     return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
 
 
-def tokens_spent(limiter):
-    return limiter.status()["pools"]["openai/gpt-5"]["quotas"][1]["spent"]
-
-
 @pytest.mark.parametrize("library", [httpx, httpx2])
 @pytest.mark.parametrize("encoding", ["gzip", "", "identity", "unheard-of"])
 @pytest.mark.parametrize(
@@ -90,7 +78,7 @@ def test_a_compressed_answer_is_passed_on_and_settled(library, encoding, body, s
     http, _ = client(limiter, library, 200, {"content-encoding": encoding}, packed)
     with http, http.stream("POST", PATH, json=body) as response:
         assert b"".join(response.iter_bytes()) == sent
-    assert tokens_spent(limiter) == 17
+    assert spent(limiter)["tokens"] == 17
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])
@@ -106,7 +94,7 @@ def test_an_error_is_the_callers_to_read(library, status):
         assert response.elapsed
         with http.stream("POST", PATH, json=BODY) as response:
             assert gzip.decompress(b"".join(response.iter_raw())) == b'{"error": {"message": "no"}}'
-    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
+    assert pool_of(limiter)["in_flight"] == 0
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
@@ -119,7 +107,7 @@ def test_a_cut_error_body_closes_its_permit(status):
         else:
             with pytest.raises(httpx2.ReadError):
                 http.post(PATH, json=BODY)
-    pool = limiter.status()["pools"]["openai/gpt-5"]
+    pool = pool_of(limiter)
     assert pool["in_flight"] == 0
     assert pool["counts"].get("refused_rate", 0) == (status == 429)
 
@@ -151,7 +139,7 @@ def test_a_request_sent_again_is_paced_again():
         request = http.build_request("POST", PATH, json=BODY)
         for _ in range(3):
             http.send(request)
-    assert limiter.status()["pools"]["openai/gpt-5"]["counts"]["granted"] == 3
+    assert pool_of(limiter)["counts"]["granted"] == 3
 
 
 def test_two_sdks_on_one_http_client_are_told_apart_or_refused():
@@ -181,7 +169,7 @@ async def test_cancelled_while_an_error_is_read():
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(http.post(PATH, json=BODY), 0.05)
-    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
+    assert pool_of(limiter)["in_flight"] == 0
 
 
 def test_streams_left_to_the_garbage_collector(paceline_emulator):
@@ -195,7 +183,7 @@ def test_streams_left_to_the_garbage_collector(paceline_emulator):
 
     def leave_many():
         for _ in range(60):
-            for _ in client.chat.completions.create(model="gpt-5", stream=True, messages=PROMPT):
+            for _ in client.chat.completions.create(stream=True, **BODY):
                 break
         done.set()
 

@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 import requests
 import urllib3
-from http_ways import KEY, WAYS, ask_by_aiohttp, by_requests
+from chats import ANSWER, counts, pool_of, spent
+from http_ways import KEY, WAYS, ask_by_aiohttp, by_requests, chat_at
 
 import paceline
 from odd_server import JSON, OddServer
@@ -25,7 +26,6 @@ CHAT = {
     "max_completion_tokens": 40,
 }
 STREAM = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
-POOL = "openai/gpt-5"
 OTHERS = {name: send for name, send in WAYS.items() if "httpx" not in name}
 
 
@@ -41,21 +41,13 @@ def limiter():
         yield limiter
 
 
-def spent(limiter):
-    return {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][POOL]["quotas"]}
-
-
-def counts(limiter):
-    return limiter.status()["pools"][POOL]["counts"]
-
-
 every_way = pytest.mark.parametrize("send", OTHERS.values(), ids=OTHERS)
 
 
 @every_way
 @pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
 def test_a_request_is_settled_with_what_the_server_charged(world, limiter, send, body):
-    status, text = send(f"{world.base_url}/v1/chat/completions", body)
+    status, text = send(chat_at(world), body)
     assert status == 200
     assert (b"[DONE]" in text) == ("stream" in body)
     assert counts(limiter) == {"granted": 1, "settled": 1}
@@ -73,7 +65,7 @@ def test_a_request_that_is_no_model_s_is_sent_as_it_is(limiter, send):
 def test_a_refusal_of_our_own_is_the_library_s_own_answer(world, send):
     limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
     with paceline.instrument(limiter, provider="openai"):
-        status, text = send(f"{world.base_url}/v1/chat/completions", {**CHAT, "max_completion_tokens": 5_000})
+        status, text = send(chat_at(world), {**CHAT, "max_completion_tokens": 5_000})
     assert status == 429
     assert json.loads(text)["error"]["code"] == "paceline_never_fits"
     assert world.tally()["admitted"] == 0
@@ -81,7 +73,7 @@ def test_a_refusal_of_our_own_is_the_library_s_own_answer(world, send):
 
 def test_raise_for_status_holds_for_the_answer_that_the_caller_gets(world):
     limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
-    large, url = {**CHAT, "max_completion_tokens": 5_000}, f"{world.base_url}/v1/chat/completions"
+    large, url = {**CHAT, "max_completion_tokens": 5_000}, chat_at(world)
 
     async def main():
         async with aiohttp.ClientSession(raise_for_status=True) as session:
@@ -100,7 +92,7 @@ def test_raise_for_status_holds_for_the_answer_that_the_caller_gets(world):
 
 
 def test_a_response_that_is_closed_or_dropped_early_is_settled(world, limiter):
-    url = f"{world.base_url}/v1/chat/completions"
+    url = chat_at(world)
 
     async def main():
         async with aiohttp.ClientSession() as session:
@@ -123,13 +115,13 @@ def test_a_response_that_is_closed_or_dropped_early_is_settled(world, limiter):
 async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
     limiter = paceline.Limiter({"openai/*": ["1 requests/min burst 1"]})
     with paceline.instrument(limiter, provider="openai"):
-        assert (await ask_by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))[0] == 200
-        waiting = asyncio.create_task(ask_by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))
-        await soon(lambda: limiter.status()["pools"][POOL]["waiting"])
+        assert (await ask_by_aiohttp(chat_at(world), CHAT))[0] == 200
+        waiting = asyncio.create_task(ask_by_aiohttp(chat_at(world), CHAT))
+        await soon(lambda: pool_of(limiter)["waiting"])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    assert limiter.status()["pools"][POOL]["waiting"] == 0
+    assert pool_of(limiter)["waiting"] == 0
     assert counts(limiter)["granted"] == 1
 
 
@@ -137,7 +129,7 @@ async def test_a_wait_is_outside_of_the_client_s_timeout(world):
     limiter = paceline.Limiter({"openai/*": ["40 requests/min burst 1"]}, headroom_s=0)
     with paceline.instrument(limiter, provider="openai"):
         timeout = aiohttp.ClientTimeout(total=1.2)  # less than the wait, and long for an answer
-        url = f"{world.base_url}/v1/chat/completions"
+        url = chat_at(world)
         answers = await asyncio.gather(*(ask_by_aiohttp(url, CHAT, timeout=timeout) for _ in range(2)))
     assert [status for status, _ in answers] == [200] * 2
 
@@ -160,7 +152,7 @@ def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
     with requests.Session() as session, paceline.instrument(limiter, provider="openai"):
         session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
         for _ in range(5):
-            response = session.post(f"{world.base_url}/v1/chat/completions", json=CHAT, headers=KEY, timeout=5)
+            response = session.post(chat_at(world), json=CHAT, headers=KEY, timeout=5)
             assert response.status_code == 200
     tally = world.tally()
     assert sum(tally["faults"].values()) > 0
@@ -171,7 +163,7 @@ def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
 
 
 def test_an_attached_client_alone_is_paced(world):
-    url, limiter = f"{world.base_url}/v1/chat/completions", paceline.Limiter({"openai/*": LIMITS})
+    url, limiter = chat_at(world), paceline.Limiter({"openai/*": LIMITS})
 
     async def main():
         async with aiohttp.ClientSession() as paced, aiohttp.ClientSession() as other:
@@ -213,7 +205,7 @@ async def test_a_form_with_a_file_is_sent_again_whole():
     assert len(bodies) == 3
     assert all(b"whisper-1" in body and b"sound" in body for body in bodies)
     assert bodies[0].count(b"\x00sound\xff") == bodies[1].count(b"\x00sound\xff") == 100
-    assert limiter.status()["pools"]["openai/whisper-1"]["counts"]["settled"] == 2
+    assert counts(limiter, "openai/whisper-1")["settled"] == 2
 
 
 @pytest.mark.parametrize("option", ["json_serialize", "json_serialize_bytes"])
@@ -223,7 +215,7 @@ async def test_a_session_s_own_serializer_makes_the_body(world, limiter, option)
         return text if option == "json_serialize" else text.encode()
 
     body = {**CHAT, "user": uuid.uuid4()}
-    url = f"{world.base_url}/v1/chat/completions"
+    url = chat_at(world)
     async with (
         aiohttp.ClientSession(**{option: serialize}) as session,
         session.post(url, json=body, headers=KEY) as response,
@@ -242,7 +234,7 @@ async def in_parts(raw):
 async def test_a_body_of_any_kind_is_read_and_sent(world, limiter, make):
     data = make(json.dumps(CHAT).encode())
     headers = {**KEY, "content-type": "application/json"}
-    url = f"{world.base_url}/v1/chat/completions"
+    url = chat_at(world)
     async with aiohttp.ClientSession() as session, session.post(url, data=data, headers=headers) as response:
         assert response.status == 200
         await response.read()
@@ -251,12 +243,7 @@ async def test_a_body_of_any_kind_is_read_and_sent(world, limiter, make):
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compressed_answers_are_read(encoding):
-    answer = json.dumps(
-        {
-            "usage": {"prompt_tokens": 7, "completion_tokens": 40, "total_tokens": 47},
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
-        }
-    ).encode()
+    answer = json.dumps(ANSWER).encode()
     packed = gzip.compress(answer) if encoding == "gzip" else zlib.compress(answer)
 
     parts = [packed[at : at + 11] for at in range(0, len(packed), 11)]
@@ -264,9 +251,9 @@ def test_compressed_answers_are_read(encoding):
         for name, send in OTHERS.items():
             limiter = paceline.Limiter({"openai/*": LIMITS})
             with paceline.instrument(limiter, provider="openai"):
-                status, text = send(f"{server.base_url}/v1/chat/completions", CHAT)
+                status, text = send(chat_at(server), CHAT)
             assert (status, json.loads(text)) == (200, json.loads(answer)), name
-            assert spent(limiter) == {"requests": 1, "tokens": 47}, name
+            assert spent(limiter) == {"requests": 1, "tokens": 12 + 40}, name
 
 
 @pytest.mark.parametrize(

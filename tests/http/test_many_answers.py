@@ -2,12 +2,11 @@
 
 import httpx2
 import pytest
+from chats import CHAT, URL, attached, pool_of
 
 import paceline
 from paceline.testing import ManualClock
 
-URL = "https://api.openai.com/v1/chat/completions"
-BODY = {"model": "gpt-5", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 AT_ONCE = 20
 
 
@@ -32,13 +31,12 @@ def world():
     limiter = paceline.Limiter(
         {"openai/gpt-5": "1000 requests/min"}, clock=clock, retry=paceline.RetryPolicy(max_attempts=1)
     )
-    with httpx2.Client(transport=httpx2.MockTransport(provider)) as client:
-        limiter.attach(client)
+    with attached(limiter, provider) as client:
 
         def ask(limit):
             provider.limit = limit
-            client.post(URL, json=BODY)
-            return limiter.status()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
+            client.post(URL, json=CHAT)
+            return pool_of(limiter)["quotas"][0]["limit"]
 
         yield ask, clock, provider
 

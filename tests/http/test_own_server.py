@@ -10,6 +10,7 @@ import aiohttp
 import httpx2
 import pytest
 import requests
+from chats import ANSWER, CHAT, pool_of
 
 import paceline
 from paceline.core.pool import Pool
@@ -17,11 +18,6 @@ from paceline.testing import run_virtual
 
 URL = "http://own.example.com/v1/chat/completions"
 OLLAMA = "server busy, please try again.  maximum pending requests exceeded"
-ANSWER = {
-    "id": "c", "object": "chat.completion", "created": 1, "model": "m",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}],
-    "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18},
-}  # fmt: skip
 
 
 class Server(httpx2.AsyncBaseTransport):
@@ -64,9 +60,7 @@ def test_time_outs_and_full_queues_bound_the_number_in_flight(queue, workers, th
                 async with gate:
                     for _ in range(9):
                         try:
-                            return await client.post(
-                                URL, json={"model": "m", "messages": [{"role": "user", "content": "x"}]}
-                            )
+                            return await client.post(URL, json=CHAT)
                         except httpx2.ReadTimeout:
                             await asyncio.sleep(0.5)
                 return None
@@ -87,7 +81,7 @@ def test_time_outs_and_full_queues_bound_the_number_in_flight(queue, workers, th
 
 EVENT = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+STREAM = CHAT | {"stream": True}
 
 
 @pytest.fixture
@@ -158,7 +152,7 @@ def test_a_time_out_by_hand_that_the_number_in_flight_explains_is_no_failure_of_
         limiter = paceline.Limiter({"openai/*": "600 requests/min"}, clock=clock)
         for _ in range(5):
             (await limiter.acquire("openai/m")).failed(TimeoutError())
-        assert bool(limiter.status()["pools"]["openai/m"]["cool_down_s"]) is waits
+        assert bool(pool_of(limiter, "openai/m")["cool_down_s"]) is waits
 
     run_virtual(main)
 

@@ -3,17 +3,18 @@
 import json
 import logging
 
+import chats
 import httpx
 import httpx2
 import pytest
+from chats import ANSWER, attached
 
 import paceline
 from odd_server import JSON, SSE, OddServer
 from paceline.http import pace_transport, recognise, unpaced
 
-MESSAGES = [{"role": "user", "content": "Hello."}]
-CHAT = {"model": "m", "messages": MESSAGES}
-OK = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 12, "completion_tokens": 5}}
+CHAT = chats.CHAT | {"model": "m"}
+MESSAGES = CHAT["messages"]
 PATH = "/api/v2/cortex/inference:complete"
 LIMIT = {"*": "100 requests/min"}
 
@@ -53,7 +54,7 @@ def send(limiter, server, times=1, path=PATH, body=CHAT):
 )
 def test_they_are_paced_once_an_llm_has_answered(log, path, body):
     limiter = paceline.Limiter(LIMIT)
-    with OddServer(lambda *_: (200, JSON, OK)) as server:
+    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
         assert {status for status, _ in send(limiter, server, 3, path, body)} == {200}
     assert pools(limiter) == {"127.0.0.1/m": 2}
     [once] = [line for line in said(log) if "is not paced" in line]
@@ -83,7 +84,7 @@ def test_forms_of_an_answer(answer):
         (200, JSON, {"data": [1, 2]}),
         (200, {"content-type": "audio/mpeg"}, b"\xff\xf3\x00"),
         (429, JSON, {"error": {"message": "Too many requests"}}),
-        (500, JSON, OK),
+        (500, JSON, ANSWER),
     ],
     ids=["job", "list", "audio", "refusal", "error"],
 )
@@ -109,15 +110,14 @@ def test_without_such_an_answer_they_pass_as_they_are(log, answer):
 @pytest.mark.filterwarnings("ignore:no published limits:paceline.PacelineWarning")
 def test_a_server_here_stands_for_the_provider_of_the_limiter(provider, base, path, model, pool):
     limiter = paceline.Limiter.for_provider(provider)
-    inner = httpx2.MockTransport(lambda _: httpx2.Response(200, json=OK))
-    with httpx2.Client(transport=pace_transport(limiter, inner)) as client:
+    with attached(limiter, httpx2.Response(200, json=ANSWER)) as client:
         client.post(base + path, json={"model": model, "messages": MESSAGES})
     assert [name for name, count in pools(limiter).items() if count] == [pool]
 
 
 def test_with_limits_for_the_host_they_are_paced_at_once(log):
     limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
-    with OddServer(lambda *_: (200, JSON, OK)) as server:
+    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
         send(limiter, server, 2)
     assert pools(limiter) == {"127.0.0.1/m": 2}
     assert said(log) == []
@@ -157,13 +157,12 @@ def test_a_recording_for_an_unknown_host_is_paced():
 
 def answering(answer, limits, **settings):
     """A client whose server gives this answer to all requests."""
-    inner = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
-    return httpx2.Client(transport=pace_transport(paceline.Limiter(limits, **settings), inner))
+    return attached(paceline.Limiter(limits, **settings), lambda _: httpx2.Response(200, json=answer))
 
 
 def test_the_limits_of_the_only_provider_hold_for_them(log):
     limiter = paceline.Limiter({"openai/*": "100 requests/min"})
-    with OddServer(lambda *_: (200, JSON, OK)) as server:
+    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
         send(limiter, server, 2)
     assert pools(limiter) == {"openai/m": 1}
     assert "limiter.attach(client, provider='openai')" in said(log)[0]
@@ -174,7 +173,7 @@ def test_the_limits_of_the_only_provider_hold_for_them(log):
 )
 def test_other_bodies_are_nobody_s_business(log, body):
     limiter = paceline.Limiter(LIMIT)
-    with OddServer(lambda *_: (200, JSON, OK)) as server:
+    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
         send(limiter, server, 2, "/rpc", body)
     assert pools(limiter) == {}
     assert said(log) == []
@@ -195,7 +194,10 @@ def test_a_body_that_has_to_be_read_is_not_read():
 
 def test_at_a_known_provider_a_chat_is_paced_at_once():
     limiter = paceline.Limiter({"openai/*": "100 requests/min"})
-    with OddServer(lambda *_: (200, JSON, OK)) as server, limiter.attach(httpx2.Client(), provider="openai") as client:
+    with (
+        OddServer(lambda *_: (200, JSON, ANSWER)) as server,
+        limiter.attach(httpx2.Client(), provider="openai") as client,
+    ):
         client.post(f"{server.base_url}/v9/talk", json=CHAT)
         client.post(f"{server.base_url}/v9/count_tokens", json=CHAT)
         client.post(f"{server.base_url}/v1/videos", json={"model": "m", "prompt": "a film"})
@@ -212,8 +214,7 @@ def test_at_a_known_provider_a_chat_is_paced_at_once():
 )
 def test_hosts_for_speech_images_and_video_are_announced(log, url, name):
     limiter = paceline.Limiter(LIMIT)
-    transport = pace_transport(limiter, httpx.MockTransport(lambda _: httpx.Response(200, content=b"x")))
-    with httpx.Client(transport=transport) as client:
+    with attached(limiter, lambda _: httpx.Response(200, content=b"x"), library=httpx) as client:
         for _ in range(2):
             client.post(url, json={"text": "a secret"})
     [once] = said(log)

@@ -10,6 +10,7 @@ import httpx
 import httpx2
 import openai
 import pytest
+from chats import pool_of
 from google import genai
 
 import paceline
@@ -73,7 +74,7 @@ async def test_an_async_sdk_to_a_permit(world):
             clock.advance(1)
     assert [event.kind for event in told] == ["acquired", "settled", "acquired", "refused"]
     assert 50 < told[-1].retry_after_s <= 60
-    assert 49 < limiter.status()["pools"]["openai/gpt-5"]["cool_down_s"] <= 60
+    assert 49 < pool_of(limiter)["cool_down_s"] <= 60
 
 
 class SDKError(Exception):
@@ -300,7 +301,7 @@ async def test_an_attached_client_that_gave_up_is_no_news():
                 await client.chat.completions.create(model="gpt-5", messages=HELLO, max_tokens=1)
             permit.refused(caught.value)
     assert paceline.refusal_of(caught.value) is None
-    assert limiter.status()["pools"]["openai/gpt-5"]["counts"] == {"granted": 1, "refused_rate": 1}
+    assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
 
 
 def test_a_server_fault_behind_counts_for_the_breaker():
@@ -310,7 +311,7 @@ def test_a_server_fault_behind_counts_for_the_breaker():
     [attempt] = islice(limiter.attempts("openai/gpt-5"), 1)
     with pytest.raises(RuntimeError), attempt:
         raise error
-    assert limiter.status()["pools"]["openai/gpt-5"]["cool_down_s"] > 0
+    assert pool_of(limiter)["cool_down_s"] > 0
 
 
 def test_a_text_is_tried_again():

@@ -8,12 +8,10 @@ import time
 import httpx2
 import openai
 import pytest
+from chats import ANSWER, CHAT, PATH, pool_of, spent
 
 import paceline
 from paceline.http import pace_transport
-
-PROMPT = [{"role": "user", "content": "Say something."}]
-BODY = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 5}
 
 
 class Script(httpx2.AsyncBaseTransport, httpx2.BaseTransport):
@@ -39,14 +37,7 @@ def rate_limited(retry_after="0.05", message="Rate limit reached", code="rate_li
     return 429, {"retry-after": retry_after}, {"error": {"message": message, "type": "tokens", "code": code}}
 
 
-OK = (
-    200,
-    {},
-    {
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
-    },
-)
+OK = 200, {}, ANSWER
 
 
 def client(script, limiter):
@@ -57,20 +48,16 @@ def make_limiter(**options):
     return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
 
 
-def pool(limiter):
-    return limiter.status()["pools"]["openai/gpt-5"]
-
-
 async def test_a_refusal_is_held_and_retried_inside():
     limiter, script = make_limiter(), Script(rate_limited("0.2"), OK)
     async with client(script, limiter) as http:
-        response = await http.post("/v1/chat/completions", json=BODY)
+        response = await http.post(PATH, json=CHAT)
     assert response.status_code == 200
     assert script.times[1] - script.times[0] >= 0.2  # a minimum, obeyed
     done = response.extensions["paceline"]
     assert (done.attempts, len(done.refusals), done.usage.input_tokens) == (2, 1, 12)
-    assert pool(limiter)["counts"] == {"granted": 2, "refused_rate": 1, "settled": 1}
-    assert pool(limiter)["quotas"][0]["spent"] == 2  # the refused attempt stays charged
+    assert pool_of(limiter)["counts"] == {"granted": 2, "refused_rate": 1, "settled": 1}
+    assert spent(limiter)["requests"] == 2  # the refused attempt stays charged
 
 
 async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit_error():
@@ -82,7 +69,7 @@ async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit
         with pytest.raises(
             openai.RateLimitError, match=r"more than 1\.5 s after the first: Rate limit reached for gpt-5"
         ) as error:
-            await sdk.chat.completions.create(**BODY)
+            await sdk.chat.completions.create(**CHAT)
     assert script.answers == []  # the SDK's own two retries did not happen
     assert error.value.response.headers["x-paceline"] == "gave_up"
 
@@ -94,7 +81,7 @@ async def test_a_long_wait_is_handed_up():
     )
     script = Script(rate_limited("3000"))  # and another one was refused before
     async with client(script, limiter) as http:
-        response = await http.post("/v1/chat/completions", json=BODY)
+        response = await http.post(PATH, json=CHAT)
     assert response.status_code == 429
     assert response.headers["retry-after"] == "3000"
     assert "asks to wait 3,000 s" in response.json()["error"]["message"]
@@ -107,52 +94,52 @@ async def test_full_servers_stay_a_503_after_the_last_attempt():
         api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
     ) as sdk:
         with pytest.raises(openai.InternalServerError, match="2 attempts made: overloaded") as error:
-            await sdk.chat.completions.create(**BODY)
+            await sdk.chat.completions.create(**CHAT)
     assert script.answers == []  # the SDK's own two retries did not happen
     assert (error.value.status_code, error.value.response.headers["x-paceline"]) == (503, "gave_up")
 
 
-@pytest.mark.parametrize(("error", "spent"), [(httpx2.ConnectError("no"), 0), (httpx2.ReadError("gone"), 1)])
-async def test_what_was_never_sent_is_given_back(error, spent):
+@pytest.mark.parametrize(("error", "charged"), [(httpx2.ConnectError("no"), 0), (httpx2.ReadError("gone"), 1)])
+async def test_what_was_never_sent_is_given_back(error, charged):
     limiter = make_limiter()
     async with client(Script(error), limiter) as http:
         with pytest.raises(type(error)):
-            await http.post("/v1/chat/completions", json=BODY)
-    assert pool(limiter)["quotas"][0]["spent"] == spent
-    assert pool(limiter)["in_flight"] == 0
+            await http.post(PATH, json=CHAT)
+    assert spent(limiter)["requests"] == charged
+    assert pool_of(limiter)["in_flight"] == 0
 
 
 async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():
     message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
     limiter, script = make_limiter(), Script(rate_limited(message=message), OK, OK, OK)
-    unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
+    unasked = {key: value for key, value in CHAT.items() if key != "max_tokens"}
     async with client(script, limiter) as http:
-        await http.post("/v1/chat/completions", json=unasked)
-        before = pool(limiter)["quotas"][1]["spent"]
-        await http.post("/v1/chat/completions", json=unasked)  # charged what the provider books, also in the end
-        booked = pool(limiter)["quotas"][1]["spent"] - before
-        await http.post("/v1/chat/completions", json=BODY)  # one with a maximum is charged as before
+        await http.post(PATH, json=unasked)
+        before = spent(limiter)["tokens"]
+        await http.post(PATH, json=unasked)  # charged what the provider books, also in the end
+        booked = spent(limiter)["tokens"] - before
+        await http.post(PATH, json=CHAT)  # one with a maximum is charged as before
     assert booked == pytest.approx(1_020, abs=10)
-    assert pool(limiter)["quotas"][1]["spent"] - before - booked == 17
+    assert spent(limiter)["tokens"] - before - booked == 17
 
 
 async def test_a_request_that_waits_meanwhile_is_estimated_again():
     message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
     limiter = paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min", "1 concurrency"]})
-    spent = []
+    seen = []
 
     class Slow(Script):
         async def handle_async_request(self, request):
-            spent.append(pool(limiter)["quotas"][1]["spent"])
+            seen.append(spent(limiter)["tokens"])
             await asyncio.sleep(0)  # the other request joins the queue meanwhile
             return self.handle_request(request)
 
     script = Slow(rate_limited(message=message), OK, OK)
-    unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
+    unasked = {key: value for key, value in CHAT.items() if key != "max_tokens"}
     async with client(script, limiter) as http:
-        await asyncio.gather(*(http.post("/v1/chat/completions", json=unasked) for _ in range(2)))
-    assert spent[0] < 600
-    assert [b - a for a, b in itertools.pairwise(spent)] == pytest.approx(
+        await asyncio.gather(*(http.post(PATH, json=unasked) for _ in range(2)))
+    assert seen[0] < 600
+    assert [b - a for a, b in itertools.pairwise(seen)] == pytest.approx(
         [1_020, 1_020], abs=10
     )  # also for the one that waited
-    assert pool(limiter)["counts"]["settled"] == 2
+    assert pool_of(limiter)["counts"]["settled"] == 2

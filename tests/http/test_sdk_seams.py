@@ -5,6 +5,7 @@ import sys
 
 import anthropic
 import pytest
+from chats import counts, spent
 from google import genai
 from google.genai import types
 
@@ -29,10 +30,6 @@ def limiter():
     return paceline.Limiter(LIMITS)
 
 
-def counts(limiter, pool):
-    return limiter.status()["pools"][pool]["counts"]
-
-
 @pytest.mark.parametrize("also_attached", [False, True])
 async def test_a_middleware_charges_once(world, limiter, also_attached):
     options = {"api_key": "k", "base_url": world.base_url, "middleware": [middleware(limiter)]}
@@ -47,8 +44,7 @@ async def test_a_middleware_charges_once(world, limiter, also_attached):
         async with async_client.messages.stream(**ASK) as stream:
             messages.append(await stream.get_final_message())
     assert counts(limiter, CLAUDE) == {"granted": 4, "settled": 4}
-    spent = {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][CLAUDE]["quotas"]}
-    assert spent["output_tokens"] == sum(message.usage.output_tokens for message in messages)
+    assert spent(limiter, CLAUDE)["output_tokens"] == sum(message.usage.output_tokens for message in messages)
 
 
 async def test_what_a_middleware_refuses_is_a_rate_limit_error(world):

@@ -5,6 +5,7 @@ import asyncio
 import anthropic
 import openai
 import pytest
+from chats import counts, pool_of, spent
 
 import paceline
 from waits import BOUND_S, soon
@@ -30,16 +31,8 @@ def limiter():
     return paceline.Limiter({"openai/*": OPENAI_LIMITS, "anthropic/*": CLAUDE_LIMITS})
 
 
-def spent(limiter, pool):
-    return {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][pool]["quotas"]}
-
-
 def charged(world, model):
     return world.tally()["pools"][model]["charges"]
-
-
-def counts(limiter, pool):
-    return limiter.status()["pools"][pool]["counts"]
 
 
 def test_openai_sync_chat_responses_embeddings(world, limiter):
@@ -51,8 +44,8 @@ def test_openai_sync_chat_responses_embeddings(world, limiter):
     assert chat.choices[0].message.content
     assert answer.output_text
     assert len(vectors.data) == 2
-    assert counts(limiter, "openai/gpt-5") == {"granted": 2, "settled": 2}
-    assert spent(limiter, "openai/gpt-5") == charged(world, "gpt-5")
+    assert counts(limiter) == {"granted": 2, "settled": 2}
+    assert spent(limiter) == charged(world, "gpt-5")
     assert spent(limiter, "openai/text-embedding-3-small") == charged(world, "text-embedding-3-small")
 
 
@@ -113,13 +106,13 @@ async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live
         await asyncio.wait_for(between_chunks.wait(), BOUND_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 1
+        assert pool_of(limiter)["in_flight"] == 1
         # Its slot comes back by itself: this call would wait for ever.
         call = asyncio.create_task(client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5))
-        await soon(lambda: limiter.status()["pools"]["openai/gpt-5"]["waiting"])
+        await soon(lambda: pool_of(limiter)["waiting"])
         clock.advance(31)
         await call
-        assert counts(limiter, "openai/gpt-5")["lost"] == 1
+        assert counts(limiter)["lost"] == 1
         await kept[0].close()
 
 
@@ -133,7 +126,7 @@ async def test_instrument_async_and_attach_together_charge_once(world, limiter):
             stream = await client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5, stream=True)
             async for _ in stream:
                 pass
-    assert counts(limiter, "openai/gpt-5") == {"granted": 2, "settled": 2}
+    assert counts(limiter) == {"granted": 2, "settled": 2}
 
 
 def test_a_permit_taken_above_is_not_charged_again_below(world, limiter):
@@ -141,8 +134,8 @@ def test_a_permit_taken_above_is_not_charged_again_below(world, limiter):
         limiter.attach(client, provider="openai")
         with limiter.acquire("openai/gpt-5", input_tokens=100, output_tokens=5):
             answer = client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
-    assert counts(limiter, "openai/gpt-5") == {"granted": 1, "settled": 1}
-    assert spent(limiter, "openai/gpt-5")["tokens"] == answer.usage.prompt_tokens + 5
+    assert counts(limiter) == {"granted": 1, "settled": 1}
+    assert spent(limiter)["tokens"] == answer.usage.prompt_tokens + 5
 
 
 def test_a_request_that_can_never_fit_is_one_rate_limit_error(world, limiter):

@@ -18,18 +18,12 @@ import pytest
 import websockets
 import websockets.sync.client
 from aiohttp.abc import AbstractResolver
+from chats import ANSWER, CHAT, attached, counts
 
 import paceline
 from odd_server import OddServer
-from paceline.http import pace_transport, unpaced
+from paceline.http import unpaced
 
-OK = {
-    "id": "a",
-    "object": "chat.completion",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 12, "completion_tokens": 5},
-}
-CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
 SECRET = "sk-secret-9876543210"
 
 
@@ -50,9 +44,9 @@ def client_of(limiter, library=httpx2, seen=None):
     def answer(request):
         if seen is not None:
             seen.append(request.read())
-        return library.Response(200, json=OK)
+        return library.Response(200, json=ANSWER)
 
-    return library.Client(transport=pace_transport(limiter, library.MockTransport(answer)))
+    return attached(limiter, answer, library=library)
 
 
 def said(log):
@@ -252,7 +246,7 @@ async def test_a_refused_form_is_sent_whole_again(tmp_path):
     assert len(sent) == 2
     assert sent[0] == sent[1]
     assert b"RIFF" * 50_000 in sent[0]
-    assert limiter.status()["pools"]["openai/whisper-1"]["counts"] == {"granted": 2, "refused_rate": 1, "settled": 1}
+    assert counts(limiter, "openai/whisper-1") == {"granted": 2, "refused_rate": 1, "settled": 1}
 
 
 # --- limits on units that calls do not have
