@@ -16,7 +16,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.pacing.sync import run_sync
 from paceline.providers import verdict
@@ -70,7 +70,7 @@ class ReadAhead:
         self._is_async, self._socket = is_async, sock
         self.parts: list[bytes] = []
         self.ended = False
-        self._reading: _Reading | None = None  # until its late part is taken
+        self._reading: _Task | _Thread | None = None  # until its late part is taken
         self._late: bytes | None = None
         self._enough = False
         self._over = False  # the hold
@@ -145,6 +145,7 @@ class ReadAhead:
         """Call ``close``, which closes the body's source, when nothing reads from it; do not wait for the server."""
         reading = self._reading
         if reading is not None and not await reading.stop(self._socket):
+            assert isinstance(reading, _Thread)  # a task that is stopped has ended
             reading.then(close)
             return
         closed = close()
@@ -152,19 +153,8 @@ class ReadAhead:
             await closed
 
 
-class _Reading(Protocol):
-    """A coroutine that runs beside the caller."""
-
-    @property
-    def done(self) -> bool: ...
-    async def wait(self, seconds: float) -> None: ...  # for its end
-    async def result(self) -> None: ...  # raises what it has raised
-    async def stop(self, sock: Any) -> bool: ...  # whether it has ended
-    def then(self, call: Callable[[], Any]) -> None: ...  # at its end; errors are ignored
-
-
 class _Task:
-    """In a task of its own."""
+    """A read beside the caller, in a task of its own."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(work)
@@ -181,13 +171,11 @@ class _Task:
         await self._task  # which is cancelled with its caller, as the read would be
 
     async def stop(self, sock: Any) -> bool:  # noqa: ARG002
+        """Whether it has ended."""
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
         return True
-
-    def then(self, call: Callable[[], Any]) -> None:
-        raise AssertionError(f"a task that was stopped has ended: {call}")
 
 
 def _seen(task: asyncio.Task[None]) -> None:
@@ -197,7 +185,7 @@ def _seen(task: asyncio.Task[None]) -> None:
 
 
 class _Thread:
-    """In a thread: of a sync read, which blocks."""
+    """The same in a thread: a sync read blocks."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
         self._work = work
@@ -241,6 +229,7 @@ class _Thread:
         return self.done
 
     def then(self, call: Callable[[], Any]) -> None:
+        """Make a call at its end, whose errors are ignored."""
         with self._lock:
             if not self._ended.is_set():
                 self._then = call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from paceline.http import genai
 from paceline.http.aiohttp import pace_session
@@ -92,21 +92,21 @@ def _check_owner(pacer: Pacer, attached: tuple[Pacer, Provider | None] | None, p
 
 
 def _others(part: Any) -> Iterator[tuple[Any, Pace]]:
-    """The objects of aiohttp and urllib3 that ``part`` is or sends through, each with the function that paces it."""
-    if _is_a(part, "aiohttp", "ClientSession"):
-        yield part, pace_session
-    elif _is_a(part, "urllib3", "PoolManager"):
-        yield part, pace_manager
-    elif _is_a(part, "urllib3", "HTTPConnectionPool"):
-        yield part, pace_pool
-    elif _is_a(part, "requests", "Session"):
-        for adapter in part.adapters.values():
-            if hasattr(adapter, "poolmanager"):
-                yield adapter, pace_adapter
-    elif _is_a(part, "botocore.endpoint", "Endpoint"):
-        yield part, pace_endpoint
-    elif genai.makes_sessions(part):
+    """The objects of other libraries that ``part`` is or sends through, each with the function that paces it."""
+    yield from ((part, pace) for (module, name), pace in _PACED.items() if _is_a(part, module, name))
+    if _is_a(part, "requests", "Session"):
+        yield from ((one, pace_adapter) for one in part.adapters.values() if hasattr(one, "poolmanager"))
+    if genai.makes_sessions(part):
         yield part, _pace_genai
+
+
+_PACED: Final[dict[tuple[str, str], Pace]] = {
+    ("aiohttp", "ClientSession"): pace_session,
+    ("urllib3", "PoolManager"): pace_manager,
+    ("urllib3", "HTTPConnectionPool"): pace_pool,
+    ("botocore.endpoint", "Endpoint"): pace_endpoint,
+}
+"""By the module and the name of a class: what paces an object of it."""
 
 
 def _pace_genai(pacer: Pacer, api: Any, provider: Provider | None) -> None:

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Mapping
 from importlib import import_module
-from inspect import isawaitable, iscoroutinefunction
+from inspect import iscoroutinefunction
 from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -23,7 +23,7 @@ from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.http.urllib3 import header_text, peek_response, tap_response
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
-from paceline.pacing.sync import run_sync
+from paceline.pacing.sync import awaited, in_place_of
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Beginning
 
@@ -42,11 +42,11 @@ def remembering(original: Any) -> Any:
     async def create_request(*args: Any, **options: Any) -> Any:
         return await _signed(functools.partial(original, *args, **options))
 
-    return _like(original, create_request)
+    return in_place_of(original, create_request, is_async=iscoroutinefunction(original))
 
 
 async def _signed(make: Any) -> Any:
-    request = await _done(make())
+    request = await awaited(make())
     setattr(request, _MADE, (time.monotonic(), make))
     return request
 
@@ -67,7 +67,7 @@ def paced_response(pacer: Pacer, original: Any, fallback: Provider | None = None
             raise
         return (None, response) if isinstance(response, Exception) else (response, None)
 
-    return _like(original, _get_response)
+    return in_place_of(original, _get_response, is_async=iscoroutinefunction(original))
 
 
 def pace_endpoint(pacer: Pacer, endpoint: Any, provider: Provider | None) -> None:
@@ -75,17 +75,6 @@ def pace_endpoint(pacer: Pacer, endpoint: Any, provider: Provider | None) -> Non
     make, get = (inspect.unwrap(getattr(type(endpoint), name)) for name in ("create_request", "_get_response"))
     endpoint.create_request = MethodType(remembering(make), endpoint)
     endpoint._get_response = MethodType(paced_response(pacer, get, provider), endpoint)  # noqa: SLF001
-
-
-def _like(original: Any, function: Any) -> Any:
-    """The coroutine function as a method that is sync or async, as ``original`` is."""
-    if not iscoroutinefunction(original):
-        return functools.wraps(original)(lambda *args, **options: run_sync(function(*args, **options)))
-    return functools.wraps(original)(function)
-
-
-async def _done(result: Any) -> Any:
-    return await result if isawaitable(result) else result
 
 
 class _Botocore:
@@ -119,7 +108,7 @@ class _Botocore:
         made = getattr(self._request, _MADE, None)
         if permit is not None and made is not None and time.monotonic() - made[0] > SIGNED_S:
             self._request = await _signed(made[1])
-        response, self.error = await _done(self._send(self._request, self._operation, self._context))
+        response, self.error = await awaited(self._send(self._request, self._operation, self._context))
         if self.error is not None:
             raise self.error
         return response

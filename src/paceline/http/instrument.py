@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.imports import ImportWatch
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Acquisition, around_waits
+from paceline.pacing.sync import awaited, in_place_of
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
@@ -86,10 +87,10 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
                 done.replace(kind, method, announced(seam, vars(kind)[method]))
 
     def pace_httpx(library: ModuleType) -> None:
-        for kind, paced in ((library.Client, _sync_send), (library.AsyncClient, _async_send)):
+        for kind, is_async in ((library.Client, False), (library.AsyncClient, True)):
             if kind not in seen:  # httpx2.alias_httpx() makes one of the two
                 seen.add(kind)
-                done.replace(kind, "send", paced(pacer, fallback, kind.send))
+                done.replace(kind, "send", _paced_send(pacer, fallback, kind.send, is_async=is_async))
 
     def pace_aiohttp(module: ModuleType) -> None:
         watch(module)  # WebSockets
@@ -133,32 +134,20 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
     return done
 
 
-def _sync_send(pacer: Pacer, fallback: Provider | None, original: Any) -> Any:
-    @functools.wraps(original)
-    def send(self: Any, request: Any, **options: Any) -> Any:
-        plain = functools.partial(original, self, **options)
-        if _is_paced_below(self, request):
-            return plain(request)
-        response = exchange_sync(pacer, plain, request, fallback=fallback)
-        if not options.get("stream"):
-            response.read()  # one of paceline's own has not been
-        return response
+def _paced_send(pacer: Pacer, fallback: Provider | None, original: Any, *, is_async: bool) -> Any:
+    """``Client.send``, or the async client's, at the pace of ``pacer``."""
+    exchanged = exchange_async if is_async else exchange_sync
 
-    return send
-
-
-def _async_send(pacer: Pacer, fallback: Provider | None, original: Any) -> Any:
-    @functools.wraps(original)
     async def send(self: Any, request: Any, **options: Any) -> Any:
-        plain = functools.partial(original, self, **options)
+        plain = partial(original, self, **options)
         if _is_paced_below(self, request):
-            return await plain(request)
-        response = await exchange_async(pacer, plain, request, fallback=fallback)
-        if not options.get("stream"):
-            await response.aread()
+            return await awaited(plain(request))
+        response = await awaited(exchanged(pacer, plain, request, fallback=fallback))
+        if not options.get("stream"):  # one of paceline's own has not been read
+            await awaited(response.aread() if is_async else response.read())
         return response
 
-    return send
+    return in_place_of(original, send, is_async=is_async)
 
 
 def _is_paced_below(client: Any, request: Any) -> bool:

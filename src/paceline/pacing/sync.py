@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+import functools
+from collections.abc import Callable, Coroutine
+from inspect import isawaitable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,3 +19,15 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise AssertionError("a coroutine for sync code suspended")
+
+
+def in_place_of(original: Any, function: Callable[..., Coroutine[Any, Any, Any]], *, is_async: bool) -> Any:
+    """The coroutine function as a method in the place of ``original``, sync or async as that is."""
+    if not is_async:
+        return functools.wraps(original)(lambda *args, **options: run_sync(function(*args, **options)))
+    return functools.wraps(original)(function)
+
+
+async def awaited(result: Any) -> Any:
+    """What a function has returned, or what it is awaited for."""
+    return await result if isawaitable(result) else result
