@@ -176,7 +176,7 @@ class TestLessons:
 class TestLostLedger:
     def pool(self, **options) -> Shared:
         pool = Shared("60 tokens/min, 90 images/day window utc, 60 pages/min sliding, 5 concurrency", **options)
-        pool.tell("a", recalled=[20.0 * NS, 30.0, 40.0, 3.0])
+        pool.tell("a", recalled=[[20.0], [30.0], [40.0], [3.0]])
         return pool
 
     def test_they_start_where_a_process_remembers(self):

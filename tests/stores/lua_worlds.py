@@ -270,10 +270,10 @@ class World:
         return rng.choice([amount, float(round(amount)), float(round(amount))])
 
     def _left(self, quota: Quota) -> Left:
-        """What is used of a quota, as one number or by eighths of its last period."""
+        """What is used of a quota, in all or by eighths of its last period."""
         used = self._cost(quota) * 0.5
         if quota.rule is Rule.SLOTS or self.rng.random() < 0.5:
-            return used
+            return [used]
         return [used * self.rng.choice([0.0, 0.1, 0.3, 1.0]) for _ in range(8)]
 
     def _wants(self, process: Process) -> list[list[float]]:

@@ -122,7 +122,7 @@ def test_scripts_may_be_forgotten_at_any_time(store, redis_server):
 def test_keys_may_be_forgotten_at_any_time(store, redis_server):
     store.exchange("pool", message(1))
     redis_server.ask("FLUSHALL")
-    reply = store.exchange("pool", message(2, recalled=[5_000_000_000.0, 7.0, 0.0]))
+    reply = store.exchange("pool", message(2, recalled=[[5.0], [7.0], [0.0]]))
     assert charged(reply) == [10, 1, 0]
     assert reply.standings[0].lack_ns == 15_000_000_000
     assert reply.standings[1].used == 8

@@ -35,7 +35,7 @@ from operator import attrgetter
 from typing import Any
 
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import Meter, Spread, new_meter
+from paceline.core.meters import Meter, Slots, Spread, Window, new_meter
 from paceline.core.pause import PROBE_NS, Pause, PausePhase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
@@ -191,7 +191,7 @@ class SharedLedger:
             index.append(i)
             if i == len(self._accounts):
                 fresh = SharedAccount(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
-                fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
+                fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else [])
                 self._accounts.append(fresh)
                 self._index[key] = i
             elif message.fresh and self._accounts[i].given != quota:
@@ -222,7 +222,7 @@ class SharedLedger:
                     del self._notes[oldest]
                 self._noted = max(self._noted + 1, now_us)
             elif isinstance(news, Charged):
-                left, counted_ns = news.amounts if news.left is None else news.left, 0.0
+                left, counted_ns = news.left or [[amount] for amount in news.amounts], 0.0
                 for i, amount, rest in zip(index, news.amounts, left, strict=False):
                     account = self._accounts[i]
                     account.charged += amount
@@ -267,9 +267,9 @@ class SharedLedger:
             if self._accounts[i].meter.holds:
                 peer.held[i] = amount
         for i, account in enumerate(self._accounts):
-            if account.meter.holds:
+            if isinstance(account.meter, Slots):
                 others = self._peers.held
-                account.sharing.hold(account.meter, (others[i] if i < len(others) else 0.0) + peer.held[i])
+                account.meter.used = (others[i] if i < len(others) else 0.0) + peer.held[i]
 
     def _charge(self, now_ns: int, i: int, amount: float, peer: Peer) -> Mark:
         """Charge ``amount`` to the account ``i``, for ``peer``."""
@@ -323,7 +323,9 @@ class SharedLedger:
         """What goes before the next request of ``peer``, and before a later one; see :meth:`Places.ahead`."""
         gone, sums = self._peers.gone / BILLION, [0.0] * len(self._accounts)
         if gone:
-            sums = [account.sharing.reserved(account.meter, gone) for account in self._accounts]
+            # Their share of a window stays unused: they may spend it at its start, at its end, or all at once.
+            meters = [account.meter for account in self._accounts]
+            sums = [m.quota.amount * gone if isinstance(m, Window) else 0.0 for m in meters]
         return self._peers.places.ahead(peer.place, sums)
 
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:

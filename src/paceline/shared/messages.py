@@ -15,8 +15,8 @@ from paceline.core.quota import NS, Quota
 Mark = int | str
 """The state of a meter at a charge, in a form of the store's own; a :class:`Settled` returns it."""
 
-Left = float | list[float]
-"""The use of a quota; for a spread quota also by eighths of its last period, the latest first."""
+Left = list[float]
+"""What a quota lacks; of a spread one by eighths of its last period, the latest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,7 @@ class Message:
         slack_ns: How much later a grant may be spent.
         windows: For each quota with a window that restarts at a local midnight: the restarts of yesterday, today and the
             next two days, in seconds since 1970, for stores without time zones; ``None`` for all other quotas.
-        recalled: For each quota, its state in the snapshot: how far from full a bucket is, in nanoseconds of its
-            refill; the use of any other quota. A store that has lost the quota restores this state.
+        recalled: For each quota, what it lacks in the snapshot. A store that has lost the quota restores this state.
         noted: The ``noted`` of the last reply.
     """
 

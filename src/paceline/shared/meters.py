@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from functools import reduce
 from math import ceil, floor, inf
@@ -14,7 +15,7 @@ from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window, new_meter
+from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.unstated.measured import FoundMeter, InFlightMeter, RateMeter
 from paceline.shared.messages import SHARED_PART, Left
@@ -90,9 +91,6 @@ class Sharing(ABC, Generic[M]):
     def turn(self, m: M, by_ns: int) -> None:
         """Move the instants of ``m`` that move with a step of the clock."""
 
-    def hold(self, m: M, amount: float) -> None:
-        """Note that all processes together hold ``amount`` of it; only slots are held."""
-
     def alone(self, m: M, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
         """A meter for one process while the store is lost: ``share`` of ``m``, less what others may have spent meanwhile.
 
@@ -108,7 +106,7 @@ class Sharing(ABC, Generic[M]):
         # What others may have been granted since the last reply is taken as spent, or it would be spent twice.
         spent = OTHERS_SPEED * part.quota.rate * (asked_ns - as_of_ns) / NS
         left = part.level(asked_ns) - part.headroom_s * part.quota.rate
-        of(part).absorb(part, asked_ns, max(min(spent, left), 0.0))
+        of(part).absorb(part, asked_ns, [max(min(spent, left), 0.0)])
         return part
 
     def no_more_at_once(self, m: M, reported: M, now_ns: int) -> None:
@@ -118,27 +116,25 @@ class Sharing(ABC, Generic[M]):
         """The bucket that lets a cost above the burst of ``m`` go; ``None``: a counter has no such cost."""
         return None
 
-    def part(self, m: M, now_ns: int, share: float) -> Meter:
+    def part(self, m: M, now_ns: int, share: float) -> Meter:  # noqa: ARG002
         """A meter with ``share`` of the quota and of the use of ``m``; a cost that fits into ``m`` still fits, later."""
-        part = new_meter(_part_of(m.quota, share), now_ns, m.headroom_s)
-        part.charge(now_ns, m.quota.amount * share - m.level(now_ns) * share)
-        part.most = m.most
-        return part
+        return m
 
     def recalled(self, m: M, now_ns: int) -> Left:
         """The state of ``m`` for :attr:`Message.recalled <paceline.shared.messages.Message.recalled>`."""
-        return m.quota.amount - m.level(now_ns)
+        return [m.quota.amount - m.level(now_ns)]
 
-    def recall(self, m: M, now_ns: int, value: Left) -> None:
+    def recall(self, m: M, now_ns: int, left: Left) -> None:
         """Set a new meter to the state that :meth:`recalled` returned in a process, where its quota was maybe spread."""
+        self.absorb(m, now_ns, left)
 
     def left(self, m: M, reported: M, now_ns: int) -> Left:
         """The use of ``m`` that ``reported`` does not have."""
-        return max(reported.level(now_ns) - m.level(now_ns), 0.0)
+        return [max(reported.level(now_ns) - m.level(now_ns), 0.0)]
 
     def at_once(self, m: M, left: Left) -> float:  # noqa: ARG002
         """What ``m`` would lack after charges of ``left`` in the eighths of the last period, the latest first."""
-        return _sum(left) if isinstance(left, list) else left
+        return _sum(left)
 
     def absorb(self, m: M, now_ns: int, left: Left) -> None:
         """Charge ``m`` with the use of another meter; it was not granted by ``m``."""
@@ -151,10 +147,6 @@ class Sharing(ABC, Generic[M]):
 
     def unspend(self, m: M, since_ns: int, now_ns: int, spent_ns: float) -> None:
         """Give back what :meth:`spend` has charged since ``since_ns`` for a process that has not spent it."""
-
-    def reserved(self, m: M, share: float) -> float:  # noqa: ARG002
-        """What other processes may spend of a window with their ``share``: at its start, at its end, or all at once."""
-        return 0.0
 
     def beyond(self, m: M, left: Left, presumed_ns: float) -> tuple[Left, float]:  # noqa: ARG002
         """``left`` without the ``presumed_ns`` that :meth:`spend` has charged to a bucket for the same process.
@@ -176,9 +168,6 @@ class Sharing(ABC, Generic[M]):
 class SlotsSharing(Sharing[Slots]):
     """Each process reports the slots that it holds."""
 
-    def hold(self, m: Slots, amount: float) -> None:
-        m.used = amount
-
     def alone(self, m: Slots, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
         """The slots that the process holds, and its share of the free ones."""
         free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
@@ -194,7 +183,7 @@ class SlotsSharing(Sharing[Slots]):
         m.used = used
 
     def left(self, m: Slots, reported: Slots, now_ns: int) -> Left:  # noqa: ARG002
-        return 0.0
+        return []
 
 
 class FoundSharing(Sharing[FoundMeter[Any]]):
@@ -212,14 +201,11 @@ class FoundSharing(Sharing[FoundMeter[Any]]):
     def stand(self, m: FoundMeter[Any], now_ns: int, lack_ns: int, used: float, opened: float) -> None:
         """Nothing: see :meth:`FoundMeter.among <paceline.core.unstated.measured.FoundMeter.among>`."""
 
-    def part(self, m: FoundMeter[Any], now_ns: int, share: float) -> Meter:  # noqa: ARG002
-        return m
-
     def recalled(self, m: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
-        return 0.0
+        return []
 
     def left(self, m: FoundMeter[Any], reported: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
-        return 0.0
+        return []
 
     def lease_amount(self, m: FoundMeter[Any], now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002
         return inf
@@ -240,18 +226,10 @@ class WindowSharing(Sharing[Window]):
         m.roll(now_ns)
         m.used = used
 
-    def part(self, m: Window, now_ns: int, share: float) -> Meter:
-        part = Window(_part_of(m.quota, share), m.headroom_s)
-        part.ahead_ns = m.ahead_ns
-        part.charge(now_ns, m.quota.amount * share - m.level(now_ns) * share)
-        part.most = m.most
+    def part(self, m: Window, now_ns: int, share: float) -> Meter:  # noqa: ARG002
+        part = copy(m)
+        part.quota, part.used = _part_of(m.quota, share), m.used * share
         return part
-
-    def recall(self, m: Window, now_ns: int, value: Left) -> None:
-        m.seen(now_ns, m.quota.amount - self.at_once(m, value))
-
-    def reserved(self, m: Window, share: float) -> float:
-        return m.quota.amount * share
 
     def lease_ns(self, m: Window, now_ns: int, wanted_ns: int) -> int:
         # A lease that outlasts the window grants nothing, so it ends within.
@@ -299,9 +277,7 @@ class BucketSharing(Sharing[B]):
     def part(self, m: B, now_ns: int, share: float) -> Meter:
         part = Bucket(_part_of(m.quota, share), now_ns, m.headroom_s)
         part.full_at_ns = m.full_at_ns
-        part.become(now_ns, part.quota, m.ceiling)
-        part.full_at_ns = m.full_at_ns
-        part.cap_burst(m.burst_cap * share)
+        of(part).teach(part, part.quota, m.burst_cap * share, m.ceiling)
         part.most = m.most
         return part
 
@@ -315,17 +291,14 @@ class BucketSharing(Sharing[B]):
         return m
 
     def recalled(self, m: B, now_ns: int) -> Left:
-        # At the whole rate, because a ledger that is told of it has not learned the ceiling.
-        return max(m.full_at_ns - now_ns, 0) * m.ceiling
+        return [m.lack(now_ns)]
 
-    def recall(self, m: B, now_ns: int, value: Left) -> None:
-        lack_ns = self.at_once(m, value) * m.ns_per_unit if isinstance(value, list) else value
-        opened = max(m.opened, lack_ns / m.ns_per_unit)  # an opening bucket refills evenly from there
-        self.stand(m, now_ns, round(lack_ns), 0.0, opened)
+    def recall(self, m: B, now_ns: int, left: Left) -> None:
+        amount = self.at_once(m, left)
+        # An opening bucket refills evenly from there.
+        self.stand(m, now_ns, round(amount * m.ns_per_unit), 0.0, max(m.opened, amount))
 
     def at_once(self, m: B, left: Left) -> float:
-        if not isinstance(left, list):
-            return left
         lack_ns = 0.0
         for amount in reversed(left):
             lack_ns = max(lack_ns - m.quota.period_s * NS / PARTS, 0.0) + amount * m.ns_per_unit
@@ -353,14 +326,12 @@ class BucketSharing(Sharing[B]):
         m.not_granted((m.full_at_ns - before_ns) / m.ns_per_unit)
 
     def beyond(self, m: B, left: Left, presumed_ns: float) -> tuple[Left, float]:
-        parts = left if isinstance(left, list) else [left]
-        total = _sum(parts)
+        total = _sum(left)
         if not presumed_ns or not total:
             return left, 0.0
         paid = presumed_ns / m.ns_per_unit
         times = max(total - paid, 0.0) / total
-        rest = [part * times for part in parts]
-        return (rest if isinstance(left, list) else rest[0]), presumed_ns * min(total / paid, 1.0)
+        return [part * times for part in left], presumed_ns * min(total / paid, 1.0)
 
     def lease_ns(self, m: B, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
         # A lease that lasts keeps as much refill unused in the store. A small bucket would have little left to grant.
@@ -432,8 +403,8 @@ class SpreadSharing(BucketSharing[Spread]):
             parts[min(max(now_ns - end_ns, 0) * PARTS // log.period_ns, PARTS - 1)] += amount
         return parts
 
-    def recall(self, m: Spread, now_ns: int, value: Left) -> None:
-        self.absorb(m, now_ns, value)
+    def recall(self, m: Spread, now_ns: int, left: Left) -> None:
+        self.absorb(m, now_ns, left)
 
     def left(self, m: Spread, reported: Spread, now_ns: int) -> Left:
         parts = zip(self._parts(m, now_ns), self._parts(reported, now_ns), strict=True)
@@ -443,7 +414,7 @@ class SpreadSharing(BucketSharing[Spread]):
         """Add the charges of other processes, by eighths of the last period; the level stays."""
         log = m.log
         log.forget(now_ns)
-        for part, amount in enumerate(left[:PARTS] if isinstance(left, list) else [left]):
+        for part, amount in enumerate(left[:PARTS]):
             if amount > 0:
                 log.insert(now_ns - part * (log.period_ns // PARTS), amount)
         log.used = _sum(log.amounts)

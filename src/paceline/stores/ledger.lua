@@ -109,7 +109,7 @@ local function configure(fresh, gentle, headroom, windows, recalled)
       if not i then
         i = open(key, line, begin(s, headroom, gentle))
         see_days(meters[i], windows, n)
-        recall(meters[i], recalled[n] or 0)
+        recall(meters[i], recalled[n] or {})
       elseif fresh and state.accounts[i].given ~= line then
         local account = state.accounts[i]
         account.given, account.version, account.epoch = line, account.version + 1, (account.epoch or 0) + 1
@@ -258,7 +258,7 @@ end
 
 local function grant(out, who, wants, held, place_ns, slack)
   local sums, gone, peers = {}, state.gone / BILLION, state.live + 1
-  for i, m in ipairs(meters) do sums[i] = gone ~= 0 and reserved(m, gone) or 0 end
+  for i, m in ipairs(meters) do sums[i] = m.kind == WINDOW and m.s.amount * gone or 0 end
   local before, others = ahead(sums)
   local granted, probe, latest, binds = 0, 0, now, -1
   local back = state.awaited ~= 0 and now + max(REJOIN - (us - state.away) * 1000, 0) or now

@@ -292,28 +292,31 @@ local function fill(m, parts)            -- of Spread: charges elsewhere, by eig
   for i = 2, #log, 2 do s.used = s.used + log[i] end
 end
 
-local function at_once(m, parts)         -- of shared/meters.py: what a meter lacks after these charges, by eighths
-  local total, lack = 0, 0
-  for i = #parts, 1, -1 do
-    if m.kind == BUCKET then lack = max(lack - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
-  end
+local function sum(parts)
+  local total = 0
   for _, part in ipairs(parts) do total = total + part end
-  return m.kind == BUCKET and lack / m.ns_per_unit or total
+  return total
 end
 
-local function absorb(m, left)           -- of shared/meters.py
-  if m.kind == SPACED then
-    fill(m, type(left) == 'table' and left or {left})
-    return
+local function at_once(m, parts)         -- of shared/meters.py: what a meter lacks after these charges, by eighths
+  if m.kind ~= BUCKET then return sum(parts) end
+  local lack = 0
+  for i = #parts, 1, -1 do
+    lack = max(lack - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit
   end
-  local amount = type(left) == 'table' and at_once(m, left) or left
+  return lack / m.ns_per_unit
+end
+
+local function absorb(m, parts)          -- of shared/meters.py
+  if m.kind == SPACED then return fill(m, parts) end
+  local amount = at_once(m, parts)
   if amount ~= 0 then
     charge(m, amount)
     if m.kind == BUCKET then not_granted(m, amount) end
   end
 end
 
-local function spend(m, since, spent)    -- of shared/meters.py, as the next three
+local function spend(m, since, spent)    -- of shared/meters.py, as the next two
   if not m.ns_per_unit then return end
   local lack = max(spent - (max(m.s.full, now) - max(m.s.full, since)), 0)
   if lack > 0 then
@@ -330,35 +333,21 @@ local function unspend(m, since, spent)
   not_granted(m, (m.s.full - before) / m.ns_per_unit)
 end
 
-local function reserved(m, share)
-  return m.kind == WINDOW and m.s.amount * share or 0
-end
-
-local function beyond(m, left, presumed)
-  local parts, total, rest = type(left) == 'table' and left or {left}, 0, {}
-  for _, part in ipairs(parts) do total = total + part end
-  if not m.ns_per_unit or presumed == 0 or total == 0 then return left, 0 end
+local function beyond(m, parts, presumed)
+  local total, rest = sum(parts), {}
+  if not m.ns_per_unit or presumed == 0 or total == 0 then return parts, 0 end
   local paid = presumed / m.ns_per_unit
   for n, part in ipairs(parts) do rest[n] = part * (max(total - paid, 0) / total) end
-  return type(left) == 'table' and rest or rest[1], presumed * min(total / paid, 1)
+  return rest, presumed * min(total / paid, 1)
 end
 
-local function recall(m, value)          -- of shared/ledger.py: start where a process remembers that a lost ledger stood
-  local s = m.s
-  if m.kind == SPACED then
-    fill(m, type(value) == 'table' and value or {value})
-    return
-  end
-  if type(value) == 'table' then value = at_once(m, value) * (m.ns_per_unit or 1) end
-  if m.kind == BUCKET then
-    s.full = now + round(value)
-    if s.opened then
-      s.opened = max(s.opened, value / m.ns_per_unit)
-      widen(m)
-    end
-  elseif m.kind == WINDOW then
-    roll(m)
-    s.used = max(s.used, s.amount - (s.amount - value))
+local function recall(m, parts)          -- of shared/ledger.py: start where a process remembers that a lost ledger stood
+  if m.kind ~= BUCKET then return absorb(m, parts) end
+  local s, amount = m.s, at_once(m, parts)
+  s.full = now + round(amount * m.ns_per_unit)
+  if s.opened then
+    s.opened = max(s.opened, amount)
+    widen(m)
   end
 end
 

@@ -98,7 +98,7 @@ def _news(news: News) -> list[Any]:
     if isinstance(news, Refused):
         return ["refused", news.pause_ns, news.probe_ns, *news.amounts]
     if isinstance(news, Charged):
-        return ["spent", news.amounts, news.amounts if news.left is None else news.left]
+        return ["spent", news.amounts, news.left or [[amount] for amount in news.amounts]]
     if isinstance(news, Noted):
         return ["noted", news.key, news.text]
     return [news.what, news.index, news.value]

@@ -299,8 +299,8 @@ class StoreConformance:
     def test_what_was_forgotten_is_recalled(self, store: Store, second: Store) -> None:
         """By the first process that returns to a place without a ledger; not by the next one."""
         a, b = two(store, second, f"{SLOW}, 100 tokens/{period()} window utc")
-        a.send(recalled=[1_000.0 * NS, 30.0])
-        tokens, window = b.send(recalled=[9_000.0 * NS, 90.0]).standings
+        a.send(recalled=[[1_000.0], [30.0]])
+        tokens, window = b.send(recalled=[[9_000.0], [90.0]]).standings
         assert 990 * NS < tokens.lack_ns <= 1_000 * NS
         assert window.used == 30
 
