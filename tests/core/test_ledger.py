@@ -33,7 +33,7 @@ def test_without_quotas_all_goes_at_once():
     assert ledger.earliest(T0, []) == (0, -1)
     reservation = grant(ledger, T0, tokens=5)
     assert ledger.settle(T0, reservation, {"tokens": 3}) == []
-    assert (ledger.seconds_of([]), ledger.oversized) == (1, set())
+    assert (ledger.seconds_of([]), reservation.oversized) == (1, False)
 
 
 class TestReserve:
@@ -52,10 +52,8 @@ class TestReserve:
 
     def test_a_request_of_the_whole_quota_is_not_larger_than_it(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
-        ledger.settle(T0, grant(ledger, T0, tokens=50), None)
-        assert not ledger.oversized
-        larger = grant(ledger, T0 + 60 * NS, tokens=51)
-        assert ledger.oversized == {larger}
+        assert not grant(ledger, T0, tokens=50).oversized
+        assert grant(ledger, T0 + 60 * NS, tokens=51).oversized
 
     @pytest.mark.parametrize(("cost", "reserved"), [(50, 50), (51, 50), (100, 50)])
     def test_a_request_above_the_usable_part_reserves_that_part(self, cost, reserved):
@@ -135,9 +133,7 @@ class TestSettle:
         ledger = ledger_of("100 tokens/min", sources=[LEARNED])
         small, large = grant(ledger, T0, tokens=0), grant(ledger, T0, tokens=400)
         ledger.settle(T0, small, {"tokens": 1})
-        assert ledger.oversized == {large}
-        ledger.settle(T0, large, None)
-        assert not ledger.oversized
+        assert (small.oversized, large.oversized) == (False, True)
 
     def test_one_without_a_true_cost_raises_no_limit_later(self):
         capacity = LocalCapacity(ledger_of("100 tokens/min", sources=[LEARNED]), learns=True)

@@ -1,11 +1,12 @@
-"""One quota of a pool: its meter, and what is known of its limit."""
+"""One quota of a pool: its meter, and what is known of its limit. All quotas of a pool."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
 
-from paceline.core.meters import Meter
+from paceline.core.meters import Exact, Meter
+from paceline.core.quota import Rule
 from paceline.core.results import Source
 
 
@@ -48,3 +49,35 @@ class Entry:
     def with_meter(self, meter: Meter) -> Entry:
         """The same limit with another meter: nothing is spent yet."""
         return Entry(meter, self.name, self.source, self.given, self.refused_above)
+
+
+class Entries(list[Entry]):
+    """The quotas of a pool, which are only ever appended, and what the path of each request asks of them.
+
+    Attributes:
+        units: Their units.
+        exact: The exact meters, with their indexes.
+        slots: The indexes of those with the rule ``slots``.
+        holding: The indexes of those that count attempts in flight: slots, held amounts.
+    """
+
+    __slots__ = ("exact", "holding", "slots", "units")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.units: list[str] = []
+        self.exact: list[tuple[int, Exact]] = []
+        self.slots: list[int] = []
+        self.holding: list[int] = []
+
+    def append(self, entry: Entry) -> None:
+        """Add a quota at the end."""
+        index, m = len(self), entry.meter
+        if m.quota.rule is Rule.SLOTS:
+            self.slots.append(index)
+        if m.holds:
+            self.holding.append(index)
+        if isinstance(m, Exact):
+            self.exact.append((index, m))
+        self.units.append(entry.unit)
+        super().append(entry)

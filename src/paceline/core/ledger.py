@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from paceline.core.changes import Change, What, apply
-from paceline.core.entry import Entry
+from paceline.core.entry import Entries, Entry
 from paceline.core.meters import Bucket, Exact, Meter, Restarting, Spread, new_meter
 from paceline.core.pause import OPEN, Pause
 from paceline.core.quota import (
@@ -64,10 +64,8 @@ class Ledger:
         charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
-        entries: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
-        exact: The exact meters, with their indexes.
-        units: The units of the entries, for what looks up the amounts of each request.
-        oversized: The open reservations of requests larger than a quota.
+        entries: One per quota, in the order of all lists of amounts.
+        units: Their units.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
@@ -88,13 +86,8 @@ class Ledger:
         self.headroom_s = headroom_s
         self.charged_after = charged_after
         self.gentle = gentle
-        self.entries: list[Entry] = []
-        self.units: list[str] = []
-        self.exact: list[tuple[int, Exact]] = []
-        self.slot_indexes: list[int] = []  # of the entries with the rule ``slots``
-        self._of_requests: list[int] = []  # of those that count requests
-        self._holding: list[int] = []  # of those that count attempts in flight: slots, held amounts
-        self._counts_tokens = False  # whether an entry counts all tokens
+        self.entries = Entries()
+        self.units = self.entries.units
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
@@ -102,7 +95,6 @@ class Ledger:
         self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self.ttl_ns = round(ttl_s * NS)
         self.loss_check_ns = now_ns + self.ttl_ns
-        self.oversized: set[Reservation] = set()
 
     @property
     def meters(self) -> list[Meter]:
@@ -180,13 +172,8 @@ class Ledger:
 
         ``None``: not at all.
         """
-        latest, binding = self.pause.until_ns, -1
-        for i in self._of_requests:
-            amount, m = amounts[i], self.entries[i].meter
-            if amount:
-                at_ns = m.earliest(now_ns, min(amount, m.most))
-                if at_ns > latest:
-                    latest, binding = at_ns, i
+        requests = [amount if unit == REQUESTS else 0.0 for unit, amount in zip(self.units, amounts, strict=True)]
+        latest, binding = self.earliest(now_ns, requests)
         if latest <= now_ns or self._is_rounding(now_ns, latest, binding):
             return None
         return WaitUntil(latest, self.name(binding))
@@ -230,8 +217,7 @@ class Ledger:
         self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
-        if is_oversized:
-            self.oversized.add(reservation)
+        reservation.oversized = is_oversized
         # The phase first: in an open pool, one comparison is all that a pause costs.
         if self.pause.phase is not OPEN and self.pause.counts:
             self.pause.granted(now_ns, reservation)
@@ -268,18 +254,18 @@ class Ledger:
             The true amount per entry.
         """
         reserved = reservation.amounts
-        if reservation in self.oversized:
+        if reservation.oversized:
             actual = actual or self._most_debt(reservation)
         if not self.close(now_ns, reservation):
             return reserved
         if self.pause.phase is not OPEN:
             self.pause.answered(now_ns, reservation)
         # Only if a provider counts as well: it may have counted the attempt as late as its answer.
-        if self.exact and self.gentle:
+        if self.entries.exact and self.gentle:
             self.arrived(now_ns, reservation)
         true = reserved
         if actual:
-            cost = merged(reservation.cost, actual) if self._counts_tokens else actual
+            cost = merged(reservation.cost, actual) if TOKENS in self.units else actual
             true = list(map(cost.get, self.units, reserved))  # settled_amounts, without a call
             entries, marks = self.entries, reservation.marks
             for i, amount in enumerate(true):
@@ -325,14 +311,14 @@ class Ledger:
 
     def _exact_charges(self, reservation: Reservation) -> Iterator[tuple[int, Exact, int]]:
         """What ``reservation`` was charged in exact quotas: the index, the meter and the mark."""
-        for i, m in self.exact:
+        for i, m in self.entries.exact:
             if i < len(reservation.marks) and reservation.amounts[i]:  # quotas may have been added since
                 yield i, m, reservation.marks[i]
 
     def adjust(self, now_ns: int, reservation: Reservation, known: Cost) -> None:
         """Correct an open reservation by the true amounts that are ``known`` already; the others stay as reserved."""
         # An attempt larger than a quota was charged in part, so its true amount says nothing before the end.
-        if not reservation.open or reservation in self.oversized:
+        if not reservation.open or reservation.oversized:
             return
         amounts = reservation.amounts
         for i, (entry, mark) in enumerate(zip(self.entries, reservation.marks, strict=False)):
@@ -354,7 +340,7 @@ class Ledger:
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
         """The true cost as one number per entry; units that ``actual`` leaves out stay as reserved."""
-        if self._counts_tokens:
+        if TOKENS in self.units:
             actual = merged(reservation.cost, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
 
@@ -463,7 +449,7 @@ class Ledger:
                 self.charge_open(now_ns, reservation, len(self.entries), m, 1.0)
         # Only a limit that the user has set turns a request away. About any other limit the provider decides.
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
-        self.add_entry(Entry(m, str(quota), source, quota.amount if given else math.inf, above))
+        self.entries.append(Entry(m, str(quota), source, quota.amount if given else math.inf, above))
 
     def charge_open(self, now_ns: int, reservation: Reservation, index: int, m: Meter, amount: float) -> None:
         """Charge ``amount`` for an open reservation to the meter ``m`` of a quota at ``index`` that was added since."""
@@ -471,21 +457,6 @@ class Ledger:
         reservation.marks += [0] * (index - len(reservation.marks))
         reservation.amounts.append(amount)
         reservation.marks.append(m.charge(now_ns, amount))
-
-    def add_entry(self, entry: Entry) -> None:
-        """Charge a further entry from now on, at its present level."""
-        if entry.meter.quota.rule is Rule.SLOTS:
-            self.slot_indexes.append(len(self.entries))
-        if isinstance(entry.meter, Exact):
-            self.exact.append((len(self.entries), entry.meter))
-        if entry.unit == REQUESTS:
-            self._of_requests.append(len(self.entries))
-        if entry.meter.holds:
-            self._holding.append(len(self.entries))
-        self.entries.append(entry)
-        self.units.append(entry.unit)
-        self._counts_tokens = TOKENS in self.units
-        assert len(self.units) == len(self.entries)
 
     def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
@@ -542,8 +513,7 @@ class Ledger:
         del self._open[reservation]
         # Its amounts may be fewer, because quotas are added. They are never removed.
         assert len(reservation.amounts) <= len(self.entries)
-        self.oversized.discard(reservation)
-        for i in self._holding:
+        for i in self.entries.holding:
             if i < len(reservation.amounts):  # quotas may have been added since
                 m, amount, marks = self.entries[i].meter, reservation.amounts[i], reservation.marks
                 if i < len(marks):

@@ -127,7 +127,7 @@ class LocalCapacity:
         changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=teaches)
         # An exact quota gets its place back, because the provider says when there is room again.
         if refusal.retry_after_s is not None:
-            for index, _ in self.ledger.exact:
+            for index, _ in self.ledger.entries.exact:
                 self.ledger.give_back(now_ns, reservation, index)
         return changed
 

@@ -281,11 +281,13 @@ class Reservation:
         begun: Whether its answer has begun, as the caller has noted; a stream can go on for minutes.
         arrived: Whether exact quotas count it from the beginning of its answer.
         alone: Whether no other request of its pool waited or was in flight when it was refused.
+        oversized: Whether its request is larger than a quota.
         number: How many attempts were granted until then, with this one; 0 where nothing is learned.
     """
 
     __slots__ = (
         "alone", "amounts", "arrived", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open",
+        "oversized",
     )  # fmt: skip
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
@@ -296,7 +298,7 @@ class Reservation:
         self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
         self.open = True
-        self.begun = self.arrived = self.alone = False
+        self.begun = self.arrived = self.alone = self.oversized = False
         self.number = 0
 
 

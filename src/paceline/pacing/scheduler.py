@@ -309,7 +309,7 @@ class Scheduler:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
         ledger = self.pool.capacity.ledger
-        if ledger.exact and ledger.gentle:
+        if ledger.entries.exact and ledger.gentle:
             self._section.change(ledger.arrived, reservation)
         if self.pool.silence.since_ns:
             self._section.change(self.pool.answered)

@@ -221,7 +221,7 @@ class _Stage:
             meter = deepcopy(entry.meter)
             if isinstance(meter, RateMeter):
                 meter.rate.hold()
-            self.ledger.add_entry(entry.with_meter(meter))
+            self.ledger.entries.append(entry.with_meter(meter))
         self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open_reservations]

@@ -69,7 +69,7 @@ class Holdings:
             # Attempts of the fallback hold slots of the provider, and the store has to know of them.
             holders.append(self.fallback.local.ledger)
         held = [0.0] * len(ledger.entries)
-        for i in ledger.slot_indexes:
+        for i in ledger.entries.slots:
             held[i] = sum(holder.in_use(i) for holder in holders)
         for meter in self.unstated.meters if measured else ():
             held[meter.index] = meter.told

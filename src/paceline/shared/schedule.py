@@ -65,7 +65,7 @@ class Schedule:
             # It gives up its place; or it asks for the next lease before this one is spent.
             due_ns = min(due_ns, self.sent_ns + LINGER_NS)
         ledger = holdings.snapshot.ledger
-        reports = ledger.in_flight if ledger.slot_indexes else 0
+        reports = ledger.in_flight if ledger.entries.slots else 0
         if holdings.unstated.meters and holdings.unstated.is_limiting:
             reports = ledger.in_flight or self._queue.length
         if reports:

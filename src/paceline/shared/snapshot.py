@@ -135,7 +135,7 @@ class Fallback:
         for i, entry in enumerate(snapshot.entries):
             held = snapshot.in_use(i)
             left = of(entry.meter).alone(entry.meter, now_ns, share, held, as_of_ns, asked_ns)
-            ledger.add_entry(entry.with_meter(left))
+            ledger.entries.append(entry.with_meter(left))
         ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
         self._phase = phase
@@ -202,7 +202,7 @@ class Fallback:
     def release(self, reservation: Reservation) -> None:
         """Free the slots of an attempt from before the loss, for this process."""
         ledger = self.local.ledger
-        for i in ledger.slot_indexes:
+        for i in ledger.entries.slots:
             if i < len(reservation.amounts):
                 ledger.entries[i].meter.release(0, 0, reservation.amounts[i])
 

@@ -109,7 +109,7 @@ class Unstated:
 
     def _add(self, meter: RateMeter | InFlightMeter) -> None:
         self.meters.append(meter)
-        self._ledger.add_entry(Entry(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
+        self._ledger.entries.append(Entry(meter, f"{meter.quota.unit}, not measured yet", MEASURED))
 
     def off(self, now_ns: int, unit: str) -> None:
         """Let what was found of ``unit`` limit nothing from now on: its limit is stated."""
