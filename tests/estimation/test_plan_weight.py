@@ -26,7 +26,7 @@ def played(weight, *, minutes, own, others, seed=7):
 def test_alone_all_that_rises_is_our_own():
     weight = PlanWeight()
     _, mine = played(weight, minutes=300, own=lambda _: 0.9, others=lambda _: 0.0)
-    assert (weight.weight, weight.others) == (pytest.approx(W, rel=0.06), 0.0)
+    assert weight.weight == pytest.approx(W, rel=0.06)
     assert mine > 0.2
     assert weight.is_known
 
@@ -36,7 +36,6 @@ def test_others_are_told_apart_where_our_own_traffic_comes_in_turns(seed):
     weight = PlanWeight()
     played(weight, minutes=300, own=lambda s: 0.9 * (s // 1800 % 2), others=lambda _: 0.02, seed=seed)
     assert weight.weight == pytest.approx(W, rel=0.25)
-    assert weight.others > 0.01 * W
 
 
 def test_of_a_window_that_others_alone_use_nothing_is_ours():

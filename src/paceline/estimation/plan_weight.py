@@ -30,13 +30,12 @@ class PlanWeight:
 
     Attributes:
         weight: The share for one unit of the own amount.
-        others: The share that others use in a second.
     """
 
-    __slots__ = ("_amount", "_at_s", "_sums", "_total", "_used", "others", "weight")
+    __slots__ = ("_amount", "_at_s", "_sums", "_total", "_used", "weight")
 
     def __init__(self) -> None:
-        self.weight = self.others = self._total = 0.0
+        self.weight = self._total = 0.0
         self._sums = [0.0] * 5  # of amount², amount x time, time², amount x rise, time x rise
         self._used, self._at_s, self._amount = 0.0, 0.0, 0.0  # the first reading of the bin, and the own amount since
 
@@ -70,15 +69,12 @@ class PlanWeight:
         return [before + one for before, one in zip(self._sums, more, strict=True)]
 
     def _fit(self, sums: list[float]) -> None:
-        """Fit both numbers. Others are believed in only where they explain more than rounding does (two standard deviations)."""
+        """Fit the weight. Others are believed in only where they explain more than rounding does (two standard deviations)."""
         amounts, both, times, own, rises = sums
         if not amounts:
-            self.weight, self.others = 0.0, rises / times if times else 0.0
+            self.weight = 0.0
             return
-        self.weight, self.others = own / amounts, 0.0
+        self.weight = own / amounts
         apart, unexplained = times - both * both / amounts, rises - own * both / amounts
         if apart > 0 and unexplained > 0 and unexplained * unexplained / apart > 4 * NOISE:
-            self.others = unexplained / apart
-            self.weight = max((own - both * self.others) / amounts, 0.0)
-            if not self.weight:
-                self.others = rises / times
+            self.weight = max((own - both * unexplained / apart) / amounts, 0.0)
