@@ -157,8 +157,8 @@ class ChainedScheduler(Scheduler):
                     passed.scheduler._lateness.continued(passed.reservation)  # noqa: SLF001
             granted.begun = False
             paused = self._paused_until_ns() > max(paused_until_ns + SAME_PAUSE_NS, self.now_ns())
-            if first is not None:
-                paused |= _shut_since(first)
+            if first is not None:  # the account may have been refused since
+                paused |= first.scheduler.pool.progress.allowance.began_ns > first.reservation.granted_ns
                 first.reservation.granted_ns = granted.granted_ns
             if granted.open and not paused:
                 return granted
@@ -372,11 +372,6 @@ def _before(reservation: Reservation) -> Reservation:
     before = Reservation({}, [], [], reservation.granted_ns, reservation.granted_ns)
     before.open = False
     return before
-
-
-def _shut_since(passed: Passed) -> bool:
-    """Whether the account was refused after a request had passed it."""
-    return passed.scheduler.pool.progress.allowance.began_ns > passed.reservation.granted_ns
 
 
 def _further(waiter: Waiter) -> Waiter:

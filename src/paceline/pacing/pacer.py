@@ -39,7 +39,7 @@ from paceline.pacing.permit import (
 from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
-from paceline.pacing.settings import PacingSettings, checked_timeout, parsed
+from paceline.pacing.settings import TIMEOUT_MAX_S, PacingSettings, parsed
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
@@ -165,15 +165,6 @@ class Pacer:
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
 
-    def begin_turn(self, scheduler: Scheduler, waiter: Waiter, conversation: str, cached_tokens: float | None) -> None:
-        """Make ``waiter`` a turn of ``conversation``; see :meth:`BaseLimiter.acquire`."""
-        from paceline.pacing.turns import Turn
-
-        if scheduler.prompt_cache is not None:
-            turn = waiter.turn = Turn(scheduler, waiter.cost, conversation, cached_tokens)
-            waiter.estimate = turn.estimate
-            waiter.cost, waiter.cached_tokens, waiter.lost_ns = turn.estimate()
-
     def status(self, queue: int) -> dict[str, PoolStatus]:
         """The state of every pool and every allowance, by name.
 
@@ -227,11 +218,13 @@ class Pacer:
         """The instant ``timeout`` seconds from now; ``None`` for none.
 
         Raises:
-            QuotaError: The timeout is invalid.
+            QuotaError: The timeout is no number of seconds from 0 to ten years.
         """
         if timeout is None or timeout == math.inf:
             return None
-        return self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS)
+        if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
+            raise QuotaError(f"timeout is {timeout!r}: it must be from 0 s to ten years, or None for none")
+        return self.clock.now_ns() + round(timeout * NS)
 
     def lane(
         self, name: str | None = None, lane: str | LaneSpec | None = None, outside: LaneName | None = None
@@ -334,8 +327,12 @@ class BaseLimiter:
         if cached_tokens is not None and conversation is None:
             raise QuotaError("cached_tokens is given without a conversation: name the one whose prompt is cached")
         waiter = pacer.waiter(scheduler, cost, timeout, lane, again, name)
-        if conversation is not None and again is None:
-            pacer.begin_turn(scheduler, waiter, conversation, cached_tokens)
+        if conversation is not None and again is None and scheduler.prompt_cache is not None:
+            from paceline.pacing.turns import Turn
+
+            turn = waiter.turn = Turn(scheduler, waiter.cost, conversation, cached_tokens)
+            waiter.estimate = turn.estimate
+            waiter.cost, waiter.cached_tokens, waiter.lost_ns = turn.estimate()
         return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:

@@ -253,19 +253,6 @@ def documented(doc: str | None, settings: type[Any]) -> str:
     return "\n".join([inspect.cleandoc(doc or ""), "", "Args:", *args])
 
 
-def checked_timeout(timeout: float | None) -> float | None:
-    """The timeout.
-
-    Raises:
-        QuotaError: It is no number of seconds from 0 to ten years.
-    """
-    if timeout is None or timeout == math.inf:
-        return timeout
-    if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
-        raise QuotaError(f"timeout is {timeout!r}: it must be from 0 s to ten years, or None for none")
-    return timeout
-
-
 def parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
     """Quotas in any notation.
 
