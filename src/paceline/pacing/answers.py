@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Final, TypedDict
+from typing import Annotated, Final, TypedDict
 
 from paceline.pacing.faults import Fault, fault_of, is_timeout
 
@@ -57,13 +57,13 @@ def cause_of_error(error: BaseException) -> str | None:
 class AnswerStatus(TypedDict):
     """The answers of one kind: docs/status.md has the meaning of each field."""
 
-    upstream: str
+    upstream: Annotated[str, "The address of the server."]
     pool: str
-    status: int
-    cause: str
+    status: Annotated[int, "The status of the answers; 0: there was none."]
+    cause: Annotated[str, "`answered`, a kind of refusal, `request`, `unreachable`, `key`, ..."]
     count: int
     last_ago_s: float
-    remedy: str | None
+    remedy: Annotated[str | None, "What to do, until the server gives another response."]
 
 
 class Answers:

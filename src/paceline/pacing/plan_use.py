@@ -6,7 +6,7 @@ What a client claims of itself is shown, and is no more than that: no limit, sto
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypedDict
 
 from paceline.core.allowance import SAME_END_NS
 from paceline.core.plan import NO_WEIGHT, Weighed
@@ -54,9 +54,9 @@ UNNAMED: Final = Client()
 class SessionStatus(TypedDict):
     """What one session has used of a window: docs/status.md has the meaning of each field."""
 
-    program: str
-    session: str
-    own: float | None
+    program: Annotated[str, "`claude` or `codex`; empty if it is unknown."]
+    session: Annotated[str, "Digits that stand for the session; empty for sessions that are added up."]
+    own: Annotated[float | None, "The share of the window that it has used, without its subagents."]
     subagents: int
     subagents_own: float | None
 

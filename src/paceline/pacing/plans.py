@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 from paceline.core.quota import NS
 from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, amount_of
@@ -31,21 +31,21 @@ KEPT_MAX: Final = 4_000
 class PlanStatus(TypedDict):
     """One window of an account's plan: docs/status.md has the meaning of each field."""
 
-    account: str
-    window: str
-    used: float | None
-    ends_s: float | None
-    ends_at: str | None
-    status: str | None
+    account: Annotated[str, "Its provider, with the digits of its account."]
+    window: Annotated[str, "By its length and family, e.g. `5h` or `codex 7d`."]
+    used: Annotated[float | None, "The share of it that is used, 0 to 1."]
+    ends_s: Annotated[float | None, "Seconds until it ends."]
+    ends_at: Annotated[str | None, "When it ends, in UTC."]
+    status: Annotated[str | None, "In the provider's words: `allowed`, `rejected`."]
     length_s: float | None
-    scope: str | None
+    scope: Annotated[str | None, "What it is about, if not all of the account."]
     stated_ago_s: float
-    state: str
-    test_s: float | None
-    waiting: int
-    own: float | None
-    requests_left: int | None
-    sessions: list[SessionStatus]
+    state: Annotated[str, "`open`, `held`, `shut`, `probing` or `opening`."]
+    test_s: Annotated[float | None, "Seconds until a waiting request goes."]
+    waiting: Annotated[int, "The requests that wait for it."]
+    own: Annotated[float | None, "The share of it that went through this process."]
+    requests_left: Annotated[int | None, "How many similar requests are left, if that is known."]
+    sessions: Annotated[list[SessionStatus], "Who has used `own`, as the clients claim."]
 
 
 UNNAMED_WINDOW: Final = "unnamed"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 from paceline.core.budget import ALONE
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter
@@ -47,21 +47,21 @@ class Waiting:
 class QuotaStatus(TypedDict):
     """One quota of a pool: amounts in its unit, durations in seconds."""
 
-    quota: str
+    quota: Annotated[str, "Its notation, e.g. `500 requests/min`."]
     unit: str
     limit: float
-    usable: float
-    remaining: float
-    reset_s: float | None
-    resets_at: str | None
+    usable: Annotated[float, "The used share of the provider's limit."]
+    remaining: Annotated[float, "What is left now."]
+    reset_s: Annotated[float | None, "Seconds until it is full without further requests."]
+    resets_at: Annotated[str | None, "When a window restarts, in UTC."]
     period_s: float
     burst: float
-    rule: str
+    rule: Annotated[str, {"enum": [rule.value for rule in Rule]}]
     learned: dict[str, Any]
     spent: float
-    refused: float
-    source: str
-    stated_ago_s: float | None
+    refused: Annotated[float, "The part of `spent` that is of refused attempts."]
+    source: Annotated[str, "`given`, `published`, `assumed` or `learned`, with the table."]
+    stated_ago_s: Annotated[float | None, "Seconds since the headers of an answer last stated it."]
 
 
 class WaiterStatus(TypedDict):
@@ -72,8 +72,8 @@ class WaiterStatus(TypedDict):
     waited_s: float
     expected_wait_s: float | None
     cost: dict[str, float]
-    cached_tokens: float
-    lost_in_s: float | None
+    cached_tokens: Annotated[int, "The tokens of its prompt that the provider has in its cache."]
+    lost_in_s: Annotated[float | None, "When the cache loses them, if they are at least half of the prompt."]
 
 
 class Waited(TypedDict):
@@ -86,28 +86,43 @@ class Waited(TypedDict):
     sum_s: float
 
 
+class Waits(TypedDict):
+    """The waits of all granted requests of a pool."""
+
+    mean: float
+    longest: float
+
+
+class Compared(TypedDict):
+    """The estimated amounts of a unit, and those that answers have reported."""
+
+    estimated: float
+    actual: float
+    ratio: float | None
+
+
 class PoolStatus(TypedDict):
     """The state of a pool: docs/status.md has the meaning of each field."""
 
     quotas: list[QuotaStatus]
     waiting: int
-    lanes: dict[str, int]
-    lanes_waited_s: dict[str, float]
-    queue: list[WaiterStatus]
-    eta_s: float | None
+    lanes: Annotated[dict[str, int], "The number of waiting requests by lane."]
+    lanes_waited_s: Annotated[dict[str, float], "The wait so far of the first request of each lane."]
+    queue: Annotated[list[WaiterStatus], {"maxItems": QUEUE_SHOWN}]
+    eta_s: Annotated[float | None, "Seconds until the last request that waits now is granted."]
     in_flight: int
-    binds: str | None
+    binds: Annotated[str | None, "What the next request waits for."]
     cool_down_s: float
-    paused: str | None
+    paused: Annotated[str | None, "Why it pauses, if it does."]
     stopped: str | None
-    by_chance: float | None
+    by_chance: Annotated[float | None, "The share of the attempts that the provider refuses at any rate."]
     counts: dict[str, int]
-    finishes: dict[str, int]
-    wait_s: dict[str, float]
+    finishes: Annotated[dict[str, int], "Responses by their end: complete, cut_off, declined, ..."]
+    wait_s: Waits
     waits: dict[str, Waited]
-    estimates: dict[str, dict[str, float | None]]
-    cache: dict[str, Any] | None
-    metrics: dict[str, Any]
+    estimates: dict[str, Compared]
+    cache: Annotated[dict[str, Any] | None, "The provider's prompt cache, as responses report it."]
+    metrics: dict[str, float | str | None]
     store: NotRequired[dict[str, Any]]
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from paceline.pacing.answers import AnswerStatus
+from paceline.pacing.plan_use import SessionStatus
+from paceline.pacing.plans import PlanStatus
+from paceline.pacing.status import PoolStatus, QuotaStatus, WaiterStatus
 
 NUMBER: Final = {"type": "number"}
 COUNT: Final = {"type": "integer", "minimum": 0}
 TEXT: Final = {"type": "string"}
+_OF: Final[dict[Any, dict[str, Any]]] = {str: TEXT, int: COUNT, float: NUMBER, NoneType: {"type": "null"}}
 MAYBE_NUMBER: Final = {"type": ["number", "null"]}
 MAYBE_TEXT: Final = {"type": ["string", "null"]}
 
@@ -28,102 +35,45 @@ def _ref(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+ROWS: Final = {
+    QuotaStatus: "Quota",
+    WaiterStatus: "Waiter",
+    PoolStatus: "Pool",
+    SessionStatus: "Session",
+    PlanStatus: "Plan",
+    AnswerStatus: "Answers",
+}
+"""The parts of a status, whose fields and what is said of them are declared where they are made."""
+
+
+def _declared(row: Any) -> dict[str, Any]:
+    """The schema of a part of the status."""
+    hints = get_type_hints(row, include_extras=True)
+    optional = tuple(name for name, hint in hints.items() if get_origin(hint) is NotRequired)
+    return _object(optional, **{name: _schema(hint) for name, hint in hints.items()})
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """The schema of a field of this type."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _schema(args[0]) | (args[1] if isinstance(args[1], dict) else {"description": args[1]})
+    if origin is NotRequired:
+        return _schema(args[0])
+    if origin in (Union, UnionType):
+        return {"type": [_schema(one)["type"] for one in args]}
+    if origin is list:
+        return _list(_schema(args[0]))
+    if origin is dict:
+        return {"type": "object"} if args[1] is Any else _table(_schema(args[1]))
+    if is_typeddict(hint):
+        return _ref(ROWS[hint]) if hint in ROWS else _declared(hint)
+    return _OF[hint]
+
+
 SCHEMAS: Final = {
-    "Quota": _object(
-        quota={**TEXT, "description": "Its notation, e.g. `500 requests/min`."},
-        unit=TEXT,
-        limit=NUMBER,
-        usable={**NUMBER, "description": "The used share of the provider's limit."},
-        remaining={**NUMBER, "description": "What is left now."},
-        reset_s={**MAYBE_NUMBER, "description": "Seconds until it is full without further requests."},
-        resets_at={**MAYBE_TEXT, "description": "When a window restarts, in UTC."},
-        period_s=NUMBER,
-        burst=NUMBER,
-        rule={"enum": ["bucket", "window", "sliding", "exact", "even", "slots", "measured"]},
-        learned={"type": "object"},
-        spent=NUMBER,
-        refused={**NUMBER, "description": "The part of `spent` that is of refused attempts."},
-        source={**TEXT, "description": "`given`, `published`, `assumed` or `learned`, with the table."},
-        stated_ago_s={**MAYBE_NUMBER, "description": "Seconds since the headers of an answer last stated it."},
-    ),
-    "Waiter": _object(
-        name=MAYBE_TEXT,
-        lane=TEXT,
-        waited_s=NUMBER,
-        expected_wait_s=MAYBE_NUMBER,
-        cost=_table(NUMBER),
-        cached_tokens={**COUNT, "description": "The tokens of its prompt that the provider has in its cache."},
-        lost_in_s={
-            **MAYBE_NUMBER,
-            "description": "When the cache loses them, if they are at least half of the prompt.",
-        },
-    ),
-    "Pool": _object(
-        ("store",),
-        quotas=_list(_ref("Quota")),
-        waiting=COUNT,
-        lanes={**_table(COUNT), "description": "The number of waiting requests by lane."},
-        lanes_waited_s={**_table(NUMBER), "description": "The wait so far of the first request of each lane."},
-        queue={**_list(_ref("Waiter")), "maxItems": 50},
-        eta_s={**MAYBE_NUMBER, "description": "Seconds until the last request that waits now is granted."},
-        in_flight=COUNT,
-        binds={**MAYBE_TEXT, "description": "What the next request waits for."},
-        cool_down_s=NUMBER,
-        paused={**MAYBE_TEXT, "description": "Why it pauses, if it does."},
-        stopped=MAYBE_TEXT,
-        by_chance={**MAYBE_NUMBER, "description": "The share of the attempts that the provider refuses at any rate."},
-        counts=_table(COUNT),
-        finishes={
-            **_table(COUNT),
-            "description": "Responses by their end: complete, cut_off, declined, ...",
-        },
-        wait_s=_object(mean=NUMBER, longest=NUMBER),
-        waits=_table(_object(counts=_list(COUNT), sum_s=NUMBER)),
-        estimates=_table(_object(estimated=NUMBER, actual=NUMBER, ratio=MAYBE_NUMBER)),
-        cache={
-            "type": ["object", "null"],
-            "description": "The provider's prompt cache, as responses report it.",
-        },
-        metrics=_table({"type": ["number", "string", "null"]}),
-        store={"type": "object"},
-    ),
-    "Session": _object(
-        program={**TEXT, "description": "`claude` or `codex`; empty if it is unknown."},
-        session={**TEXT, "description": "Digits that stand for the session; empty for sessions that are added up."},
-        own={**MAYBE_NUMBER, "description": "The share of the window that it has used, without its subagents."},
-        subagents=COUNT,
-        subagents_own=MAYBE_NUMBER,
-    ),
-    "Plan": _object(
-        account={**TEXT, "description": "Its provider, with the digits of its account."},
-        window={**TEXT, "description": "By its length and family, e.g. `5h` or `codex 7d`."},
-        used={**MAYBE_NUMBER, "description": "The share of it that is used, 0 to 1."},
-        ends_s={**MAYBE_NUMBER, "description": "Seconds until it ends."},
-        ends_at={**MAYBE_TEXT, "description": "When it ends, in UTC."},
-        status={**MAYBE_TEXT, "description": "In the provider's words: `allowed`, `rejected`."},
-        length_s=MAYBE_NUMBER,
-        scope={**MAYBE_TEXT, "description": "What it is about, if not all of the account."},
-        stated_ago_s=NUMBER,
-        state={**TEXT, "description": "`open`, `held`, `shut`, `probing` or `opening`."},
-        test_s={**MAYBE_NUMBER, "description": "Seconds until a waiting request goes."},
-        waiting={**COUNT, "description": "The requests that wait for it."},
-        own={**MAYBE_NUMBER, "description": "The share of it that went through this process."},
-        requests_left={
-            "type": ["integer", "null"],
-            "description": "How many similar requests are left, if that is known.",
-        },
-        sessions={**_list(_ref("Session")), "description": "Who has used `own`, as the clients claim."},
-    ),
+    **{name: _declared(row) for row, name in ROWS.items()},
     "Plans": _object(plans=_list(_ref("Plan"))),
-    "Answers": _object(
-        upstream={**TEXT, "description": "The address of the server."},
-        pool=TEXT,
-        status={**COUNT, "description": "The status of the answers; 0: there was none."},
-        cause={**TEXT, "description": "`answered`, a kind of refusal, `request`, `unreachable`, `key`, ..."},
-        count=COUNT,
-        last_ago_s=NUMBER,
-        remedy={**MAYBE_TEXT, "description": "What to do, until the server gives another response."},
-    ),
     "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
     "Status": _object(
         ("plans", "answers", "unpaced", "facts", "keys", "teams", "ready", "runs"),
