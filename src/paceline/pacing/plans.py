@@ -191,7 +191,7 @@ def _status(account: str, reading: PlanReading, use: WindowUse, now_s: float) ->
         "window": reading.window,
         "used": None if reading.used is None else round(reading.used, 4),
         "ends_s": None if ends_at_s is None else round(ends_at_s - now_s, 3),
-        "ends_at": None if ends_at_s is None else _utc(ends_at_s),
+        "ends_at": None if ends_at_s is None else utc(ends_at_s),
         "status": reading.status,
         "length_s": reading.length_s,
         "scope": reading.scope,
@@ -221,10 +221,10 @@ def _close(row: PlanStatus, shut: Shut, now_ns: int) -> None:
     if shut.began_ns:
         row["stated_ago_s"] = min(row["stated_ago_s"] or inf, round((now_ns - shut.began_ns) / NS, 3))
     if shut.ends_ns:
-        row["ends_s"], row["ends_at"] = round((shut.ends_ns - now_ns) / NS, 3), _utc(shut.ends_ns / NS)
+        row["ends_s"], row["ends_at"] = round((shut.ends_ns - now_ns) / NS, 3), utc(shut.ends_ns / NS)
 
 
-def _utc(at_s: float) -> str | None:
+def utc(at_s: float) -> str | None:
     """An instant in UTC, in whole seconds; ``None`` beyond the calendar."""
     try:
         return datetime.fromtimestamp(round(at_s), UTC).isoformat().replace("+00:00", "Z")

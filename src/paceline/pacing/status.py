@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any, NotRequired, TypedDict, cast
 
 from paceline.core.budget import ALONE
@@ -17,7 +16,7 @@ from paceline.core.unstated.measured import RateMeter
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.answers import AnswerStatus
 from paceline.pacing.periods import REFILLED_DAY_S
-from paceline.pacing.plans import PlanStatus
+from paceline.pacing.plans import PlanStatus, utc
 
 _INITIALS = {REQUESTS: "r", TOKENS: "t", INPUT_TOKENS: "it", OUTPUT_TOKENS: "ot"}
 _PERIODS = {60.0: "m", DAY_S: "d", REFILLED_DAY_S: "d"}
@@ -327,13 +326,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
 def _resets_at(m: Meter, now_ns: int) -> str | None:
     """When a window restarts, in UTC (``2026-11-22T08:00:00Z``); ``None`` for other rules."""
     restart_ns = m.restart_ns(now_ns)
-    if restart_ns is None:
-        return None
-    try:
-        at = datetime.fromtimestamp(-(-restart_ns // NS), UTC)
-    except (OverflowError, ValueError, OSError):  # beyond the calendar
-        return None
-    return at.isoformat().replace("+00:00", "Z")
+    return None if restart_ns is None else utc(-(-restart_ns // NS))
 
 
 def _by_chance(meters: Iterable[Meter]) -> float | None:
