@@ -7,7 +7,8 @@ from gateway_helpers import chat, read_body, stub, tell
 
 from grids import some
 from paceline.gateway import reading
-from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
+from paceline.gateway.names import model_asked, renamed, renamed_path
+from paceline.http.describe import body_of
 from paceline.providers.registry import provider_named
 
 NAMES = {"smart": "gpt-5", "quick": "claude/x:1", "ears": "whisper-1"}
@@ -36,11 +37,11 @@ def test_in_paths(path, sent):
 
 def test_in_bodies():
     body = json.dumps({"model": "smart", "input": "smart"}).encode()
-    assert json.loads(renamed(body, fields_of(body), NAMES)) == {"model": "gpt-5", "input": "smart"}
-    assert fields_of(FORM) == {"model": "ears"}
-    assert renamed(FORM, fields_of(FORM), NAMES) == FORM.replace(b"\nears", b"\nwhisper-1")
+    assert json.loads(renamed(body, body_of(body), NAMES)) == {"model": "gpt-5", "input": "smart"}
+    assert body_of(FORM)["model"] == "ears"
+    assert renamed(FORM, body_of(FORM), NAMES) == FORM.replace(b"\nears", b"\nwhisper-1")
     for one in (b'{"model": "other"}', b"--b\r\n", b"[]", b"", b'{"model": ["smart"]}'):
-        assert renamed(one, fields_of(one), NAMES) is None
+        assert renamed(one, body_of(one), NAMES) is None
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,9 @@ def test_another_process_reads_the_same():
 
 def test_models_that_a_key_may_not_use():
     for more, word in (({}, None), ({"tools": [{"model": "dear"}]}, "model"), ({"model": "dear"}, "model")):
-        seen = look(task(provider_named("openai")), json.dumps(BODY | more).encode())
+        seen = look(task(provider_named("openai")), json.dumps(BODY | more).encode(), sent=True)
         assert (seen.refusal and seen.refusal[1]) == word
-    assert look(task(provider_named("openai")), b'{"model": "good", "model": "dear"}').refusal[1] == "twice"
+    assert look(task(provider_named("openai")), b'{"model": "good", "model": "dear"}', sent=True).refusal[1] == "twice"
 
 
 def test_a_provider_that_another_process_does_not_know():

@@ -19,7 +19,6 @@ from paceline.core.quota import NS
 from paceline.core.results import SettingsError
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.answers import KeptAnswers
-from paceline.gateway.asked import Asking, asking
 from paceline.gateway.client import Headers, HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import Passed, why_failed, why_out
@@ -28,11 +27,10 @@ from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
 from paceline.gateway.listing import as_listed, cause_of, check_listing, own_list
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
-from paceline.gateway.names import fields_of, model_asked, name_asked, renamed, renamed_path
-from paceline.gateway.reading import LARGE, STICKY, BodyReader, Seen, Task, is_large
+from paceline.gateway.names import name_asked, renamed_path
+from paceline.gateway.reading import LARGE, STICKY, BodyReader, Seen, Task, is_large, look
 from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, plain, readable
-from paceline.gateway.rights import Asked, check_rights
 from paceline.gateway.shares import Shares, fits
 from paceline.gateway.teams import ClientLanes
 from paceline.gateway.upstreams import (
@@ -66,7 +64,7 @@ from paceline.gateway.waiting import (
     returns,
 )
 from paceline.http.account import Header, login_of, payer_of, sends_login
-from paceline.http.describe import Metered, at_account, body_of, describe, is_metered, metered
+from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
 from paceline.http.exchange import Exchanged, Tap
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
@@ -99,25 +97,6 @@ UNREPORTED_MAX: Final = 1_000
 _NEVER: Final = JUDGED_HEADERS | {LITELLM_KEY}
 
 _DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
-
-
-class _Content(NamedTuple):
-    """The body of a request without its encoding.
-
-    Attributes:
-        read: Its bytes; empty if another process has read them.
-        asked: Its fields, where names of models decide on what is sent.
-        seen: What another process has read in it; ``None``: it is read here.
-    """
-
-    read: bytes
-    asked: dict[str, Any]
-    seen: Seen | None
-
-    @property
-    def telling(self) -> Mapping[str, Any]:
-        """The fields that tell what goes together."""
-        return self.asked if self.seen is None else self.seen.telling
 
 
 class Dispatch:
@@ -259,10 +238,7 @@ class Dispatch:
         routes = request.place.routes
         if routes is None:
             return [request]
-        encoding = request.first.get(b"content-encoding", b"identity")
-        read = plain(encoding, body, LARGE + 1)
-        seen = await self._read_apart(request, body, encoding, ()) if is_large(read) else None
-        name = name_asked(unquote(request.path), fields_of(read) if seen is None else seen.telling)
+        name = name_asked(unquote(request.path), (await self._look(request, body, ())).fields)
         if request.entry is not None:
             request.entry.model = name[:NAME_MAX]
         places = routes.find(name)
@@ -312,19 +288,13 @@ class Dispatch:
         self, request: Incoming, body: bytes, options: dict[bytes, str]
     ) -> tuple[list[Relayed], KeptExchange | KeptRoutedExchange | None]:
         """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""
-        place = request.place
-        encoding = request.first.get(b"content-encoding", b"identity")
-        read, seen = plain(encoding, body, LARGE + 1), None
-        if is_large(read) and (seen := await self._read_apart(request, body, encoding, place.members)) is not None:
-            read = b""
-        elif len(read) > LARGE:
-            read = plain(encoding, body)
-        asked = fields_of(read) if place.reads_names else {}
-        requests, bodies = list[Relayed](), dict(enumerate(seen.bodies)) if seen is not None else {}
-        for i, upstream in enumerate(place.members if request.method == "POST" else place.members[:1]):
-            own_body = bodies.get(i) or renamed(read, asked, upstream.models) or body
-            requests.append(self._relayed(request, upstream, own_body, renamed=own_body is not body))
-        return requests, self._exchange(request, requests, _Content(read, asked, seen), options)
+        members = request.place.members if request.method == "POST" else request.place.members[:1]
+        seen = await self._look(request, body, members)
+        requests = [
+            self._relayed(request, upstream, own or body, renamed=own is not None)
+            for upstream, own in zip(members, seen.bodies, strict=True)
+        ]
+        return requests, self._exchange(request, requests, seen, options)
 
     async def _relay_held(
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
@@ -430,14 +400,14 @@ class Dispatch:
         return Relayed(self._client, upstream, request.method, path, query, sent, body)
 
     def _exchange(
-        self, request: Incoming, requests: list[Relayed], content: _Content, options: dict[bytes, str]
+        self, request: Incoming, requests: list[Relayed], seen: Seen, options: dict[bytes, str]
     ) -> KeptExchange | KeptRoutedExchange | None:
         """The exchange of a request that costs something; ``None`` for another one.
 
         Args:
             request: The request.
             requests: What is sent to each member of its place.
-            content: Its body.
+            seen: What was read in its body.
             options: Its options.
         """
         if request.method != "POST":
@@ -445,38 +415,36 @@ class Dispatch:
         place, pacer = request.place, self._limiter.pacer
         name, timeout_s = options.get(_NAME), number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
         _take_lane(request.key, options)
-        found = self._found(request, content)
+        found = self._found(request, seen)
         if not found:
             announce(place.members[0].provider.name, place.members[0].host, request.path)
             return None
-        self._admit(request, found, content)
+        self._admit(request, found, seen)
         if pacer.allowances.bounds_money(pacer.lane()):
             for i, sent in enumerate(requests):
-                sent.ask_usage(self._takes_usage, partial(_asking_in, sent, i, content.seen))
+                sent.ask_usage(self._takes_usage, partial(seen.asks, i))
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.refusals = self._refusals.of(one.scheduler, one.payer)
         ways = [Way(sent, one) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)
-        sticky = options.get(_STICKY) or content.telling.get(STICKY)
+        sticky = options.get(_STICKY) or seen.fields.get(STICKY)
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
 
-    def _found(self, request: Incoming, content: _Content) -> list[Metered]:
+    def _found(self, request: Incoming, seen: Seen) -> list[Metered]:
         """The request as each member of its place meters it; nothing for one that costs nothing."""
         key = request.key
         try:
             if key is not None:
                 current_lane.set(self._lanes.of(key, request.user))
-            if content.seen is not None:
-                return list(self._metered(request, content.seen))
-            return list(self._described(request, content.read, content.asked))
+            return list(self._metered(request, seen))
         except SettingsError as error:
             raise RequestError(429, "quota", str(error)) from None
 
-    def _admit(self, request: Incoming, found: list[Metered], content: _Content) -> None:
+    def _admit(self, request: Incoming, found: list[Metered], seen: Seen) -> None:
         """Refuse a metered request for more than its client may ask for."""
         key = request.key
         if request.place.choice is not None:
@@ -488,44 +456,39 @@ class Dispatch:
                     f"more than {MODELS_MAX} models were named recently: one that is unused for {IDLE_S:g} s makes room"
                 )
                 raise RequestError(429, "models", message)
-        if key is not None:
-            if content.seen is None:
-                self._check_rights(key, request, found[0], content.read, content.asked)
-            elif content.seen.refusal is not None:
-                raise RequestError(*content.seen.refusal)
-            if not any(self._has_room(key, one.scheduler) for one in found):
-                raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
+        if seen.refusal is not None:
+            raise RequestError(*seen.refusal)
+        if key is not None and not any(self._has_room(key, one.scheduler) for one in found):
+            raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
 
-    async def _read_apart(
-        self, request: Incoming, body: bytes, encoding: bytes, members: Sequence[Upstream]
-    ) -> Seen | None:
-        """What another process reads in a large body that ``members`` may get; ``None`` where it has to be read here."""
-        place = request.place
-        if request.method != "POST":
-            return None
+    async def _look(self, request: Incoming, body: bytes, members: Sequence[Upstream]) -> Seen:
+        """What is in a body that ``members`` may get; another process reads one that takes long."""
+        place, encoding = request.place, request.first.get(b"content-encoding", b"identity")
         group = "" if place.choice is None else place.name
         those = tuple((one.provider, one.models) for one in members)
         task = Task(those, group, request.path, request.query, request.headers, encoding, request.key)
-        return await self._reader.read(request.owner, task, body) if task.is_portable else None
+        read = plain(encoding, body, LARGE + 1)
+        if request.method == "POST" and is_large(read) and task.is_portable:
+            seen = await self._reader.read(request.owner, task, body)
+            if seen is not None:
+                return seen
+        return look(task, read if len(read) <= LARGE else plain(encoding, body), sent=bool(body))
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
-        """The request that another process has read, at each member; nothing for one that costs nothing."""
-        pacer = self._limiter.pacer
+        """The request as each member of its place meters it; nothing for one that costs nothing."""
+        pacer, fields = self._limiter.pacer, seen.fields if seen.content else None
+        known = dict[int, Metered]()  # by the call, which is the same one at another account
         for upstream, call in zip(request.place.members, seen.calls, strict=False):
-            payer = self._payer(request, upstream, lambda: seen.telling)
-            provider = upstream.provider if payer is None else payer.account.provider
-            scheduler = pacer.pools.of_model(provider.name, call.model)
-            yield replace(metered(pacer, provider, replace(call, provider=provider.name), scheduler), payer=payer)
-
-    def _check_rights(
-        self, key: ClientKey, request: Incoming, first: Metered, body: bytes, asked: dict[str, Any]
-    ) -> None:
-        """Refuse a request for a model that ``key`` may not use; a group has names of its own for models that a body names."""
-        place, path, provider = request.place, unquote(request.path), first.provider
-        model = model_asked(provider, path, asked, first.call.model)
-        server = provider.name if place.choice is None else place.name
-        sent = any(request.parts)
-        check_rights(key, server, provider, model, Asked(path, request.query, request.headers, body, sent))
+            payer = self._payer(request, upstream, lambda: seen.fields)
+            found = known.get(id(call))
+            one = None if found is None else at_account(pacer, found, upstream.provider, payer)
+            if one is None:
+                provider = upstream.provider if payer is None else payer.account.provider
+                scheduler, own = pacer.pools.of_model(provider.name, call.model), replace(call, provider=provider.name)
+                again = partial(body_of, seen.content)
+                one = replace(metered(pacer, provider, own, scheduler, fields, again), payer=payer)
+            known[id(call)] = one
+            yield one
 
     def _has_room(self, key: ClientKey, scheduler: Scheduler) -> bool:
         """Whether one more request of ``key`` may wait in a pool."""
@@ -535,21 +498,6 @@ class Dispatch:
         waiting = scheduler.read(lambda _: queue.waiting())
         own = sum(number for lane, number in waiting.items() if lane.partition("/")[0] == key.name)
         return fits(key.identity, own, queue.length, 1, most)
-
-    def _described(self, request: Incoming, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
-        """The request as each member of its place meters it; nothing for one that costs nothing."""
-        first: Metered | None = None
-        pacer, path = self._limiter.pacer, unquote(request.path)
-        for upstream in request.place.members:
-            own, own_path = renamed(body, asked, upstream.models), unquote(renamed_path(request.path, upstream.models))
-            payer = self._payer(request, upstream, partial(body_of, body))
-            same = own is None and own_path == path
-            one = at_account(pacer, first, upstream.provider, payer) if first is not None and same else None
-            one = one or describe(pacer, upstream.provider, own_path, own or body, payer)
-            if one is None:
-                return
-            first = first or (one if same else None)
-            yield one
 
     def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
         """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""
@@ -799,10 +747,6 @@ def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
     method = f"{request.user} {request.method}"  # a place and an answer are one user's
     return partial(identity, request.owner, method, request.path, request.query, request.headers, body)
-
-
-def _asking_in(sent: Relayed, member: int, seen: Seen | None) -> Asking | None:
-    return asking(sent.decoded()) if seen is None else seen.asking[member]
 
 
 def _header_of(request: Incoming) -> Header:

@@ -21,18 +21,6 @@ _IN_FORM: Final = re.compile(
 """The name in a form: of a recording or a picture."""
 
 
-def fields_of(body: bytes) -> dict[str, Any]:
-    """The fields of a body that is a JSON object; of a form, the model alone."""
-    if body.startswith(b"--"):
-        found = _IN_FORM.search(body)
-        return {"model": found[2].decode("utf-8", "replace")} if found else {}
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
 def model_asked(provider: Any, path: str, named: Mapping[str, Any], model: str) -> str:
     """The model that a request asks for, by the client's name.
 

@@ -21,12 +21,13 @@ from paceline.gateway.asked import Asking, asking, may_ask
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
-from paceline.gateway.names import fields_of, model_asked, renamed, renamed_path
+from paceline.gateway.names import model_asked, renamed, renamed_path
 from paceline.gateway.relay import plain
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.account import telling
 from paceline.http.describe import body_of
 from paceline.providers.base import Call, Provider
+from paceline.providers.registry import base_of
 
 LARGE: Final = 4 * 2**20
 """Bytes of a body that is read elsewhere. A conversation has less: its prompt is looked for in the cache of the provider, which is known
@@ -83,17 +84,23 @@ class Seen(NamedTuple):
 
     Attributes:
         calls: The request at each server; none for one that costs nothing.
-        refusal: The status, the word and the message with which it is refused; ``None`` for nothing.
         bodies: The body for each server that has a name of its own for the model; ``None`` for the others.
-        asking: What asks each server for the usage of its stream; ``None`` if nothing has to.
-        telling: What tells whose it is, and what goes together.
+        fields: Its fields; from another process those alone that tell whose it is, and what goes together.
+        refusal: The status, the word and the message with which it is refused; ``None`` for nothing.
+        content: Its bytes without their encoding; empty from another process.
+        asking: From another process, what asks each server for the usage of its stream; ``None`` if nothing has to.
     """
 
     calls: tuple[Call, ...]
-    refusal: tuple[int, str, str] | None = None
     bodies: tuple[bytes | None, ...] = ()
+    fields: Mapping[str, Any] = {}
+    refusal: tuple[int, str, str] | None = None
+    content: bytes = b""
     asking: tuple[Asking | None, ...] = ()
-    telling: Mapping[str, Any] = {}
+
+    def asks(self, member: int) -> Asking | None:
+        """What asks one of the servers for the usage of its stream."""
+        return self.asking[member] if self.asking else asking(self.bodies[member] or self.content)
 
 
 def is_large(body: bytes) -> bool:
@@ -101,34 +108,44 @@ def is_large(body: bytes) -> bool:
     return len(body) > LARGE or (len(body) > DENSE_FROM and body.count(b",") > DENSE)
 
 
-def look(task: Task, body: bytes) -> Seen:
-    """Read a body."""
-    read = plain(task.encoding, body)
+def look(task: Task, read: bytes, *, sent: bool) -> Seen:
+    """Read a body, without its encoding; ``sent``: whether there is one."""
     names = any(models for _, models in task.members) or task.group or not task.members
-    fields, named = body_of(read), fields_of(read) if names else {}
-    calls, bodies, asked = list[Call](), list[bytes | None](), list[Asking | None]()
-    for provider, models in task.members:
-        own, path = renamed(read, named, models), unquote(renamed_path(task.path, models))
+    fields = body_of(read)
+    named = fields if names else {}
+    bodies = tuple(renamed(read, named, models) for _, models in task.members)
+    calls, alike = list[Call](), dict[tuple[str, str], Call]()
+    for (provider, models), own in zip(task.members, bodies, strict=True):
+        path = unquote(renamed_path(task.path, models))
+        kind = base_of(provider.name), path
+        if own is None and kind in alike:  # at another account
+            calls.append(alike[kind])
+            continue
         call = _described(provider, path, fields if own is None else body_of(own))
         if call is None:
-            return Seen(())
-        asks = fields.get("stream") is True and may_ask(provider, path)
+            calls.clear()
+            break
         calls.append(call)
-        bodies.append(own)
-        asked.append(asking(own or read) if asks else None)
-    seen = Seen(
-        tuple(calls),
-        None,
-        tuple(bodies),
-        tuple(asked),
-        telling(fields) | {STICKY: named.get(STICKY), MODEL: named.get(MODEL)},
-    )
+        if own is None and not hasattr(provider, "at_host"):
+            alike[kind] = call
+    seen = Seen(tuple(calls), bodies, fields, content=read)
     if task.key is None or not calls:
         return seen
     first, _ = task.members[0]
     model = model_asked(first, unquote(task.path), named, calls[0].model)
-    asked_for = Asked(unquote(task.path), task.query, task.headers, read, bool(body))
-    return seen._replace(refusal=_refusal(task.key, task.group, first, model, asked_for))
+    asked = Asked(unquote(task.path), task.query, task.headers, read, sent)
+    return seen._replace(refusal=_refusal(task.key, task.group, first, model, asked))
+
+
+def _elsewhere(task: Task, body: bytes) -> Seen:
+    """What another process tells of a body: nothing as large as that."""
+    seen = look(task, plain(task.encoding, body), sent=bool(body))
+    fields = telling(seen.fields) | {name: seen.fields.get(name) for name in (STICKY, MODEL)}
+    asked = [
+        seen.asks(member) if may_ask(provider, unquote(renamed_path(task.path, models))) else None
+        for member, (provider, models) in enumerate(task.members)
+    ]
+    return seen._replace(fields=fields, content=b"", asking=tuple(asked))
 
 
 def _refusal(key: ClientKey, group: str, provider: Provider, model: str, asked: Asked) -> tuple[int, str, str] | None:
@@ -233,6 +250,6 @@ def main() -> None:
 
 def _tell(asked: BinaryIO, told: BinaryIO, head: bytes) -> None:
     task: Task = pickle.loads(asked.read(int.from_bytes(head[:8], "big")))  # noqa: S301
-    answer = pickle.dumps(look(task, asked.read(int.from_bytes(head[8:], "big"))))
+    answer = pickle.dumps(_elsewhere(task, asked.read(int.from_bytes(head[8:], "big"))))
     told.write(len(answer).to_bytes(8, "big") + answer)
     told.flush()
