@@ -24,7 +24,7 @@ from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import app, incoming, server
+from paceline.gateway import app, errors, incoming, server
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 from paceline.shared.ledger import SharedLedger
@@ -891,7 +891,7 @@ class TestCrowds:
 
     def test_a_connection_too_many_ends_the_one_that_is_idle_for_longest(self, serve, upstream, monkeypatch, caplog):
         monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
-        monkeypatch.setattr(server, "_told_s", -server.TELL_S)
+        monkeypatch.setattr(errors, "_told", {})
         running = serve(upstream.url)
         with ExitStack() as stack:
             open_ones = [stack.enter_context(connect(running.url)) for _ in range(3)]

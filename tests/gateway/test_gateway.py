@@ -131,7 +131,7 @@ class TestPassing:
 
     def test_a_lack_of_files_opens_no_breaker_and_is_named_once(self, serve, emulator, client, monkeypatch, caplog):
         running = serve(emulator.base_url, breaker={"failures": 1, "first_pause_s": 60})
-        monkeypatch.setattr(errors, "_told_s", {})
+        monkeypatch.setattr(errors, "_told", {})
 
         async def lacking(*_):
             raise NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")

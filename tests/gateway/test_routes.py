@@ -11,7 +11,7 @@ from gateway_helpers import chat, read_body, stub, tell
 from grids import some
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import errors, fallback, reading
+from paceline.gateway import errors, reading
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 from waits import until
@@ -63,8 +63,7 @@ def routed(serve, servers, monkeypatch):
     """Start a gateway in front of the three servers, with names for their models."""
     for name in "ABC":
         monkeypatch.setenv(f"KEY_{name}", f"sk-of-{name.lower()}")
-    monkeypatch.setattr(fallback, "_told", {})
-    monkeypatch.setattr(errors, "_told_s", {})
+    monkeypatch.setattr(errors, "_told", {})
     with stub(servers) as url:
 
         def start(models, more=None, **given):

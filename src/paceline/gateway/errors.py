@@ -23,7 +23,10 @@ from paceline.responses.errors import error_of
 log = logging.getLogger("paceline.gateway")
 
 TELL_S: Final = 60.0
-"""The least time between two lines of the log that tell of the same lack."""
+"""The least time between two lines of the log that tell of the same lack, error or fallback."""
+
+TOLD_MAX: Final = 1_000
+"""The kinds of lines that are remembered: patterns take names from clients."""
 
 
 class RequestError(Exception):
@@ -101,26 +104,28 @@ def no_answer(error: Exception, server: str = "the server") -> RequestError:
         answer = RequestError(502, "no_answer", f"the connection to {server} broke: {type(error).__name__}")
     if fault is None:
         tell(error)
-    elif _is_due((server, answer.word)):
+    elif untold((server, answer.word)) is not None:
         log.warning("%s, so that clients get a %d", answer, answer.status)
     return answer
 
 
-_told_s: dict[object, float] = {}
+_told: dict[object, tuple[float, int]] = {}
 
 
-def _is_due(kind: object) -> bool:
-    """Whether ``TELL_S`` are over since the last line of this kind; then one is logged now."""
+def untold(kind: object) -> int | None:
+    """How many lines of the log of this kind were left out since the last one, if another one is due; ``None``: it is left out, too."""
     now_s = time.monotonic()
-    due = now_s - _told_s.get(kind, -math.inf) >= TELL_S
-    if due:
-        _told_s[kind] = now_s
-    return due
+    told_s, more = _told.get(kind, (-math.inf, 0))
+    due = now_s - told_s >= TELL_S
+    if due and len(_told) >= TOLD_MAX:
+        _told.clear()
+    _told[kind] = (now_s, 0) if due else (told_s, more + 1)
+    return more if due else None
 
 
 def tell_lack(lack: Lack) -> None:
     """Log what this machine lacks, once in ``TELL_S``."""
-    if _is_due(lack):
+    if untold(lack) is not None:
         log.warning("this machine lacks what further requests need, which get a 503 or wait: %s%s", lack, lack.remedy)
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
 from typing import Final
 from urllib.parse import quote
 
-from paceline.gateway.errors import TELL_S
+from paceline.gateway.errors import untold
 from paceline.gateway.relay import ClientReply
 from paceline.http.exchange import Exchange
 from paceline.pacing.answers import cause_of_error
@@ -60,23 +58,11 @@ class Passed:
         return f"{quote(target, safe='/:@*+')} after {failed}".encode() if failed else b""
 
 
-TOLD_MAX: Final = 1_000
-"""The failures that are remembered, so that each is told once in ``TELL_S``: patterns take names from clients."""
-
-_told: dict[tuple[str, str, str], tuple[float, int]] = {}
-
-
 def tell(name: str, target: str, after: str, why: str) -> None:
-    """Log a fallback: one kind once in ``TELL_S``, with the number since."""
-    now_s, kind = time.monotonic(), (target, after, why)
-    told_s, more = _told.get(kind, (-math.inf, 0))
-    if now_s - told_s < TELL_S:
-        _told[kind] = told_s, more + 1
-        return
-    if len(_told) >= TOLD_MAX:
-        _told.clear()
-    _told[kind] = now_s, 0
-    since = f", and {more} more before this one" if more else ""
-    log.warning(
-        "%s: %s cannot answer (%s): the request goes to %s%s", name[:100], target[:100], why, after[:100], since
-    )
+    """Log a fallback: one kind once in a while, with the number since."""
+    more = untold((target, after, why))
+    if more is not None:
+        since = f", and {more} more before this one" if more else ""
+        log.warning(
+            "%s: %s cannot answer (%s): the request goes to %s%s", name[:100], target[:100], why, after[:100], since
+        )

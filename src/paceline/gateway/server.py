@@ -33,6 +33,7 @@ from paceline.gateway.admission import Admission, names_of
 from paceline.gateway.app import Gateway, GatewaySettings, nothing
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import Headers, HttpClient
+from paceline.gateway.errors import untold
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import KeyFile
@@ -84,9 +85,6 @@ INSTANCE: Final = "service.instance.id="
 
 FIRST_S: Final = 1.0
 """How long a connection without any request is kept when the server ends."""
-
-TELL_S: Final = 60.0
-"""The least time between two lines of the log that tell of too many connections."""
 
 HUNG_S: Final = 60
 """How long one of several processes may not answer the first one before it is replaced, with all that it has in flight: on a busy
@@ -283,7 +281,8 @@ class _Protocol(HttpToolsProtocol):
         self.opened_s = time.monotonic()
         self._late = self.loop.call_later(HEAD_S, self.abort)
         if len(self.connections) > self.most:
-            _tell_full(self.most)
+            if untold("connections") is not None:
+                log.warning("all %d connections of this process are in use: idle ones end to make room", self.most)
             if self._idle:
                 next(iter(self._idle)).end_idle()
             else:
@@ -456,17 +455,6 @@ def _connections_max() -> int:
         " (ulimit -n, LimitNOFILE=)", soft, most, CONNECTIONS_MAX, wanted
     )  # fmt: skip
     return most
-
-
-_told_s = -TELL_S
-
-
-def _tell_full(most: float) -> None:
-    global _told_s  # noqa: PLW0603
-    now_s = time.monotonic()
-    if now_s - _told_s >= TELL_S:
-        _told_s = now_s
-        log.warning("all %d connections of this process are in use: idle ones end to make room", most)
 
 
 class _Config(uvicorn.Config):
