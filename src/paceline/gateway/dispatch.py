@@ -55,7 +55,6 @@ from paceline.gateway.waiting import (
     KeptPlaces,
     KeptRoutedExchange,
     PlanTries,
-    ended,
     hears,
     identity,
     note_for,
@@ -644,7 +643,7 @@ class Dispatch:
         connection, send = request.connection, request.send
         answered = kept = False
         try:
-            while not await ended(task, due_s):
+            while not (await asyncio.wait([task], timeout=due_s))[0]:
                 if rhythm.note is None:
                     due_s = None
                     if kept := self._keep_place(held, request.parts):

@@ -183,29 +183,6 @@ def _seconds(value: bytes) -> float | None:
         return None
 
 
-async def ended(task: asyncio.Task[Any], within_s: float | None) -> bool:
-    """Whether a task ends within some time, ``None``: in any; it goes on if the one that waits for it is cancelled.
-
-    For one task it is what :func:`asyncio.wait` is for several.
-    """
-    loop = task.get_loop()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def wake(_: object = None) -> None:
-        if not over.done():
-            over.set_result(None)
-
-    task.add_done_callback(wake)
-    timer = None if within_s is None else loop.call_later(within_s, wake)
-    try:
-        await over
-    finally:
-        task.remove_done_callback(wake)
-        if timer is not None:
-            timer.cancel()
-    return task.done()
-
-
 class Identity(NamedTuple):
     """What a request that comes again is known by.
 
