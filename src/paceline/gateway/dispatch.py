@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -216,8 +216,10 @@ class Dispatch:
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
-                    same = await asyncio.to_thread(_identity_of(request)) if len(body) > LARGE else None
-                    found = self._held_place(request, exchange, requests, same)
+                    identify = _identity_of(request)
+                    if len(body) > LARGE:
+                        await asyncio.to_thread(identify)
+                    found = self._held_place(request, exchange, requests, identify)
                     if isinstance(found, HeldRequest):
                         if found.task is None and others:
                             found.further = self._further(found, [first, *others], body, options)
@@ -510,11 +512,10 @@ class Dispatch:
         request: Incoming,
         exchange: KeptExchange | KeptRoutedExchange,
         requests: list[Relayed],
-        same: Identity | None,
+        identify: Callable[[], Identity],
     ) -> HeldRequest | ClientReply:
-        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it. ``same``: its identity, if known."""
+        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
         headers, owner, now_s = request.headers, request.owner, time.monotonic()
-        identify = _identity_of(request) if same is None else lambda: same
         named: Identity | None = None
         if request.key is not None and request.first.get(IDEMPOTENCY):
             named = identify()
@@ -566,8 +567,7 @@ class Dispatch:
 
     def _end(self, held: HeldRequest) -> None:
         """End a request whose client has not come back."""
-        if held.same is not None:
-            self._bodies.release(held.same.key, held.parts)
+        self._bodies.release(held.identify().key, held.parts)
         if held.named is not None:
             self._answers.end(held.named)
         if held.reader is not None and held.reader is not asyncio.current_task():
@@ -745,7 +745,7 @@ def _has_login(held: HeldRequest) -> bool:
 def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
     method = f"{request.user} {request.method}"  # a place and an answer are one user's
-    return partial(identity, request.owner, method, request.path, request.query, request.headers, body)
+    return cache(partial(identity, request.owner, method, request.path, request.query, request.headers, body))
 
 
 def _header_of(request: Incoming) -> Header:

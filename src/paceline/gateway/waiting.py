@@ -284,21 +284,20 @@ class HeldRequest:
     Args:
         exchange: Its exchange.
         requests: The request to each server that may answer it.
-        identify: Returns its identity.
+        identify: Returns its identity, which it makes once.
         begun_s: When it came.
         named: Its identity by an ``Idempotency-Key``, by which its answer is kept; ``None`` without one.
 
     Attributes:
         further: Makes the exchange at the next place of its model, after one that has failed; ``None``: there are no others.
         parts: Its body, as it is counted, while no client is connected.
-        same: Its identity, while no client is connected.
         task: Runs the exchange.
         reader: Reads its answer while no client is connected.
         left_s: When the last connection was closed.
     """
 
     __slots__ = (
-        "_present", "begun_s", "exchange", "further", "identify", "left_s", "named", "parts", "reader", "requests", "same", "task",
+        "_present", "begun_s", "exchange", "further", "identify", "left_s", "named", "parts", "reader", "requests", "task",
     )  # fmt: skip
 
     def __init__(
@@ -311,7 +310,6 @@ class HeldRequest:
     ) -> None:
         self.exchange, self.requests, self.identify, self.begun_s = exchange, requests, identify, begun_s
         self.named = named
-        self.same: Identity | None = None
         self.reader: asyncio.Task[None] | None = None
         self._present = exchange.present = asyncio.Event()
         self._present.set()
@@ -376,7 +374,7 @@ class KeptPlaces:
         same = held.identify()
         if self._count[same.key] >= PLACES_MAX or (not same.key and now_s - held.begun_s < FRESH_S):
             return False
-        held.same, held.left_s, held.parts[:] = same, now_s, parts
+        held.left_s, held.parts[:] = now_s, parts
         parts.clear()
         held.exchange.present.clear()
         self._kept.setdefault(same, deque()).append(held)
@@ -416,8 +414,7 @@ class KeptPlaces:
             self._end(self._remove(next(iter(self._order))))
 
     def _remove(self, held: HeldRequest) -> HeldRequest:
-        same = held.same
-        assert same is not None
+        same = held.identify()
         del self._order[held]
         kept = self._kept[same]
         kept.remove(held)
