@@ -211,7 +211,9 @@ class TestConversion:
             assert len(made.variables) == 1
         else:
             assert made.variables == []
-            assert [one.key for one in Upstreams(config, {"OPENAI_API_KEY": "sk-of-openai"}).values()] == ["none"]
+            assert [one.key for one in Upstreams(config, {"OPENAI_API_KEY": "sk-of-openai"}).servers.values()] == [
+                "none"
+            ]
 
     def test_fallbacks_of_a_pattern_and_hidden_names(self):
         entries = [("*-luna", "groq/*"), ("gpt-*", "openai/gpt-*"), ("m", "groq/m")]

@@ -452,7 +452,7 @@ class TestHeaders:
 
     def test_the_account_of_a_clients_own_key_is_named(self, servers, upstream, tmp_path, monkeypatch):
         with attacked(servers, tmp_path / "keys.json") as running:
-            monkeypatch.setattr(type(running.gateway.upstreams["openai"]), "key", "")
+            monkeypatch.setattr(type(running.gateway.upstreams.servers["openai"]), "key", "")
             lines = [name + b": value" for name in self.NEVER + self.ACCOUNT]
             upstream.answer = reply(b"200 OK", b"set-cookie: a=1", b"openai-organization: mine", body=GOOD)
             got = talk(running.url, post(CHAT, b"authorization: Bearer own", *lines))

@@ -155,7 +155,7 @@ def test_the_real_addresses_get_their_own_paths(file, monkeypatch):
         "https://api.openai.com": "/v1", "https://api.anthropic.com": "/v1", "https://generativelanguage.googleapis.com": "/v1beta/openai",
         "https://api.groq.com": "/openai/v1", "https://openrouter.ai": "/api/v1", "https://api.together.xyz": "/v1",
     }  # fmt: skip
-    for one in Upstreams(config, keys).values():
+    for one in Upstreams(config, keys).servers.values():
         expected = places.get(one.root, "/v1")
         for path in ("/v1/chat/completions", "/chat/completions"):
             assert path_at(one, path) == f"{expected}/chat/completions", one.root

@@ -22,7 +22,7 @@ def way(environ, **given):
 
 def servers(found):
     """The address and the key of each server."""
-    upstreams = Upstreams(found.servers, found.real)
+    upstreams = Upstreams(found.servers, found.real).servers
     return {name: (upstreams[name].root, upstreams[name].key) for name in upstreams}
 
 
@@ -88,7 +88,7 @@ def test_an_address_of_the_user_is_where_requests_go_on(variable, address, root,
 )
 def test_the_host_of_an_address_tells_the_provider_and_else_the_settings_do(address, given, provider):
     found = way({"OPENAI_BASE_URL": address, "OPENAI_API_KEY": "k"}, **given)
-    assert Upstreams(found.servers, found.real)["openai"].provider.name == provider
+    assert Upstreams(found.servers, found.real).servers["openai"].provider.name == provider
 
 
 def test_a_server_on_this_machine_needs_no_key_and_another_one_does():
@@ -150,7 +150,7 @@ def test_claude_code_waits_a_day_unless_the_user_says_otherwise():
 )
 def test_a_key_of_anthropic_is_sent_in_the_header_of_its_variable(variable, header):
     found = way({"ANTHROPIC_BASE_URL": "https://api.deepseek.com/anthropic", variable: "t"})
-    upstream = Upstreams(found.servers, found.real)["anthropic"]
+    upstream = Upstreams(found.servers, found.real).servers["anthropic"]
     assert upstream.credentials("/anthropic/v1/messages", upstream.key) == tuple(one.encode() for one in header)
 
 
@@ -183,7 +183,7 @@ def test_a_limiter_without_an_address_for_its_provider_is_no_error(tmp_path):
     config = Config.load(environ={}, given={"provider": "vllm"})
     found = find_way(config, environ)
     settings = ProcessSettings(config=config, keys=tmp_path / "keys", host="127.0.0.1", servers=found.servers)
-    assert list(settings.check(found.real)) == ["openai"]
+    assert list(settings.check(found.real).servers) == ["openai"]
 
 
 def test_a_program_names_the_account_of_its_own_key(client, settings):

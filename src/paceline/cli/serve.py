@@ -239,7 +239,7 @@ def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterat
     from paceline.providers.registry import base_of
     from paceline.stores import NO_STORE
 
-    own = [name for name, one in upstreams.items() if one.key]
+    own = [name for name, one in upstreams.servers.items() if one.key]
     listens, address = address, client_address(address)
     yield f"paceline gateway at {listens}  (page: {address}/)"
     native = upstreams.native
@@ -250,7 +250,7 @@ def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterat
         yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
     none = "none, so that the clients' keys are passed on"
     if KeyFile(settings.keys):
-        first = next(one for _, one in upstreams.items())
+        first = next(iter(upstreams.servers.values()))
         none = f"none, and the keys of clients are not theirs: every request is refused; set {first.provider.key_env}"
     yield f"keys of providers: {', '.join(own) or none}"
     if settings.store not in (None, NO_STORE):

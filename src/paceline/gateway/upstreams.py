@@ -255,7 +255,7 @@ class Routes:
         return self._exact[name][0]
 
 
-class Upstreams(Mapping[str, Upstream]):
+class Upstreams:
     """The servers of a gateway by name, and the groups of them.
 
     They are taken from the setting ``upstreams``; without it, every provider whose server has one usual address.
@@ -265,6 +265,7 @@ class Upstreams(Mapping[str, Upstream]):
         environ: Holds the keys.
 
     Attributes:
+        servers: The servers by name.
         native: The place for paths that begin with no name, such as ``/v1/messages``: a server or a group, or none itself where the names of
             models lead to one; ``None`` for none.
 
@@ -273,8 +274,8 @@ class Upstreams(Mapping[str, Upstream]):
     """
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        self._by_name = {one.name: one for one in _configured(config, environ)}
-        self._places = {name: Destination(name, (one,)) for name, one in self._by_name.items()}
+        self.servers = {one.name: one for one in _configured(config, environ)}
+        self._places = {name: Destination(name, (one,)) for name, one in self.servers.items()}
         self._places |= {name: self._place(group(config, name, environ)) for name in config.groups}
         names = [provider_named(config.provider).name] if config.provider else list(config.upstreams)
         if len(names) > 1 and len(config.groups) == 1:
@@ -284,16 +285,7 @@ class Upstreams(Mapping[str, Upstream]):
             self.native = Destination("", (), routes=Routes(config.models, self._places, config.unlisted))
 
     def _place(self, of: ServerGroup) -> Destination:
-        return Destination(of.name, tuple(self._by_name[name] for name in of.members), of.choice())
-
-    def __getitem__(self, name: str) -> Upstream:
-        return self._by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
-
-    def __len__(self) -> int:
-        return len(self._by_name)
+        return Destination(of.name, tuple(self.servers[name] for name in of.members), of.choice())
 
     def find(self, path: str) -> tuple[Destination, str] | None:
         """The place for the undecoded ``path``, and the path there; ``None`` for an unknown one."""
