@@ -20,6 +20,7 @@ from paceline.pacing.retry import RetryPolicy
 from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
 from paceline.providers.registry import (
+    credentials,
     head_of,
     locate,
     maker,
@@ -104,8 +105,11 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     if provider.name in _SIGNED:
         raise SettingsError(f"{provider.name}: its requests are signed with credentials that this command does not use")
     root, key = locate(provider, config.base_url or root_named(provider, environ)[0] or usual_root(provider), environ)
-    path, headers, body = _request(provider.name, model, key)
-    return ProbeTarget(provider, model, joined(root, path), headers | {"user-agent": "paceline"}, body, key)
+    path, body = _request(provider.name, model)
+    headers = {**dict([credentials(provider, path, key)]), "user-agent": "paceline"}
+    if provider.name == "anthropic":
+        headers["anthropic-version"] = "2023-06-01"
+    return ProbeTarget(provider, model, joined(root, path), headers, body, key)
 
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
@@ -127,24 +131,20 @@ def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     raise SettingsError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
 
 
-def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], dict[str, Any]]:
-    """Path, headers and body."""
+def _request(provider: str, model: str) -> tuple[str, dict[str, Any]]:
+    """Path and body."""
     messages = [{"role": "user", "content": TEXT}]
-    bearer = {"authorization": f"Bearer {key}"}
     if provider == "anthropic":
-        headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
-        return "/v1/messages", headers, {"model": model, "max_tokens": 1, "messages": messages}
+        return "/v1/messages", {"model": model, "max_tokens": 1, "messages": messages}
     if provider == "gemini":
         contents = [{"role": "user", "parts": [{"text": TEXT}]}]
-        settings = {"maxOutputTokens": MAX_OUTPUT_TOKENS}
-        return method_path(model), {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
+        return method_path(model), {"contents": contents, "generationConfig": {"maxOutputTokens": MAX_OUTPUT_TOKENS}}
     if provider == "cohere":
-        return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
-    headers = {"api-key": key} if provider == "azure" else bearer
+        return "/v2/chat", {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
     if embeds(model):
-        return placed(provider, "/v1/embeddings"), headers, {"model": model, "input": TEXT}
+        return placed(provider, "/v1/embeddings"), {"model": model, "input": TEXT}
     body = {"model": model, output_limit(provider): MAX_OUTPUT_TOKENS, "messages": messages}
-    return placed(provider, "/v1/chat/completions"), headers, body
+    return placed(provider, "/v1/chat/completions"), body
 
 
 class _Recorder(httpx2.BaseTransport):
