@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 import time
@@ -87,9 +86,6 @@ NOTES_S: Final = (1.0, 600.0)
 _TIMEOUT, _LANE, _PRIORITY = OPTION + b"timeout", OPTION + b"lane", OPTION + b"priority"
 _NAME, _KEEPALIVE, _ID = OPTION + b"name", OPTION + b"keepalive", OPTION + b"id"
 _STICKY = OPTION + b"sticky"
-COLLECT_FROM: Final = 500
-"""So many forgotten accounts, with pools of 13 kB each, are worth a whole garbage collection, which a gateway makes almost never."""
-
 UNREPORTED_MAX: Final = 1_000
 """The keys and pools whose streams without usage are told."""
 
@@ -116,7 +112,6 @@ class Dispatch:
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._models = NamedModels(limiter.pacer.pools)
         self._refusals = CredentialRefusals()
-        self._forgotten = 0  # accounts, since the last collection
         limiter.pacer.accounts.forgotten = self._forget
         self._lanes = ClientLanes(limiter)
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
@@ -152,15 +147,11 @@ class Dispatch:
         self._answers.expire(now_s)
         self._models.expire(now_s)
         self._bodies.expire(now_s)
-        if self._forgotten >= COLLECT_FROM:
-            self._forgotten = 0
-            gc.collect()
 
     def _forget(self, account: str) -> None:
         """An account of a client's own credential is forgotten."""
         self._models.forget(account)
         self._refusals.forget(account)
-        self._forgotten += 1
 
     def place(self, called: str) -> dict[str, Any] | None:
         """The place in the queue of the request with this id; ``None`` for an unknown one."""

@@ -106,14 +106,11 @@ class ClientKey:
         Raises:
             SettingsError: A value is invalid.
         """
-        if not _NAME.fullmatch(self.name):
-            raise SettingsError(
-                f"invalid name of a key {self.name[:100]!r}: use letters, digits, '.', '_', '@' and '-'"
-            )
-        if self.team and not _NAME.fullmatch(self.team):
-            raise SettingsError(
-                f"invalid name of a team {self.team[:100]!r}: use letters, digits, '.', '_', '@' and '-'"
-            )
+        for what, name in (("key", self.name), *([("team", self.team)] if self.team else [])):
+            if not _NAME.fullmatch(name):
+                raise SettingsError(
+                    f"invalid name of a {what} {name[:100]!r}: use letters, digits, '.', '_', '@' and '-'"
+                )
         if self.users and (not _USERS.fullmatch(self.users) or self.users.lower().encode() in KEY_HEADERS):
             raise SettingsError(
                 f"invalid header of users {self.users[:100]!r}: name one that begins with X-, such as X-OpenWebUI-User-Id"

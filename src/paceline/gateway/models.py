@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import islice
 from typing import Final
 
@@ -20,6 +21,9 @@ FEW: Final = 50
 LOOKED_AT: Final = 100
 """The pools of a key that are looked at in one step."""
 
+COLLECT_FROM: Final = 500
+"""So many forgotten accounts, with pools of 13 kB each, are worth a whole garbage collection, which a gateway makes almost never."""
+
 
 class NamedModels:
     """The pools that the requests of each client key, or of each account of clients without one, have opened.
@@ -32,6 +36,7 @@ class NamedModels:
         self._pools = pools
         self._owner: dict[str, str] = {}  # the key that has opened a pool
         self._used: dict[str, dict[str, tuple[Scheduler, float]]] = {}  # by key; the longest idle first
+        self._forgotten = 0  # accounts, since the last collection
 
     def use(self, key: str, scheduler: Scheduler, now_s: float) -> bool:
         """Note that a request of ``key`` uses a pool; false if it is one too many of that key, and so is forgotten."""
@@ -48,11 +53,15 @@ class NamedModels:
 
     def forget(self, key: str) -> None:
         """Forget an account whose pools are forgotten."""
+        self._forgotten += 1
         for name in self._used.pop(key, ()):
             self._owner.pop(name, None)
 
     def expire(self, now_s: float) -> None:
         """Forget pools that are idle, those that were used last excepted."""
+        if self._forgotten >= COLLECT_FROM:
+            self._forgotten = 0
+            gc.collect()
         for used in self._used.values():
             for name in list(islice(used, max(min(len(used) - FEW, LOOKED_AT), 0))):
                 scheduler, used_s = used.pop(name)
