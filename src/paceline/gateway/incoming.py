@@ -223,7 +223,7 @@ class Bodies:
                 async with self._joining:
                     parts[:] = [await asyncio.to_thread(b"".join, parts)]
             else:
-                parts[:] = [parts[0] if len(parts) == 1 else b"".join(parts)]
+                parts[:] = [b"".join(parts)]
             return parts[0]
         finally:
             del self.slow[request.connection]

@@ -20,7 +20,7 @@ from typing import Any, Final
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, SettingsError
-from paceline.gateway.stamps import Stamp, Watched, stamp
+from paceline.gateway.stamps import Watched
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.pacing.allowances import check_limits
 from paceline.pacing.durable import WriteTurn, open_binary, replacing
@@ -187,7 +187,6 @@ class KeyFile:
         self._all: list[ClientKey] = []
         self._by_digest: dict[str, ClientKey] = {}
         self.user_headers: frozenset[bytes] = frozenset()
-        self._stamp: Stamp | None = None
         self._watched = Watched("the earlier keys stay valid", file)
         self._read()
 
@@ -323,20 +322,16 @@ class KeyFile:
 
     def _read(self) -> None:
         try:
-            seen = stamp(self.file)
-            if seen is not None and seen == self._stamp:
-                return
             content = json.loads(self.file.read_text(encoding="utf-8"))
             self._all = list(map(_client_key, content["keys"]))
             self._by_digest = {one.former: one for one in self._all if one.former} | {
                 one.digest: one for one in self._all
             }
             self.user_headers = frozenset(one.users.lower().encode("ascii") for one in self._all if one.users)
-            self._stamp = seen
         except FileNotFoundError:
             if self._all:
                 log.warning("%s is gone: no client has a valid key until it is back", self.file)
-            self._all, self._by_digest, self._stamp = [], {}, None
+            self._all, self._by_digest = [], {}
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, LookupError) as error:
@@ -349,7 +344,6 @@ class KeyFile:
                 file.write(text.encode())
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
-        self._stamp = None
         self._read()
 
 
