@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.cli import options
+from paceline.cli.run import GC_THRESHOLD
 from paceline.core.hints import why_missing
 from paceline.core.quota import Quota
 from paceline.core.results import PacelineError, QuotaError
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 LATE = 1
 SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 """The speed of the simulated provider when nothing states it."""
-
-GC_THRESHOLD: Final = 50_000, 20, 100
-"""As of :mod:`paceline.cli.run`."""
 
 EPILOG = """SOURCE is a workload file (TOML or YAML), or an input of `paceline run` with its options. With --agents SOURCE is a model: every agent
 has a conversation, and the provider caches its prompts. Nothing is sent."""
@@ -125,10 +123,8 @@ def command(
     _exclude(("--by", by is not None), ("--within", within_s is not None))
     _exclude(("--agents", agents), ("--workers", workers))
     talk, speed = _set(given, *TALK), _set(given, "latency_s", "latency_per_token_s", "cache_misses")
-    if not agents:
-        _check_source(source, is_talk=bool(talk) or "cache_misses" in speed)
     form = options.form(given)
-    _require_plain(form, of_rows=not agents and Path(source).suffix not in WORKLOADS)
+    _check_source(source, form, of_agents=bool(agents), is_talk=bool(talk) or "cache_misses" in speed)
     config = options.settings(given)
     every = by is not None or within_s is not None
     works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
@@ -168,15 +164,19 @@ def _set(given: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in options.taken(given, *names).items() if value is not None}
 
 
-def _check_source(source: str, *, is_talk: bool) -> None:
-    """Refuse what needs agents."""
-    if is_talk:
+def _check_source(source: str, form: Form, *, of_agents: bool, is_talk: bool) -> None:
+    """Refuse options of another kind of work."""
+    if is_talk and not of_agents:
         raise click.UsageError(
             "--turns, --prompt, --shared, --grows, --answer, --think and --cache-misses are of agents: give --agents"
         )
-    if not Path(source).is_file():
+    if not of_agents and not Path(source).is_file():
         raise click.UsageError(
             f"SOURCE is {source!r}: there is no such file; of a model, give the number of agents with --agents"
+        )
+    if not form.is_plain and (of_agents or Path(source).suffix in WORKLOADS):
+        raise PacelineError(
+            "--model, --column, --template, --key, --task, --max-tokens, --schema, --files, --no-header and --lines are of a table"
         )
 
 
@@ -227,8 +227,8 @@ def plans(
             own = replace(config, tier=tier).arguments(home)
             if work.limits:
                 own["quotas"] = {**work.limits, **own["quotas"]}
-            words = [_tier_title(tier, f"{home} " if len(owners) > 1 else ""), of]
-            title = ", ".join(filter(None, words)) or "plan"
+            named = tier and f"{f'{home} ' if len(owners) > 1 else ''}{'tier ' if tier[0].isdigit() else ''}{tier}"
+            title = ", ".join(filter(None, [named, of])) or "plan"
             terminal = Console(stderr=True)
             shown = Text(f"{title}: simulating")
             with _undisturbed(), Live(shown, console=terminal, auto_refresh=False, transient=True):
@@ -318,13 +318,6 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
     except ValueError as error:
         raise PacelineError(f"--agents: {error}") from None
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()
-
-
-def _require_plain(form: Form, *, of_rows: bool) -> None:
-    if not (of_rows or form.is_plain):
-        raise PacelineError(
-            "--model, --column, --template, --key, --task, --max-tokens, --schema, --files, --no-header and --lines are of a table"
-        )
 
 
 def _work(source: Path, form: Form, config: Config, speed: Mapping[str, float], workers: int | None) -> Work:
@@ -430,20 +423,6 @@ def in_words(seconds: float) -> str:
     return in_time(seconds) if math.isfinite(seconds) else "never"
 
 
-def _tier_title(tier: str | None, provider: str) -> str:
-    """What a variant of a tier is called; empty without one."""
-    if not tier:
-        return ""
-    return f"{provider}tier {tier}" if tier[0].isdigit() else f"{provider}{tier}"
-
-
-def _waits(plan: Plan) -> list[tuple[str, ...]]:
-    return [
-        (name, f"{one.calls:,}", f"{one.median_s:,.1f} s", f"{one.p95_s:,.1f} s", f"{one.longest_s:,.1f} s")
-        for name, one in plan.lanes.items()
-    ]
-
-
 def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
     """Print plans as a table; of a single one also the use of each quota and the waits of each lane.
 
@@ -465,18 +444,26 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
         click.echo()
         options.print_table(("", "turns/h", "cached", "written again", "conversation", "95 %", "carries"), talks)
     if len(plans) == 1:
-        plan = next(iter(plans.values()))
-        click.echo()
-        uses = [(name, str(use.quota), f"{use.share:.0%}") for name, pool in plan.pools.items() for use in pool.quotas]
-        options.print_table(("pool", "quota", "used"), uses, group=1)
-        click.echo()
-        options.print_table(("lane", "calls", "median wait", "95 %", "longest"), _waits(plan))
+        _show_uses(*plans.values())
     for pool, source in {pool: source for plan in plans.values() for pool, source in plan.assumed.items()}.items():
         tier = "" if tiers else "name the tier with --tier, or "
         click.echo(f"the limits of {pool} are {source}; {tier}give the limits with --limit", err=True)
     for name, plan in plans.items():
         for reason, number in sorted(plan.failed.items(), key=lambda found: -found[1])[:3]:
             click.echo(f"{name}: {number:,} calls fail: {reason}", err=True)
+
+
+def _show_uses(plan: Plan) -> None:
+    """Print the use of each quota, and the waits of each lane."""
+    uses = [(name, str(use.quota), f"{use.share:.0%}") for name, pool in plan.pools.items() for use in pool.quotas]
+    waits = [
+        (name, f"{one.calls:,}", *(f"{wait_s:,.1f} s" for wait_s in (one.median_s, one.p95_s, one.longest_s)))
+        for name, one in plan.lanes.items()
+    ]
+    click.echo()
+    options.print_table(("pool", "quota", "used"), uses, group=1)
+    click.echo()
+    options.print_table(("lane", "calls", "median wait", "95 %", "longest"), waits)
 
 
 def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
