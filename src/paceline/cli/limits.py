@@ -42,19 +42,22 @@ class Shown:
     Attributes:
         published: What the data set or the user's facts say of the model.
         origins: The limits that are used, and where each comes from.
-        origin: Where they come from: the first that says more than a row does.
         place: The file or the store that has them; empty for the data set.
     """
 
     published: Published
     origins: dict[Quota, str]
-    origin: str
     place: str = ""
 
     @property
-    def quotas(self) -> tuple[Quota, ...]:
+    def quotas(self) -> str:
         """The limits that are used."""
-        return tuple(self.origins)
+        return ", ".join(map(str, self.origins))
+
+    @property
+    def origin(self) -> str:
+        """Where they come from: the first that says more than a row does."""
+        return next((one for one in (STATED, SET, YOURS, ASSUMED) if one in self.origins.values()), TABLE)
 
     @property
     def where_from(self) -> str:
@@ -76,9 +79,8 @@ class Shown:
         """Where they come from, in one line."""
         if not self.is_row:
             return f"{self.where_from}: {self.place}"
-        row = self.published
-        of = f"{YOURS} {self.place}" if self.place else f"{TABLE} of {_as_of(row, today)}"
-        of += f", {_as_of(row, today)}" if self.place else ""
+        row, as_of = self.published, _as_of(self.published, today)
+        of = f"{YOURS} {self.place}, {as_of}" if self.place else f"{TABLE} of {as_of}"
         return f"{of}, {ASSUMED if self.origin == ASSUMED else row.confidence}: {row.source}"
 
 
@@ -186,9 +188,12 @@ def _print(rows: Sequence[tuple[str, Shown]], today: date) -> None:
     console = Console()
     if console.is_terminal:
         _show(rows, today, console.width)
-    else:
-        cells = [_cells(name, row, today) for name, row in rows]
-        print_table(("model", "tier", "limits", "pool", "from", "as of", "source"), cells)
+        return
+    cells = []
+    for name, row in rows:
+        as_of = (_as_of(row.published, today), row.published.source) if row.is_row else ("", row.place)
+        cells.append((name, row.tier, row.quotas, row.published.pool, row.where_from, *as_of))
+    print_table(("model", "tier", "limits", "pool", "from", "as of", "source"), cells)
 
 
 def _show(rows: Sequence[tuple[str, Shown]], today: date, width: int) -> None:
@@ -201,7 +206,7 @@ def _show(rows: Sequence[tuple[str, Shown]], today: date, width: int) -> None:
         model = name.partition("/")[2]
         shown = f"{name if len(providers) > 1 else model}{'' if row.published.pool == model else f' (of {row.published.pool})'}"
         tier = [row.tier] if len(tiers) > 1 else []
-        cells.append((shown, *tier, ", ".join(map(str, row.quotas)), f"[{notes[origin]}]"))
+        cells.append((shown, *tier, row.quotas, f"[{notes[origin]}]"))
     if len(providers) == 1:
         click.echo(", ".join([*providers, *(tiers if len(tiers) == 1 else [])]))
     print_table(("model", *(["tier"] if len(tiers) > 1 else []), "limits", "from"), cells)
@@ -284,15 +289,14 @@ def _shown(
     if given is not None:
         names = [key[1] for key in config.origins if key[0] == LIMITS and limits.given.get(key[1]) is not None]
         exact = next((one for one in (f"{provider}/{model}", model, f"{provider}/*", "*") if one in names), "")
-        return Shown(published, dict.fromkeys(given, SET), SET, config.origins.get((LIMITS, exact), "the settings"))
+        return Shown(published, dict.fromkeys(given, SET), config.origins.get((LIMITS, exact), "the settings"))
     origins = {quota: _origin(source, published.where) for quota, source in published.sources.items()}
     learned = stated.get(f"{provider}/{published.pool}", {})
     if any(learned.values()):
         store = as_store(config.store or "")
         known = {quota: STATED if is_stated else origins.get(quota, SET) for quota, is_stated in learned.items()}
-        return Shown(published, known, STATED, f"the store {store.url if store else ''}")
-    of_all = YOURS if published.where else ASSUMED if ASSUMED in origins.values() else TABLE
-    return Shown(published, origins, of_all, published.where)
+        return Shown(published, known, f"the store {store.url if store else ''}")
+    return Shown(published, origins, published.where)
 
 
 def _origin(source: Source, where: str) -> str:
@@ -341,19 +345,13 @@ def _record(name: str, shown: Shown, today: date) -> dict[str, Any]:
         "model": name,
         "pool": f"{provider}/{published.pool}",
         "tier": shown.tier,
-        "quotas": [str(quota) for quota in shown.quotas],
+        "quotas": [str(quota) for quota in shown.origins],
         "kind": kinds.get(shown.origin, SourceKind.PUBLISHED),
         "sources": {str(quota): origin for quota, origin in shown.origins.items()},
         "from": shown.origin,
         "place": shown.place,
         **(row if shown.is_row else dict.fromkeys(row)),
     }
-
-
-def _cells(name: str, row: Shown, today: date) -> tuple[str, ...]:
-    """A line of the table for programs."""
-    age, source = (_as_of(row.published, today), row.published.source) if row.is_row else ("", row.place)
-    return name, row.tier, ", ".join(map(str, row.quotas)), row.published.pool, row.where_from, age, source
 
 
 def _say_assumed(assumed: list[str], tier: str | None, config: Config) -> None:

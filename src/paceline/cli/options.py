@@ -170,7 +170,7 @@ def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     return ["  ".join([row[0].ljust(widths[0]), *map(shift, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = "", group: int = 0) -> bool:
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = "", group: int = 0) -> None:
     """Print a table on a terminal, and tab-separated lines elsewhere.
 
     Args:
@@ -178,9 +178,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
         rows: The cells.
         empty: Printed on a terminal when there are no rows.
         group: On a terminal, the first cell and those from this one on are empty where they repeat the row before.
-
-    Returns:
-        Whether it is a terminal.
     """
     from rich.console import Console
     from rich.table import Table
@@ -189,13 +186,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: 
     console, before = Console(), ""
     if not console.is_terminal:
         click.echo("\n".join("\t".join(row) for row in (header, *rows)))
-        return False
+        return
     table = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*map(Text, ("", *row[1:group]) if group and row[0] == before else row))
         before = row[0]
     console.print(table if rows or not empty else empty)
-    return True
 
 
 def taken(given: dict[str, Any], *names: str) -> dict[str, Any]:

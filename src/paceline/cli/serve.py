@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -146,7 +146,9 @@ def command(
         except OSError as error:
             raise SettingsError(options.cannot_listen(host, port, error)) from None
         if watched is not None:
-            _supervise(listener, watched)
+            from paceline.gateway.supervisor import Supervisor
+
+            sys.exit(Supervisor(listener, watched).run())
         address = _address(settings, listener)
         settings.warn(upstreams)
         for line in _greeting(address, settings, upstreams):
@@ -168,13 +170,6 @@ def _watched(file: Path | None, load: Callable[[], Config], *, demo: bool) -> Se
     if file is None or demo:
         raise SettingsError("--watch needs a file of settings, and none for --demo: name one with --config")
     return SettingsFile(file, load)
-
-
-def _supervise(listener: socket, watched: SettingsFile) -> NoReturn:
-    """Let other processes serve."""
-    from paceline.gateway.supervisor import Supervisor
-
-    sys.exit(Supervisor(listener, watched).run())
 
 
 def _store(config: Config, keys: Path, workers: int) -> str | None:
