@@ -137,6 +137,13 @@ class Sizes:
     totals: Names = ()
     most: Names = ()
 
+    def of(self, record: Mapping[str, Any]) -> tuple[float | None, float | None, float]:
+        """The input and the output, as far as the record says them, and the most output."""
+        asked, written = _number(record, self.inputs), _number(record, self.outputs)
+        if asked is None and (total := _number(record, self.totals)) is not None:
+            asked = max(total - (written or 0.0), 0.0)
+        return asked, written, max(_number(record, self.most, strict=False) or 0.0, written or 0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogForm:
@@ -491,27 +498,23 @@ class _Reading:
             self._counts["other"] += 1
             return
         refused, failed, told = form.outcome.of(record)
-        output, given = _number(record, form.sizes.outputs), _number(record, form.sizes.inputs)
-        written = output or 0.0
-        total = _number(record, form.sizes.totals)
-        asked = max((total or 0.0) - written, 0.0) if given is None else given
-        start_s, end_s = form.times.start_s(record), _time(record, form.times.end)
-        number = _number(record, form.number)
-        most = round(max(_number(record, form.sizes.most, strict=False) or 0.0, written))
-        if number is not None:
-            self._sums.append(_Sum(start_s, end_s, model, (asked, written), most if number == 1 else 0, round(number)))
+        asked, written, most = form.sizes.of(record)
+        tokens, start_s = (asked or 0.0, written or 0.0), form.times.start_s(record)
+        if (number := _number(record, form.number)) is not None:
+            end_s, most = _time(record, form.times.end), most if number == 1 else 0.0
+            self._sums.append(_Sum(start_s, end_s, model, tokens, round(most), round(number)))
             return
         seconds = form.times.seconds(record, start_s)
         if not (refused or failed):
-            lacks_tokens = given is None and total is None
-            if lacks_tokens and form is PLAIN:
+            if asked is None and form is PLAIN:
                 raise _RecordError("input_tokens is missing")
             self._counts.update(
-                tokens=lacks_tokens, output=output is None and not lacks_tokens, seconds=seconds is None
+                tokens=asked is None, output=asked is not None and written is None, seconds=seconds is None
             )
         self._counts["told"] += told
         lane = _first(record, form.lane)
-        request = Request(model, round(asked), round(written), most, lane=lane if isinstance(lane, str) else None)
+        lane = lane if isinstance(lane, str) else None
+        request = Request(model, round(tokens[0]), round(tokens[1]), round(most), lane=lane)
         self._found.append(Logged(start_s, request, seconds, refused=refused, failed=failed))
 
     def log(self) -> Log:
