@@ -79,16 +79,14 @@ class Process:
         found = metered(
             self.limiter.pacer, route.provider, sized.call, route.scheduler, request.body if request.parts else None
         )
-        exchange = Exchange(
-            self.limiter.pacer, SimulatedHttp(self._network, route, request, sized), found,
-            timeout_s=request.timeout_s, name=request.name,
-        )  # fmt: skip
+        http = SimulatedHttp(self._network, route, request, sized)
+        exchange = Exchange(self.limiter.pacer, http, found, timeout_s=request.timeout_s, name=request.name)
         sent = Sent(request, route.scheduler.pool.name, self._network.time.now_s)
         if request.lane is not None:
             current_lane.set((request.lane, None, None))
         try:
             reply: CallReply = await exchange.run()
-            await reply.read()
+            await http.read(reply)
             if reply.status >= 400:
                 sent.error = _error(reply)
         except ConnectionResetError as error:

@@ -183,6 +183,7 @@ def _with_own_units(provider: Provider, units: Iterable[str]) -> Provider:
     return charging  # type: ignore[no-any-return]
 
 
+@dataclass(slots=True)
 class CallReply:
     """An answer on its way to the caller: of the provider, or of paceline itself.
 
@@ -190,63 +191,13 @@ class CallReply:
         status: Its status.
         headers: Its headers.
         body: The body of an error.
+        admitted: The request that it answers; ``None`` for an error.
     """
 
-    __slots__ = ("_broken", "_http", "_payload", "_rest_s", "_tap", "body", "headers", "status")
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        self.status, self.headers, self.body = status, headers, body
-        self._tap: Tap | None = None
-
-    def answered(self, http: SimulatedHttp, admitted: Admitted) -> CallReply:
-        """Let the body be the one of the answer to an admitted request; of a streamed one the rest comes later."""
-        self._http, self._payload = http, admitted
-        self._rest_s = admitted.duration_s - admitted.first_s if http.request.stream else 0.0
-        self._broken = admitted.fault == "stream"
-        return self
-
-    def begin(self, beginning: Beginning) -> None:
-        """Feed ``beginning``: with an error, or with a whole answer; a stream is taken for a result.
-
-        Raises:
-            ConnectionResetError: The body breaks off.
-        """
-        if self.status >= 400:
-            beginning.take(self.body)
-        elif self._http.request.stream:
-            beginning.accept()
-        elif self._broken:
-            raise ConnectionResetError("the answer breaks off")
-        else:
-            beginning.take(b"", self._http.route.dialect.answer(self._http.ask, self._payload, self._http.serial))
-
-    def tapped(self, tap: Tap) -> None:
-        """Feed ``tap`` while the body is read."""
-        self._tap = tap
-
-    async def read(self) -> None:
-        """Read the body to its end.
-
-        Raises:
-            ConnectionResetError: It breaks off.
-        """
-        tap, self._tap = self._tap, None
-        if tap is None:
-            return
-        try:
-            http, admitted = self._http, self._payload
-            pieces = http.route.dialect.events(http.ask, admitted, http.serial)
-            if self._rest_s:
-                tap.feed(next(pieces)[1])
-                rest: Outcome[None] = Outcome()
-                http.network.to_caller(partial(rest.set, None), self._rest_s)
-                await rest.future
-            if self._broken:
-                raise ConnectionResetError("the answer breaks off")
-            for _, piece in pieces:
-                tap.feed(piece)
-        finally:
-            tap.finish()
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = b""
+    admitted: Admitted | None = None
 
 
 class SimulatedHttp:
@@ -268,11 +219,12 @@ class SimulatedHttp:
 
     is_async = in_memory = True
     method = "POST"
-    __slots__ = ("_levels", "_sized", "ask", "network", "request", "route", "serial")
+    __slots__ = ("_levels", "_sized", "_tap", "ask", "network", "request", "route", "serial")
 
     def __init__(self, network: Network, route: Route, request: Request, sized: Sized) -> None:
         self.network, self.route, self.request, self._sized = network, route, request, sized
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
+        self._tap: Tap | None = None
         self.serial = 0
         self.ask = sized.ask
 
@@ -345,7 +297,7 @@ class SimulatedHttp:
         elif admitted.fault == "500":
             outcome.set(self._reply(self.route.dialect.failure(self.serial)))
         else:
-            outcome.set(CallReply(200, {}).answered(self, admitted))
+            outcome.set(CallReply(200, {}, admitted=admitted))
 
     def _refuse(self, outcome: Outcome[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
@@ -369,12 +321,47 @@ class SimulatedHttp:
         return response.status, response.headers
 
     async def peek(self, response: CallReply, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
-        """See ``Binding``."""
-        response.begin(beginning)
+        """See ``Binding``. A stream is taken for a result.
+
+        Raises:
+            ConnectionResetError: The body breaks off.
+        """
+        admitted = response.admitted
+        if admitted is None:
+            beginning.take(response.body)
+        elif self.request.stream:
+            beginning.accept()
+        elif admitted.fault == "stream":
+            raise ConnectionResetError("the answer breaks off")
+        else:
+            beginning.take(b"", self.route.dialect.answer(self.ask, admitted, self.serial))
 
     def tap(self, response: CallReply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         """See ``Binding``."""
-        response.tapped(tap)
+        self._tap = tap
+
+    async def read(self, reply: CallReply) -> None:
+        """Read the body of an answer to its end; the rest of a stream comes later.
+
+        Raises:
+            ConnectionResetError: It breaks off.
+        """
+        tap, admitted = self._tap, reply.admitted
+        if tap is None or admitted is None:
+            return
+        try:
+            pieces = self.route.dialect.events(self.ask, admitted, self.serial)
+            if self.request.stream and (rest_s := admitted.duration_s - admitted.first_s):
+                tap.feed(next(pieces)[1])
+                rest: Outcome[None] = Outcome()
+                self.network.to_caller(partial(rest.set, None), rest_s)
+                await rest.future
+            if admitted.fault == "stream":
+                raise ConnectionResetError("the answer breaks off")
+            for _, piece in pieces:
+                tap.feed(piece)
+        finally:
+            tap.finish()
 
     def note(self, response: CallReply, record: Exchanged) -> None:
         """See ``Binding``; the exchange has its record."""
