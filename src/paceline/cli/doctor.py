@@ -233,7 +233,7 @@ class Page:
         self.problems += [one for one in ended if one not in self.problems]
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
-        from paceline.cli.standing import ReadError, read_store
+        from paceline.cli.standing import read_store
         from paceline.shared.messages import remarks
         from paceline.stores import NO_STORE, StoreError, as_store
 
@@ -252,7 +252,7 @@ class Page:
             return
         try:
             status, further = read_store(config.store, timeout_s)
-        except (ReadError, PacelineError, click.UsageError) as error:
+        except (PacelineError, click.UsageError) as error:
             self.problems.append(f"the store cannot be read: {error}")
             yield store.url, "cannot be read"
         else:

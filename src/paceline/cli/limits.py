@@ -308,10 +308,10 @@ def _origin(source: Source, where: str) -> str:
 
 def _stated(config: Config, provider: str) -> Iterator[tuple[str, dict[Quota, bool]]]:
     """The limits of the pools in the store of the settings, and whether answers have changed each."""
-    from paceline.cli.standing import ReadError, read_store
+    from paceline.cli.standing import read_store
     from paceline.core.quota import parse_quotas
 
-    with suppress(ReadError, PacelineError, click.UsageError):  # `paceline doctor` says why it cannot be read
+    with suppress(PacelineError, click.UsageError):  # `paceline doctor` says why it cannot be read
         status, _ = read_store(config.store, STORE_S)
         for name, pool in status["pools"].items():
             if name.partition("/")[0] == provider:

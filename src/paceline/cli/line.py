@@ -60,9 +60,9 @@ def show(line: str) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def plain(line: str) -> str:
-    """A line from another program, without characters that control a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in line)
+def plain(value: object) -> str:
+    """A value from another program, without characters that control a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in str(value)[:LINE_MAX])
 
 
 def read(address: str, key: str | None, timeout_s: float) -> Sequence[plan_words.Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 from urllib.parse import quote
 
@@ -10,8 +9,8 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
-from paceline.cli.line import GATEWAY, USUAL
-from paceline.cli.status import fetch, page_url, plain
+from paceline.cli.line import plain
+from paceline.cli.pages import ReadError, fetch, gateway_url
 
 _PATH: Final = "/api/v1/resume/"
 
@@ -27,10 +26,7 @@ def command(pool: str, url: str | None, key: str | None, timeout_s: float) -> No
     Use it after you have topped up the account: the next request goes at once. POOL is a name that `paceline status` shows, or a pattern such
     as 'openai/*'. URL is http://127.0.0.1:8080 by default. If clients need keys, --key is a key made with --may-resume.
     """
-    from paceline.cli.standing import ReadError
-
-    where = page_url(url or os.environ.get(GATEWAY) or USUAL)
-    where = where.copy_with(path=where.path.rstrip("/") + _PATH + quote(pool, safe="/*@:,"))
+    where = gateway_url(url, _PATH + quote(pool, safe="/*@:,"))
     found = fetch(where, key, timeout_s, "POST")
     if not isinstance(found, dict) or not isinstance(found.get("resumed"), list):
         raise ReadError(f"{where} answers, but not as a gateway that resumes pools: is it an older version?")

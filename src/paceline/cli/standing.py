@@ -18,6 +18,7 @@ import click
 
 from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
+from paceline.cli.pages import ReadError
 from paceline.core.quota import NS, Rule, ns_per_unit
 from paceline.core.results import COOL_DOWN, NOT_QUOTAS
 from paceline.pacing.accounts import DIGEST_BYTES, SHOWN
@@ -49,12 +50,6 @@ PROCESSES_SHOWN = 50
 
 NAME_SHOWN = 8
 """How many characters are shown of the name of a process that an earlier version has given: it has no machine."""
-
-
-class ReadError(StoreError):
-    """There is nothing to show; the message says why."""
-
-    exit_code = 1
 
 
 class Reader:

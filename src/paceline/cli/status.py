@@ -7,21 +7,17 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from paceline.cli import plan_words
 from paceline.cli.guides import Helped
+from paceline.cli.line import GATEWAY, plain
 from paceline.cli.options import KEY, print_table, timeout
+from paceline.cli.pages import ReadError, fetch, page_url
 from paceline.core.quota import brief
 from paceline.core.results import NO_ANSWER
-
-if TYPE_CHECKING:  # what is not here is imported where it is used: --line is called again and again
-    import httpx2
-
-BYTES_MAX: Final = 64 * 2**20
-"""A status page of ten thousand pools has a tenth of this."""
 
 RUNS_SHOWN: Final = 20
 SHARDS_SHOWN: Final = 5
@@ -74,7 +70,6 @@ def command(
     if page is not None:
         _serve(store, timeout_s, page)
         return
-    from paceline.cli.line import GATEWAY
     from paceline.cli.standing import read_store
 
     if url is None and store is None:
@@ -153,64 +148,8 @@ def _remarks(status: Mapping[str, Any]) -> Iterator[str]:
         yield remark
 
 
-def page_url(url: str) -> httpx2.URL:
-    """The address of a page, without a password and a query.
-
-    Raises:
-        click.UsageError: It is no address.
-    """
-    import httpx2
-
-    try:
-        parts = httpx2.URL(url if "://" in url else f"http://{url}")
-        where = parts.copy_with(userinfo=b"", query=None, fragment=None)
-    except httpx2.InvalidURL:
-        parts = where = httpx2.URL()
-    if not parts.host or parts.scheme not in ("http", "https"):
-        raise click.UsageError(f"{url!r}: write an address like 'http://127.0.0.1:8000/status'")
-    return where
-
-
-def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "GET") -> Any:
-    """Read the JSON with which an address of a page answers; ``None`` for something else.
-
-    Raises:
-        ReadError: It cannot be read.
-    """
-    import asyncio
-
-    import httpx2
-
-    from paceline.batch.reach import UNTRUSTED, reason
-    from paceline.cli.standing import ReadError
-
-    try:
-        code, body = asyncio.run(_ask(method, where, key, timeout_s))
-    except TimeoutError:
-        raise ReadError(f"{where} did not answer within {timeout_s:g} s") from None
-    except httpx2.HTTPError as error:
-        why = reason(error)
-        trust = "name the certificate of its authority: export SSL_CERT_FILE=authority.pem"
-        hint = trust if why.startswith(UNTRUSTED) else "is the program running, and is this its page?"
-        raise ReadError(f"{where} cannot be read ({why}): {hint}") from None
-    try:
-        page = json.loads(body)
-    except ValueError:
-        page = None
-    if code != 200:
-        message = page.get("error") if isinstance(page, dict) else None
-        if isinstance(message, dict):  # the gateway's form
-            message = message.get("message")
-        if code in (401, 403):
-            message = f"{message or 'it needs a key'} (give one with --key, or in PACELINE_KEY)"
-        raise ReadError(f"{where} answers {code}" + (f": {plain(message)}" if message else ": is this a status page?"))
-    return page
-
-
 def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
     """Read the status page at ``url``."""
-    from paceline.cli.standing import ReadError
-
     where = page_url(url)
     page = fetch(where, key, timeout_s)
     if isinstance(page, dict) and isinstance(page.get("quotas"), list):  # the page of a single pool
@@ -218,26 +157,6 @@ def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
     if not isinstance(page, dict) or not isinstance(page.get("pools"), dict):
         raise ReadError(f"{where} answers, but not as paceline.status_app does")
     return page
-
-
-async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int, bytes]:
-    """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
-    import asyncio
-
-    import httpx2
-
-    from paceline.batch.reach import certificates
-
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    trusted = certificates()  # httpx2 reads this variable only together with the proxies
-    client = httpx2.AsyncClient(timeout=None, verify=trusted, trust_env=False, follow_redirects=True, headers=headers)
-    async with asyncio.timeout(timeout_s), client, client.stream(method, url) as response:
-        body = bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) > BYTES_MAX:
-                raise httpx2.ReadError(f"more than {BYTES_MAX // 2**20} MB")
-        return response.status_code, bytes(body)
 
 
 def _rows(name: str, pool: Any) -> Iterator[tuple[str, ...]]:
@@ -326,8 +245,3 @@ def _shards(run: Mapping[str, Any]) -> str:
 
 def _amount(amount: object) -> str:
     return f"{amount:,.3f}".rstrip("0").rstrip(".") if isinstance(amount, int | float) else "-"
-
-
-def plain(value: object) -> str:
-    """A value from another program, without characters that control a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in str(value)[:500])

@@ -11,8 +11,9 @@ import click
 import httpx2
 
 from paceline.cli.guides import Helped
+from paceline.cli.line import plain
 from paceline.cli.options import KEY
-from paceline.cli.status import page_url, plain
+from paceline.cli.pages import page_url
 from paceline.core.results import NO_ANSWER
 
 if TYPE_CHECKING:

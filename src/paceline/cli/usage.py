@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -13,8 +12,8 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
-from paceline.cli.line import GATEWAY, USUAL
-from paceline.cli.status import fetch, page_url, plain
+from paceline.cli.line import plain
+from paceline.cli.pages import ReadError, fetch, gateway_url
 
 COLUMNS: Final = ("requests", "input_tokens", "cached_tokens", "output_tokens", "usd", "unpriced_requests")
 
@@ -54,10 +53,7 @@ def command(
 
     A row shows requests, tokens and US dollars. URL is http://127.0.0.1:8080 by default. A key with --may-read shows every key, any other key only itself.
     """
-    from paceline.cli.standing import ReadError
-
-    where = page_url(url or os.environ.get(GATEWAY) or USUAL)
-    where = where.copy_with(path=where.path.rstrip("/").removesuffix(_PATH) + _PATH)
+    where = gateway_url(url, _PATH)
     asked = {"by": by} | ({"from": f"{month[0]}", "to": f"{month[1]}"} if month else {})
     found = fetch(where.copy_merge_params(asked), key, timeout_s)
     rows = found.get(f"{by}s") if isinstance(found, dict) else None
