@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import click
 import httpx2
 
+from paceline.batch.summary import in_time
 from paceline.cli.guides import Helped
 from paceline.cli.line import plain
 from paceline.cli.options import KEY
@@ -209,14 +210,15 @@ def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
         return plain(f"{name} gets no answers, and sends one request at a time: {waiting}")
     if pool["cool_down_s"]:
         return plain(f"{name} is {_paused(pool)}: {waiting}")
-    last = f", the last one goes in about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
+    last = f", the last one goes in about {in_time(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
     return plain(f"{name} is {_held(pool)}: {waiting}{last}")
 
 
 def details(name: str, pool: Mapping[str, Any], levels: list[float], queues: list[int]) -> str:
     """What the table has no room for."""
     lanes = sorted(pool["lanes"].items(), key=lambda lane: -lane[1])
-    first = [f"{w['name'] or w['lane']} {_duration(w['expected_wait_s'])}" for w in pool["queue"][:8]]
+    waits = ((one["name"] or one["lane"], one["expected_wait_s"]) for one in pool["queue"][:8])
+    first = [f"{who} {'unknown' if wait_s is None else in_time(wait_s)}" for who, wait_s in waits]
     lines = [
         f"{plain(name)}   level {_spark(levels, 1.0)}   waiting {_spark(queues, max(queues, default=0))}",
         f"waits: {pool['wait_s']['mean']:g} s on average, {pool['wait_s']['longest']:g} s at most",
@@ -238,7 +240,7 @@ def _rows(name: str, pool: Mapping[str, Any]) -> list[tuple[str, ...]]:
         bar = "█" * round(share * BAR)
         left = f"{quota['remaining']:,.1f}".removesuffix(".0")
         mine = (plain(name), *of_pool) if i == 0 else ("", "", "", "", "")
-        full = _duration(quota["reset_s"]) if quota["reset_s"] else "-"
+        full = in_time(quota["reset_s"]) if quota["reset_s"] else "-"
         rows.append((mine[0], plain(quota["quota"]), bar.ljust(BAR, "░"), left, full, *mine[1:]))
     return rows
 
@@ -256,7 +258,7 @@ def _state(pool: Mapping[str, Any]) -> str:
 
 
 def _paused(pool: Mapping[str, Any]) -> str:
-    return f"paused for {_duration(pool['cool_down_s'])} {pool.get('paused') or ''}".rstrip()
+    return f"paused for {in_time(pool['cool_down_s'])} {pool.get('paused') or ''}".rstrip()
 
 
 def _held(pool: Mapping[str, Any]) -> str:
@@ -266,14 +268,6 @@ def _held(pool: Mapping[str, Any]) -> str:
 def _rank(pool: Mapping[str, Any]) -> int:
     paused = pool["cool_down_s"] or pool["binds"] == NO_ANSWER
     return 4 if pool["stopped"] else 3 if paused else 2 if pool["waiting"] else int(bool(pool["in_flight"]))
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    if seconds < 120:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
 
 
 def _spark(values: list[float] | list[int], most: float) -> str:
