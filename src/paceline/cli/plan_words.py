@@ -1,4 +1,4 @@
-"""The windows of plans in words, for a terminal. The standard library alone: a status line starts anew each second."""
+"""The windows of plans in words, for a terminal. It imports next to nothing: a status line starts anew each second."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from paceline.core.hints import counted
 
 SESSIONS_SHOWN: Final = 10
 DAY_S: Final = 86_400
@@ -81,7 +83,7 @@ def left(row: Row, now_s: float) -> str:
     if row.get("state") == "held" and row["waiting"]:
         return f"{waiting(row['waiting'])}{until_test(row, now_s)}, as [plans] says"
     count = row.get("requests_left")
-    return "-" if count is None else f"about {requests(count)} like these"
+    return "-" if count is None else f"about {counted(count, 'request')} like these"
 
 
 def until_test(row: Row, now_s: float) -> str:
@@ -94,14 +96,9 @@ def tested_now(row: Row) -> str:
     return ", tested now" if row.get("state") == "probing" else ""
 
 
-def requests(count: int) -> str:
-    """``3 requests``."""
-    return f"{count:,} request{'s' * (count != 1)}"
-
-
 def waiting(count: int) -> str:
     """``3 requests wait``."""
-    return f"{requests(count)} wait{'s' * (count == 1)}"
+    return f"{counted(count, 'request')} wait{'s' * (count == 1)}"
 
 
 def used_up(row: Row, now_s: float) -> str:
@@ -118,7 +115,7 @@ def sessions(row: Row) -> str:
     parts = []
     for one in row["sessions"][:SESSIONS_SHOWN]:
         agents, who = one["subagents"], f"{one['session']} ({one['program']})" if one["session"] else "others"
-        its = f", its {agents:,} subagent{'s' * (agents != 1)} {share(one['subagents_own'])}" if agents else ""
+        its = f", its {counted(agents, 'subagent')} {share(one['subagents_own'])}" if agents else ""
         parts.append(f"{who} {share(one['own'])}{its}")
     more = len(row["sessions"]) - len(parts)
     return "; ".join([*parts, f"{more:,} more"] if more > 0 else parts)

@@ -16,6 +16,7 @@ from paceline.cli.guides import Helped
 from paceline.cli.line import GATEWAY, plain
 from paceline.cli.options import KEY, print_table, timeout
 from paceline.cli.pages import ReadError, fetch, page_url
+from paceline.core.hints import counted
 from paceline.core.quota import brief
 from paceline.core.results import NO_ANSWER
 
@@ -140,8 +141,7 @@ def _remarks(status: Mapping[str, Any]) -> Iterator[str]:
     """What is to be done: about answers, about requests that are not paced, about the data set."""
     for row in status.get("answers") or ():
         if row["remedy"]:
-            times = f"{row['count']:,} time{'s' * (row['count'] != 1)}"
-            yield f"{row['pool']} at {row['upstream']}: {row['remedy']} ({times})"
+            yield f"{row['pool']} at {row['upstream']}: {row['remedy']} ({counted(row['count'], 'time')})"
     for row in status.get("unpaced") or ():
         yield f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"
     if remark := (status.get("facts") or {}).get("remark"):
