@@ -265,7 +265,7 @@ class _Planner:
         return Plan(
             end_s, len(self._items_s), len(self._items_s) * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
             sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
-            pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), _middle(self._items_s),
+            pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), _middle(self._items_s) if self._items_s else None,
             self._turns(answered, counted_s), extended,
         )  # fmt: skip
 
@@ -326,36 +326,30 @@ def _steady_rate(answered: Sequence[Sent], end_s: float) -> float:
     return (len(ends) - half) / max(end_s - ends[half], 1e-9) if ends else math.inf
 
 
-def _middle(seconds: Sequence[float]) -> tuple[float, float] | None:
+def _middle(seconds: Sequence[float]) -> tuple[float, float]:
     """The median and the 95th percentile."""
     own = sorted(seconds)
-    return (own[len(own) // 2], own[len(own) * 95 // 100]) if own else None
+    return own[len(own) // 2], own[len(own) * 95 // 100]
 
 
 def _lanes(answered: Sequence[Sent]) -> dict[str, LaneWaits]:
     by_lane: dict[str, list[float]] = defaultdict(list)
     for one in answered:
         by_lane[one.request.lane or "default"].append(one.waited_s)
-    return {
-        lane: LaneWaits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
-        for lane, own in by_lane.items()
-        for waits in [sorted(own)]
-    }
+    return {lane: LaneWaits(len(waits), *_middle(waits), max(waits)) for lane, waits in by_lane.items()}
 
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
     """The price of all answers; ``None`` if the price of a model is not known, or genai-prices is not installed."""
-    total, prices, named = 0.0, None, dict[tuple[str, str], tuple[str, str]]()
+    try:
+        total, prices = 0.0, Prices(given)
+    except SettingsError:
+        return None if answered else 0.0
+    named = {key: _named(*key) for key in {(one.pool, one.request.model) for one in answered}}
     for one in answered:
-        request, key = one.request, (one.pool, one.request.model)
+        request = one.request
         usage = one.usage or Usage(request.input_tokens, request.output_tokens)
-        try:
-            prices = prices or Prices(given)
-        except SettingsError:
-            return None
-        if key not in named:
-            named[key] = _named(*key)
-        price = prices.find(*named[key], input_tokens=usage.input_tokens)
+        price = prices.find(*named[one.pool, request.model], input_tokens=usage.input_tokens)
         if price is None:
             return None
         total += price.of(usage)
