@@ -22,7 +22,7 @@ import yaml
 
 import paceline
 from paceline.cli.app import app
-from paceline.cli.guides import guide_of
+from paceline.cli.guides import Helped, guide_of
 from paceline.config.schema import json_schema
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,8 @@ def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iter
     yield f"```text\n{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n```\n"
     yield re.sub(r"(?m)^\b$\n?", "", cleandoc(command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
     yield "\n".join(options_of(command, ctx)) + "\n"
-    if (guide := guide_of(ctx)) is not None:
+    if isinstance(command, Helped):
+        guide = guide_of(ctx)
         yield "```console\n" + "".join(f"$ {example}\n" for example in guide.examples) + "```\n"
         yield f"Exit codes: {guide.exits}\n"
     if isinstance(command, click.Group):

@@ -29,6 +29,7 @@ _LIMITS: Final = {
     "Provider and limits": "provider base-url group tier limit rpm-override tpm-override usable config store on-store-failure"
 }
 _ROWS: Final = {"Rows of the input": "model column template key files no-header task lines max-tokens schema"}
+_RIGHTS: Final = {"Rights": "model endpoint may-read may-resume users", "Share": "weight priority limit team"}
 _READ: Final = "0 shown, 1 nothing could be read there, 2 a wrong option."
 _CHANGED: Final = "0 done, 2 nothing was changed."
 
@@ -93,16 +94,12 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "0 ended by a signal, 2 it could not start.",
     ),
     "keys add": Guide(
-        {
-            "Rights": "model endpoint may-read may-resume users",
-            "Share": "weight priority limit team",
-            "Secret and file": "secret-file keys",
-        },
+        {**_RIGHTS, "Secret and file": "secret-file keys"},
         ("paceline keys add alice --limit '60 requests/min'", "paceline keys add monitor --may-read"),
         _CHANGED,
     ),
     "keys change": Guide(
-        {"Rights": "model endpoint may-read may-resume users", "Share": "weight priority limit team", "File": "keys"},
+        {**_RIGHTS, "File": "keys"},
         ("paceline keys change alice --weight 2", "paceline keys change alice --limit none --keys keys.json"),
         _CHANGED,
     ),
@@ -190,9 +187,9 @@ GUIDES: Final[Mapping[str, Guide]] = {
 """By the words of a command after ``paceline``."""
 
 
-def guide_of(ctx: click.Context) -> Guide | None:
+def guide_of(ctx: click.Context) -> Guide:
     """The guide of the command that is called."""
-    return GUIDES.get(" ".join(ctx.command_path.split()[1:]))
+    return GUIDES[" ".join(ctx.command_path.split()[1:])]
 
 
 class Helped(click.Command):
@@ -200,15 +197,14 @@ class Helped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each group of options, and then those without one."""
-        guide = guide_of(ctx)
-        title_of = {name: title for title, names in guide.groups.items() for name in names.split()} if guide else {}
-        last = "Options" if guide is None else "Help"
-        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in [*(guide.groups if guide else ()), last]}
+        titles = guide_of(ctx).groups
+        title_of = {name: title for title, names in titles.items() for name in names.split()}
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*titles, "Help")}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
                 name = max(param.opts, key=len).removeprefix("--")
-                groups[title_of.get(name, last)].append(record)
+                groups[title_of.get(name, "Help")].append(record)
         for title, rows in groups.items():
             if rows:
                 with formatter.section(title):
@@ -218,10 +214,9 @@ class Helped(click.Command):
         """Write the remarks, the examples and the exit codes."""
         super().format_epilog(ctx, formatter)
         guide = guide_of(ctx)
-        if guide is not None:
-            with formatter.section("Examples"):
-                formatter.write("".join(f"  {example}\n" for example in guide.examples))
-            formatter.write(f"\n{wrap_text(f'Exit codes: {guide.exits}', formatter.width)}\n")
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {example}\n" for example in guide.examples))
+        formatter.write(f"\n{wrap_text(f'Exit codes: {guide.exits}', formatter.width)}\n")
 
 
 class HelpedGroup(click.Group):
