@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from paceline.emulator.parts import message_parts, text_parts, tool_parts
-from paceline.emulator.prompt_cache import CacheMark, PromptPart, ServerPrompt, chain
+from paceline.emulator.prompt_cache import PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
@@ -96,8 +96,7 @@ class EmulatedOpenAI(Dialect):
 
     def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         """Every prefix is cached, without being asked for."""
-        prefixes = chain(model, parts, CACHE_STEP)
-        return ServerPrompt(prefixes, tuple(CacheMark(at, "5m") for at in range(len(prefixes))))
+        return ServerPrompt(chain(model, (part._replace(life="5m") for part in parts), CACHE_STEP))
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
         """``x-ratelimit-{limit,remaining,reset}-{requests,tokens,project-tokens}``; ``reset`` is the time until full.

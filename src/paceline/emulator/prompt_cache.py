@@ -39,21 +39,11 @@ class Prefix(NamedTuple):
     Attributes:
         key: Equal for equal beginnings.
         tokens: Its size.
+        life: How long it is cached, ``5m`` or ``1h``; empty: it is not.
     """
 
     key: int
     tokens: int
-
-
-class CacheMark(NamedTuple):
-    """A place in a prompt up to which it is cached.
-
-    Attributes:
-        at: The index of the prefix.
-        life: ``5m`` or ``1h``.
-    """
-
-    at: int
     life: str
 
 
@@ -62,14 +52,17 @@ class ServerPrompt:
     """A prompt as a cache sees it.
 
     Attributes:
-        prefixes: Its beginnings, the shortest first.
-        marks: Where prefixes are written, and looked up; the shortest first.
-        lookback: How many parts before a mark are looked up, too.
+        prefixes: Its beginnings, the shortest first. Those with a life are written, and looked up.
+        lookback: How many parts before one of them are looked up, too.
     """
 
     prefixes: tuple[Prefix, ...] = ()
-    marks: tuple[CacheMark, ...] = ()
     lookback: int = 0
+
+    @property
+    def marked(self) -> list[Prefix]:
+        """The beginnings that are cached."""
+        return [prefix for prefix in self.prefixes if prefix.life]
 
 
 def chain(model: str, parts: Iterable[PromptPart], step: int = 1) -> tuple[Prefix, ...]:
@@ -77,7 +70,7 @@ def chain(model: str, parts: Iterable[PromptPart], step: int = 1) -> tuple[Prefi
     prefixes, key, tokens = list[Prefix](), hash(model), 0
     for part in parts:
         key, tokens = hash((key, part.role, part.content)), tokens + part.tokens
-        prefixes.append(Prefix(key, tokens // step * step))
+        prefixes.append(Prefix(key, tokens // step * step, part.life))
     return tuple(prefixes)
 
 
@@ -111,22 +104,22 @@ class ServerCache:
         """What a request with this prompt would read now, and write; nothing to read if it is a ``miss``."""
         read = 0 if miss else self._longest(now, prompt)
         at, written, written_1h = read, 0, 0
-        for mark in prompt.marks:
-            tokens = prompt.prefixes[mark.at].tokens
+        for _, tokens, life in prompt.marked:
             if tokens <= at or tokens < self._least_tokens:
                 continue
             written += tokens - at
-            written_1h += tokens - at if mark.life == "1h" else 0
+            written_1h += tokens - at if life == "1h" else 0
             at = tokens
         return Hit(read, written, written_1h)
 
     def _longest(self, now: float, prompt: ServerPrompt) -> int:
-        entries = self._entries
-        for mark in reversed(prompt.marks):
-            for prefix in reversed(prompt.prefixes[max(0, mark.at - prompt.lookback) : mark.at + 1]):
-                entry = entries.get(prefix.key)
-                if entry is not None and now < entry.expires_s:
-                    return prefix.tokens
+        left = 0  # of the parts that are looked up with a mark
+        for prefix in reversed(prompt.prefixes):
+            left = prompt.lookback + 1 if prefix.life else left
+            entry = self._entries.get(prefix.key) if left > 0 else None
+            if entry is not None and now < entry.expires_s:
+                return prefix.tokens
+            left -= 1
         return 0
 
     def refresh(self, now: float, prompt: ServerPrompt, hit: Hit) -> None:
@@ -141,11 +134,10 @@ class ServerCache:
     def write(self, started_s: float, prompt: ServerPrompt) -> None:
         """Make the marked prefixes readable: the answer to a request that started at ``started_s`` begins."""
         entries = self._entries
-        for mark in prompt.marks:
-            key, tokens = prompt.prefixes[mark.at]
+        for key, tokens, life in prompt.marked:
             if tokens < self._least_tokens:
                 continue
-            life_s = HOUR_S if mark.life == "1h" else self._life_s
+            life_s = HOUR_S if life == "1h" else self._life_s
             before = entries.pop(key, None)
             expires_s = started_s + life_s
             entries[key] = _Entry(life_s, expires_s if before is None else max(expires_s, before.expires_s))

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from paceline.emulator.prompt_cache import CacheMark, PromptPart, ServerPrompt, chain
+from paceline.emulator.prompt_cache import PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import write
 from paceline.emulator.world import AS_USUAL, Admitted, Counting, Level, Refused
@@ -125,8 +125,7 @@ class Dialect(ABC):
 
     def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         """The prompt of these parts as the provider's cache sees it: it is cached up to each part that asks for that."""
-        marks = tuple(CacheMark(at, part.life) for at, part in enumerate(parts) if part.life)
-        return ServerPrompt(chain(model, parts), marks)
+        return ServerPrompt(chain(model, parts))
 
     @abstractmethod
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
