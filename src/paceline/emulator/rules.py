@@ -63,9 +63,11 @@ class CountingRule(ABC):
     def give_back(self, now: float, amount: float, since: float) -> None:
         """Correct a charge made at ``since``: positive gives back, negative charges more."""
 
-    @abstractmethod
     def wait(self, now: float, cost: float) -> float:
         """Seconds until ``cost`` fits without other traffic (as a server prints it); ``inf`` for never."""
+        if cost > self.limit:
+            return math.inf
+        return 0.0 if self.fits(now, cost) else self.reset(now)
 
     @abstractmethod
     def reset(self, now: float) -> float:
@@ -149,11 +151,6 @@ class WindowRule(CountingRule):
         if since >= self._start or amount < 0:
             self._used -= amount
 
-    def wait(self, now: float, cost: float) -> float:
-        if cost > self.limit:
-            return math.inf
-        return 0.0 if self.fits(now, cost) else self.reset(now)
-
     def reset(self, now: float) -> float:
         """To the window's end, however much is left (Azure and Cerebras show a clock, not a level)."""
         self.remaining(now)
@@ -234,11 +231,6 @@ class SlotsRule(CountingRule):
     def give_back(self, now: float, amount: float, since: float) -> None:  # noqa: ARG002
         self._used -= amount
 
-    def wait(self, now: float, cost: float) -> float:
-        """A second: the end of an answer cannot be predicted."""
-        if cost > self.limit:
-            return math.inf
-        return 0.0 if self.fits(now, cost) else 1.0
-
     def reset(self, now: float) -> float:
+        """A second: the end of an answer cannot be predicted."""
         return 0.0 if self.remaining(now) >= self.limit else 1.0
