@@ -6,14 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 RULES = ("bucket", "quantised", "window", "sliding")
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "project_tokens", "concurrency")
 FAULTS = ("429", "500", "503", "529", "drop", "slow", "growth", "stream")
-DIALECTS = ("openai", "azure", "groq", "together", "plain")
 WAITS = ("", "true", "none", "full", "long")
-QUEUE_ANSWERS = ("late", "400", "429")
 NINE_OF_TEN = 1.2815515655446004
 """The standard deviations below which nine of ten normally distributed numbers are."""
 
@@ -98,8 +96,49 @@ def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
     return pools
 
 
+def _number(default: float, most: float, *, least: float = 0.0) -> Any:
+    """A setting that is a number from ``least`` to ``most``."""
+    return field(default=default, metadata={"least": least, "most": most})
+
+
+def _choice(default: str, *words: str) -> Any:
+    """A setting that is one of some words."""
+    return field(default=default, metadata={"words": words})
+
+
+class _Checked:
+    """Settings with checks of their names, numbers and words."""
+
+    PLACE: ClassVar[str] = ""
+
+    def check(self) -> None:
+        """Check the values of :func:`_number` and :func:`_choice`."""
+        for one in fields(self):  # type: ignore[arg-type]
+            name, value, words = f"{self.PLACE}{one.name}", getattr(self, one.name), one.metadata.get("words")
+            if words is None and one.metadata:
+                _check(name, value, **one.metadata)
+            elif words is not None and value not in words:
+                raise SettingsError(f"{name} is {value!r}; {near(str(value), words)}")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Settings from a mapping, as a file or a request has it.
+
+        Raises:
+            SettingsError: A name or a value is invalid; the message names it and states the valid values.
+        """
+        names = [one.name for one in fields(cls)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in names:
+                raise SettingsError(f"{cls.PLACE.replace('.', ': ')}unknown setting {name!r}; {near(name, names)}")
+        try:
+            return cls(**values)
+        except (TypeError, AttributeError) as error:
+            raise SettingsError(f"a setting has the wrong type: {error}") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSettings:
+class BatchSettings(_Checked):
     """The properties of an emulated provider's Batch API; the table ``batches`` of :class:`Settings`.
 
     Attributes:
@@ -126,35 +165,32 @@ class BatchSettings:
         most_bytes: The most bytes of a file, or of the body that creates a batch.
     """
 
-    turnaround_s: float = 60.0
-    turnaround_spread: float = 1.0
-    validating_s: float = 1.0
-    finalizing_s: float = 1.0
-    cancel_s: float = 1.0
-    expires_s: float = 86_400.0
+    PLACE = "batches."
+
+    turnaround_s: float = _number(60.0, 1e7)
+    turnaround_spread: float = _number(1.0, 1e3, least=1.0)
+    validating_s: float = _number(1.0, 1e6)
+    finalizing_s: float = _number(1.0, 1e6)
+    cancel_s: float = _number(1.0, 1e6)
+    expires_s: float = _number(86_400.0, 1e7, least=1.0)
     enqueued_tokens: float | Mapping[str, float] | None = None
     queued_requests: int | None = None
-    queue_full: str = "late"
-    full_by_mistake: float = 0.0
-    release_s: float = 0.0
-    failed_requests: float = 0.0
-    lost_answers: float = 0.0
+    queue_full: str = _choice("late", "late", "400", "429")
+    full_by_mistake: float = _number(0.0, 1.0)
+    release_s: float = _number(0.0, 1e6)
+    failed_requests: float = _number(0.0, 1.0)
+    lost_answers: float = _number(0.0, 1.0)
     in_order: bool = False
-    pending_s: float = 0.0
-    creations_per_hour: int = 2_000
-    most_requests: int = 100_000
-    most_bytes: int = 256_000_000
+    pending_s: float = _number(0.0, 1e6)
+    creations_per_hour: int = _number(2_000, 1e6, least=1)
+    most_requests: int = _number(100_000, 1e6, least=1)
+    most_bytes: int = _number(256_000_000, 1e9, least=1)
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if self.queue_full not in QUEUE_ANSWERS:
-            raise SettingsError(
-                f"batches.queue_full is {self.queue_full!r}; {near(str(self.queue_full), QUEUE_ANSWERS)}"
-            )
         if not isinstance(self.in_order, bool):
             raise SettingsError(f"batches.in_order is {self.in_order!r}: it must be true or false")
-        for name, (least, most) in _BATCH_RANGES.items():
-            _check(f"batches.{name}", getattr(self, name), least=least, most=most)
+        self.check()
         if self.queued_requests is not None:
             _check("batches.queued_requests", self.queued_requests, most=1e12)
         tokens = self.enqueued_tokens
@@ -163,16 +199,6 @@ class BatchSettings:
         ).items():
             _check(f"batches.enqueued_tokens{model and f'.{model}'}", amount, most=1e15)
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Settings from a mapping.
-
-        Raises:
-            SettingsError: A name or a value is invalid; the message names it and states the valid values.
-        """
-        _check_names(cls, values, "batches: ")
-        return cls(**values)
-
     def tokens_for(self, model: str) -> float | None:
         """The most enqueued tokens of ``model``; ``None`` for no limit."""
         tokens = self.enqueued_tokens
@@ -180,7 +206,7 @@ class BatchSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(_Checked):
     """The properties of an emulated provider.
 
     Attributes:
@@ -228,24 +254,24 @@ class Settings:
     """
 
     limits: LimitsLike = field(default_factory=lambda: {"*": "500 requests/min,500k tokens/min"})
-    rule: str = "bucket"
-    quantum_s: float = 1.0
-    offset_s: float = 0.0
-    start_level: float = 1.0
-    settle: str = "provider"
+    rule: str = _choice("bucket", *RULES)
+    quantum_s: float = _number(1.0, 86_400.0)
+    offset_s: float = _number(0.0, 86_400.0)
+    start_level: float = _number(1.0, 1.0)
+    settle: str = _choice("provider", "never", "actual", "provider")
     failed_count: bool = False
     faults: Mapping[str, float] = field(default_factory=dict)
-    other_users: float = 0.0
-    other_users_from_s: float = 0.0
-    latency_s: float = 0.0
-    latency_per_token_s: float = 0.0
-    latency_spread: float = 1.0
-    jitter: float = 0.0
-    output_share: float = 0.5
-    output_spread: float = 0.5
-    default_output_tokens: int = 256
+    other_users: float = _number(0.0, 1.0)
+    other_users_from_s: float = _number(0.0, 1e9)
+    latency_s: float = _number(0.0, 1e6)
+    latency_per_token_s: float = _number(0.0, 1e3)
+    latency_spread: float = _number(1.0, 1e3, least=1.0)
+    jitter: float = _number(0.0, 1.0)
+    output_share: float = _number(0.5, 1.0)
+    output_spread: float = _number(0.5, 1.0)
+    default_output_tokens: int = _number(256, 1e6)
     changes: Sequence[Mapping[str, Any]] = ()
-    dialect: str = ""
+    dialect: str = _choice("", "", "openai", "azure", "groq", "together", "plain")
     refuse_in_stream: bool = False
     headers: bool = True
     retry_after: str | float = ""
@@ -254,9 +280,9 @@ class Settings:
     money_after: int | None = None
     batches: Mapping[str, Any] = field(default_factory=dict)
     cache: bool = False
-    cache_life_s: float = 300.0
-    cache_least_tokens: int = 1_024
-    cache_misses: float = 0.0
+    cache_life_s: float = _number(300.0, 1e7)
+    cache_least_tokens: int = _number(1_024, 1e7)
+    cache_misses: float = _number(0.0, 1.0)
     cache_held: bool = False
     seed: int = 0
 
@@ -264,14 +290,6 @@ class Settings:
         """Check every value."""
         parse_limits(self.limits)
         BatchSettings.of(self.batches)
-        choices = (
-            ("rule", self.rule, RULES),
-            ("settle", self.settle, ("never", "actual", "provider")),
-            ("dialect", self.dialect, ("", *DIALECTS)),
-        )
-        for name, value, names in choices:
-            if value not in names:
-                raise SettingsError(f"{name} is {value!r}; {near(value, names)}")
         if not isinstance(self.retry_after, str):
             _check("retry_after", self.retry_after, least=1.0, most=1e9)
         elif self.retry_after not in WAITS:
@@ -286,53 +304,15 @@ class Settings:
             _check_faults(f"changes[{number}].faults", change.get("faults", {}))
             if "limits" in change:
                 parse_limits(change["limits"])
-        _check("latency_spread", self.latency_spread, least=1.0, most=1e3)
-        for name, most in _RANGES.items():
-            _check(name, getattr(self, name), most=most)
+        self.check()
         if self.other_users == 1 or self.quantum_s == 0:
             raise SettingsError(
                 "other_users must be below 1, and quantum_s above 0: otherwise no request is ever admitted"
             )
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Settings from a mapping, as a file or a request has it.
-
-        Raises:
-            SettingsError: A name or a value is invalid; the message names it and states the valid values.
-        """
-        _check_names(cls, values)
-        try:
-            return cls(**values)
-        except (TypeError, AttributeError) as error:
-            raise SettingsError(f"a setting has the wrong type: {error}") from None
-
     def values(self) -> dict[str, Any]:
         """The settings as plain values, for JSON; :meth:`of` reads them back."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
-_RANGES: dict[str, float] = {
-    "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "other_users": 1.0,
-    "other_users_from_s": 1e9, "latency_s": 1e6, "latency_per_token_s": 1e3, "jitter": 1.0, "output_share": 1.0,
-    "output_spread": 1.0, "default_output_tokens": 1e6, "cache_life_s": 1e7,
-    "cache_least_tokens": 1e7, "cache_misses": 1.0,
-}  # fmt: skip
-
-
-_BATCH_RANGES: dict[str, tuple[float, float]] = {
-    "turnaround_s": (0.0, 1e7), "turnaround_spread": (1.0, 1e3), "validating_s": (0.0, 1e6), "finalizing_s": (0.0, 1e6),
-    "cancel_s": (0.0, 1e6), "expires_s": (1.0, 1e7), "full_by_mistake": (0.0, 1.0), "release_s": (0.0, 1e6),
-    "failed_requests": (0.0, 1.0), "lost_answers": (0.0, 1.0), "creations_per_hour": (1, 1e6), "most_requests": (1, 1e6),
-    "most_bytes": (1, 1e9), "pending_s": (0.0, 1e6),
-}  # fmt: skip
-
-
-def _check_names(settings: type[BatchSettings | Settings], values: Mapping[str, Any], place: str = "") -> None:
-    names = [one.name for one in fields(settings)]
-    for name in values:
-        if name not in names:
-            raise SettingsError(f"{place}unknown setting {name!r}; {near(name, names)}")
 
 
 def _check_faults(name: str, faults: Mapping[str, float]) -> None:
