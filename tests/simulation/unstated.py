@@ -305,7 +305,7 @@ def ideal_s(world: World, seed: int, sizes: Sequence[int]) -> float:
             now_s += wait_s
             continue
         now_s, _, ended = heapq.heappop(events)
-        if ended is None or ended.finished:
+        if ended is None or ended.stage == "finished":
             free += 1
         else:  # its worker sends the next request when it has the answer
             provider.finish(START_S + now_s, ended)

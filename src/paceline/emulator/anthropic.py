@@ -143,7 +143,7 @@ class EmulatedAnthropic(Dialect):
 def _message(
     admitted: Admitted, serial: int, content: list[dict[str, str]], stop: str | None, output_tokens: int
 ) -> dict[str, Any]:
-    read, written, written_1h = admitted.cache
+    read, written, written_1h, _ = admitted.cache
     usage = {
         "input_tokens": admitted.input_tokens - read - written, "cache_creation_input_tokens": written,
         "cache_read_input_tokens": read, "output_tokens": output_tokens, "service_tier": "standard",

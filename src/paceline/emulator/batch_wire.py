@@ -93,7 +93,7 @@ def answer_to(batch: EmulatedBatch, number: int, dialect: Dialect, settings: Set
     one, serial = batch.entries[number], answer_serial(batch, number)
     ask = one.ask
     if one.status == 200:
-        return dialect.answer(ask, Admitted(ask.model, "", ask.input_tokens, one.output_tokens, 0, 0.0), serial)
+        return dialect.answer(ask, Admitted(ask.model, ask.input_tokens, one.output_tokens), serial)
     kinds = {400: "invalid", 404: "unknown_model", 500: "failure"}
     return load(dialect.refusal(Refused(kinds[one.status], ask.model, detail=ask.error), settings, serial).body)
 

@@ -150,7 +150,7 @@ class EmulatedOpenAI(Dialect):
         if ask.kind != "responses":
             return sse(value)
         error = {name: value["error"].get(name) for name in ("code", "message")}
-        failed = _response(Admitted(ask.model, "", 0, 0, 0, 0.0), serial, "failed") | {"error": error}
+        failed = _response(Admitted(ask.model, 0, 0), serial, "failed") | {"error": error}
         return sse({"type": "response.failed", "sequence_number": 0, "response": failed}, "response.failed")
 
     def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:

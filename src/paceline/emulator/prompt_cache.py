@@ -75,11 +75,19 @@ def chain(model: str, parts: Iterable[PromptPart], step: int = 1) -> tuple[Prefi
 
 
 class Hit(NamedTuple):
-    """What a cache has of a prompt, and what the request will write to it, in tokens."""
+    """What a cache has of a prompt, in tokens.
+
+    Attributes:
+        read: What the request reads.
+        written: What it will write.
+        written_1h: The part of that which lives for an hour.
+        returned: The charge for what it reads that is given back when the answer begins.
+    """
 
     read: int = 0
     written: int = 0
     written_1h: int = 0
+    returned: int = 0
 
 
 @dataclass(slots=True)

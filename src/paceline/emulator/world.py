@@ -47,39 +47,31 @@ class Admitted:
 
     Attributes:
         model: The requested model.
-        pool: The name of the limits that it was charged to.
         input_tokens: The input, as the server counts it.
         output_tokens: The output that the model will produce.
-        held_tokens: The charge to a ``tokens`` quota at admission.
+        held_output: The output that a ``tokens`` quota was charged at admission, if its unused part is returned at the end.
         at_s: The time of admission.
         first_s: Seconds from admission to the first piece of the answer.
         duration_s: Seconds from admission to the end of the answer.
         fault: ``500`` or ``drop`` when that is the answer, ``stream`` when the answer breaks off in the middle.
-        settles: Whether the unused part of the charge is returned at the end.
         produced: The output that has been sent.
         prompt: The prompt as the cache sees it; ``None`` where nothing is cached.
         cache: What was read from the cache, and is written to it.
-        returned: The charge for cached input that is given back when the answer begins.
-        begun: Whether the answer has begun.
-        finished: Whether the request has ended.
+        stage: ``begun`` once the answer has begun, ``finished`` once the request has ended.
     """
 
     model: str
-    pool: str
     input_tokens: int
     output_tokens: int
-    held_tokens: int
-    at_s: float
+    held_output: int | None = None
+    at_s: float = 0.0
     first_s: float = 0.0
     duration_s: float = 0.0
     fault: str | None = None
-    settles: bool = False
     produced: int = 0
     prompt: ServerPrompt | None = None
     cache: Hit = _NOTHING
-    returned: int = 0
-    begun: bool = False
-    finished: bool = False
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +200,17 @@ class World:
         fault = self._fault() if self.settings.faults else None
         if (unserved := self._unserved(pool, model, fault)) is not None:
             return self.refuse(now, unserved, pool)
-        held = input_tokens + (max_output_tokens or 0 if counting.holds_output else 0)
+        held_output = max_output_tokens or 0 if counting.holds_output else 0
         hit = self._found(now, prompt)
         free = 0 if counting.counts_cached else hit.read
         returned = free if counting.holds_cached or self.settings.cache_held else 0
-        costs = [_cost(supply.unit, input_tokens, held, free - returned) for supply in pool.supplies]
+        costs = [_cost(supply.unit, input_tokens - free + returned, held_output) for supply in pool.supplies]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
             return self.refuse(now, refused, pool)
-        admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
-        admitted.prompt, admitted.cache, admitted.returned = prompt, hit, returned
-        settle = self.settings.settle
-        admitted.settles = settle == "actual" or (settle == "provider" and counting.settles)
+        settles = counting.settles if self.settings.settle == "provider" else self.settings.settle == "actual"
+        admitted = Admitted(model, input_tokens, 0, held_output if settles else None, now)
+        admitted.prompt, admitted.cache = prompt, hit._replace(returned=returned)
         self._charge(now, pool, admitted, costs)
         self._plan(admitted, max_output_tokens, fault)
         self._count_fault(pool, fault)
@@ -328,18 +319,18 @@ class World:
 
     def begin(self, now: float, admitted: Admitted) -> None:
         """The answer begins: what its request has written to the cache can be read. The second time does nothing."""
-        if admitted.begun:
+        if admitted.stage:
             return
-        admitted.begun = True
+        admitted.stage = "begun"
         if self._due:
             self._catch_up(now)
         if self._cache is not None and admitted.prompt is not None:
             self._cache.write(admitted.at_s, admitted.prompt)
-        if admitted.returned:
+        if returned := admitted.cache.returned:
             for supply in self._pools[admitted.model].supplies:
                 if supply.unit in INPUT:
-                    supply.rule.give_back(now, admitted.returned, admitted.at_s)
-                    supply.charged -= admitted.returned
+                    supply.rule.give_back(now, returned, admitted.at_s)
+                    supply.charged -= returned
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
         """Charge output as it is sent, to the quotas that count it then."""
@@ -361,22 +352,22 @@ class World:
             gone: The client disconnected before the end: the rest of the output is not produced, and the request does
                 not count as answered.
         """
-        if admitted.finished:
+        if admitted.stage == "finished":
             return
-        admitted.finished = True
         if admitted.fault not in ("500", "drop"):
             self.begin(now, admitted)
+        admitted.stage = "finished"
         if gone:
             admitted.fault, output_tokens = "gone", admitted.produced
         if output_tokens is not None:
             admitted.output_tokens = output_tokens
         self.produce(now, admitted, admitted.output_tokens - admitted.produced)
         pool = self._pools[admitted.model]
-        unused = admitted.held_tokens - admitted.input_tokens - admitted.output_tokens
         for supply in pool.supplies:
             if supply.unit == "concurrency":
                 supply.rule.give_back(now, 1, admitted.at_s)
-            elif supply.unit in HELD and admitted.settles:
+            elif supply.unit in HELD and admitted.held_output is not None:
+                unused = admitted.held_output - admitted.output_tokens
                 supply.rule.give_back(now, unused, admitted.at_s)
                 supply.charged -= unused
         for count in (pool.count, self.total):
@@ -422,15 +413,11 @@ class World:
 
     def used(self, now: float) -> dict[str, Any]:
         """What is used of every rate, as JSON values: ``at_s``, and by pool the unit, the period and the amount."""
-        pools = {pool.name: pool for pool in self._pools.values()}
-        rates = {name: [supply for supply in pool.supplies if supply.period_s] for name, pool in pools.items()}
-        return {
-            "at_s": now,
-            "used": {
-                name: [[a.unit, a.period_s, a.rule.limit - a.rule.remaining(now)] for a in supplies]
-                for name, supplies in rates.items()
-            },
+        used = {
+            pool.name: [[a.unit, a.period_s, a.rule.limit - a.rule.remaining(now)] for a in pool.supplies if a.period_s]
+            for pool in self._pools.values()
         }
+        return {"at_s": now, "used": used}
 
     def resume(self, now: float, state: Mapping[str, Any]) -> None:
         """Continue, after the start, from what :meth:`used` returned in an earlier world; unknown pools are left out.
@@ -550,10 +537,8 @@ def _schedule(settings: Settings, start: float) -> deque[tuple[float, Mapping[st
     return deque(sorted(events, key=itemgetter(0)))
 
 
-def _cost(unit: str, input_tokens: int, held: int, free: int) -> float:
-    """The charge to a quota at admission, without the ``free`` input; an ``output_tokens`` quota is charged as output is produced."""
-    if unit in HELD:
-        return held - free
-    if unit == "input_tokens":
-        return input_tokens - free
+def _cost(unit: str, input_tokens: int, output_tokens: int) -> float:
+    """The charge to a quota at admission; an ``output_tokens`` quota is charged as output is produced."""
+    if unit in INPUT:
+        return input_tokens + (output_tokens if unit in HELD else 0)
     return 0 if unit == "output_tokens" else 1
