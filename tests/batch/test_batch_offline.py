@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from grids import some
 from paceline.batch import offline, timing
 from paceline.batch.address import address_of
-from paceline.batch.api import BrokenError, NotYetError, RefusedError, Web, plain_id
+from paceline.batch.api import BrokenError, NotYetError, RefusedError, Web
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import (
@@ -319,18 +319,6 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
         one["custom_id"] for one in other.lines
     ]
     assert one.batches()["unread"] == 0
-
-
-def test_anthropics_batches_of_an_earlier_version_have_other_ids_and_are_read(run, monkeypatch):
-    one = run(count=6, style="anthropic", turnaround_s=1_000.0)
-    one.said = StopsSoon()
-    with monkeypatch.context() as patch:
-        patch.setattr(AnthropicEndpoints, "id_for", lambda _, custom_id: plain_id(custom_id))
-        assert one.start(most=3)[0] == 130
-    one.emulator.advance(2_000)
-    one.said = Said()
-    one.source.write_text("".join(reversed(one.source.read_text().splitlines(keepends=True))))
-    one.completes(most=3)
 
 
 def test_mistrals_jobs_have_one_model_and_lines_without_it(run):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeVar
@@ -388,11 +388,6 @@ class AnthropicEndpoints(Endpoints):
 
     def id_for(self, custom_id: str) -> str:
         return f"{self.run}-{sha256(custom_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
-
-    def know(self, ids: Iterable[str]) -> None:
-        ids = list(ids)
-        super().know(ids)
-        self._known.update((plain_id(one), one) for one in ids)  # batches of an earlier version
 
     def encode(self, request: RunRequest) -> bytes:
         return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
