@@ -101,13 +101,15 @@ def refusal_fields(row: Mapping[str, Any]) -> dict[str, Any]:
 def _refinement(row: Mapping[str, Any], refusal: Refusal, text: str) -> dict[str, Any]:
     """What a row of ``refines`` makes of a refusal with this message; nothing if it is about others."""
     said = re.search(row.get("says", ""), text)
+    if said is None:
+        return {}
     is_about = (
         refusal.kind in row.get("kinds", (refusal.kind,))
         and refusal.scope == row.get("scope", refusal.scope)
         and all(getattr(refusal, name) is None for name in row.get("without", ()))
         and all((getattr(refusal, name) or 0.0) >= least for name, least in row.get("least", {}).items())
     )
-    return refusal_fields(row.get("to", {})) | said.groupdict() if said and is_about else {}
+    return refusal_fields(row.get("to", {})) | said.groupdict() if is_about else {}
 
 
 class BaseProvider(Provider):
