@@ -103,13 +103,14 @@ class TestTheStoreWorker:
 
     @pytest.mark.parametrize("error", ANY)
     def test_a_message_that_was_taken_has_an_outcome(self, limiter, monkeypatch, error):
-        exchange = limiter.pacer.pools.worker._exchange
+        contact = limiter.pacer.pools.worker.contact
+        exchange = contact.exchange
 
         def broken(*_):
-            monkeypatch.setattr(limiter.pacer.pools.worker, "_exchange", exchange)
+            monkeypatch.setattr(contact, "exchange", exchange)
             raise error
 
-        monkeypatch.setattr(limiter.pacer.pools.worker, "_exchange", broken)
+        monkeypatch.setattr(contact, "exchange", broken)
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
 
     def test_starts_again_when_it_has_ended(self, limiter):

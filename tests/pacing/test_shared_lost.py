@@ -248,7 +248,7 @@ class TestAStoreThatIsLost:
         return limiter
 
     def test_when_two_have_waited_no_other_pool_does(self, world, monkeypatch):
-        monkeypatch.setattr("paceline.shared.worker.QUICK_S", -1.0)  # whatever fails took longer
+        monkeypatch.setattr("paceline.shared.contact.QUICK_S", -1.0)  # whatever fails took longer
         names = ("one", "two", "three", "four")
         limiter = self.pools(world, *names)
         world.store.failure, told = GONE, len(world.store.messages)
@@ -351,7 +351,7 @@ class TestTheLog:
         world.move(61)
         ask(limiter, "jobs")
         world.move(0.1)
-        assert not limiter.pacer.pools.worker._losses
+        assert not limiter.pacer.pools.worker.contact._losses
 
     def test_a_long_silence_after_another_is_no_turn(self, world, caplog):
         limiter, _ = pair(world)
@@ -416,7 +416,7 @@ class TestAListenerThatExits:
     def test_the_store_thread_goes_on(self, world, monkeypatch, where):
         limiter, _ = pair(world)
         worker = limiter.pacer.pools.worker
-        target, name = (world.store, "exchange") if where == "store" else (worker, "_log")
+        target, name = (world.store, "exchange") if where == "store" else (worker.contact, "note")
 
         def leave(*_):
             raise SystemExit

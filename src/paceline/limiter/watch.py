@@ -31,4 +31,4 @@ class StoreWatch:
         worker = self._worker
         if not isinstance(worker, StoreWorker) or self._mode == "fail_open":
             return True
-        return (self._mode == "fail_safe" and worker.knows) or worker.answers()
+        return (self._mode == "fail_safe" and worker.knows) or worker.contact.answers()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
 import queue as queues
 import re
@@ -18,7 +17,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,23 +24,17 @@ from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
 from paceline.core.plan import Plan
 from paceline.core.queue import Queue
-from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.capacity import SharedCapacity, StoreSide, answer, ask, shared_capacity
-from paceline.shared.membership import RETRY_NS, Membership, State
-from paceline.shared.messages import Message, Noted, Store, StoreReply, ping, remarks
+from paceline.shared.contact import Contact
+from paceline.shared.membership import State
+from paceline.shared.messages import Message, Noted, Store, StoreReply
 from paceline.shared.plan import SharedPlan
 
 log = logging.getLogger("paceline")
-
-QUICK_S = 0.1
-"""A failure in less time does not delay other pools: the ledger of a single pool may be unreadable."""
-
-STEADY_NS = 60 * NS
-"""A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
 
 if TYPE_CHECKING:
     _Queue = queues.SimpleQueue[Scheduler | threading.Event | None]
@@ -57,61 +49,6 @@ FLUSH_S = 2.0
 """How long the end of the program waits for the last exchanges."""
 
 
-class Losses:
-    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: a line for each lasting state.
-
-    Args:
-        name: What the lines begin with.
-
-    Attributes:
-        pools: The names of the pools that are lost.
-    """
-
-    __slots__ = ("_by_turns", "_failures", "_name", "_turned_ns", "pools")
-
-    def __init__(self, name: str) -> None:
-        self.pools: set[str] = set()
-        self._name = name
-        self._turned_ns = -STEADY_NS
-        self._failures = 0  # since the last lasting state
-        self._by_turns = False
-
-    def lost(self, now_ns: int, pool: str, line: str) -> None:
-        """A pool is lost, as ``line`` says."""
-        first = not self.pools
-        self.pools.add(pool)
-        if not first:
-            return
-        self._failures += 1
-        self._turned_ns = now_ns
-        if self._failures == 1:
-            log.warning("%s", line)
-        elif not self._by_turns:
-            self._by_turns = True
-            log.warning("%s: the store fails and answers by turns; the next line follows when that ends", self._name)
-
-    def back(self, now_ns: int, pool: str) -> None:
-        """A pool is not lost any more."""
-        if pool not in self.pools:
-            return
-        self.pools.discard(pool)
-        if self.pools:
-            return
-        self._turned_ns = now_ns
-        if not self._by_turns:
-            log.warning("%s: the store answers again", self._name)
-
-    def over(self, now_ns: int) -> bool:
-        """Whether there is nothing left to say; to be asked at each reply, before the above."""
-        if now_ns - self._turned_ns < STEADY_NS:
-            return False
-        if self._by_turns:
-            state = "does not answer" if self.pools else "answers"
-            log.warning("%s: the store failed %d times; it %s for a minute", self._name, self._failures, state)
-            self._by_turns, self._failures = False, bool(self.pools)
-        return not self.pools
-
-
 class StoreWorker:
     """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message.
 
@@ -119,6 +56,7 @@ class StoreWorker:
         aside: Called in the thread while the store answers: after the first exchange, each minute of use, and at the end. It
             keeps what is no quota.
         stored_as: By account what it is called in the store.
+        contact: The calls to the store.
     """
 
     def __init__(
@@ -140,18 +78,10 @@ class StoreWorker:
 
     def _reset(self) -> None:
         self._thread: threading.Thread | None = None
-        self._before: threading.Thread | None = None  # the one that was closed last
         self._queue: _Queue = queues.SimpleQueue()
         # Reentrant: a finalizer in this thread may settle an attempt, and call poke().
         self._lock = threading.RLock()
-        self._away = False  # as it was asked by itself
-        self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
-        self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
-        self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
-        self._looked: dict[
-            str, tuple[float, float]
-        ] = {}  # of each pool, when it is looked at next, and what was charged
-        self._remarks: set[str] = set()  # that were logged
+        self.contact = Contact(self.store, self._clock)
         self._aside_s = 0.0  # when it is due; 0.0: after the next exchange
         self._closed = False
 
@@ -184,7 +114,7 @@ class StoreWorker:
                 # For the thread from before a patch of gevent, which waits on the old queue.
                 self._queue.put(None)
                 self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
-                before = self._thread or self._before
+                before = self._thread
                 self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue, before), daemon=True)
                 self._thread.name = "paceline-store"
                 try:
@@ -208,7 +138,7 @@ class StoreWorker:
         if capacity.exchange.asked is None:
             return
         try:
-            reply = self._exchange(pool.name, capacity.exchange.asked.message, now_s)
+            reply = self.contact.exchange(self._stored(pool.name), capacity.exchange.asked.message, now_s)
             self._deliver(scheduler, capacity, reply)
         # The requests that wait must get an outcome, or they would wait without an end.
         except Exception:
@@ -216,27 +146,13 @@ class StoreWorker:
             self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: invalid reply")
         else:
             if isinstance(reply, StoreReply) and not last:
-                self._look(pool.name, reply, now_s)
+                self.contact.look(self._stored(pool.name), reply, now_s)
         if now_s >= self._aside_s and not last:
             self._keep_aside()
 
-    def _look(self, pool: str, reply: StoreReply, now_s: float) -> None:
-        """Log once what makes quotas unsafe at the store: at the first exchange, each minute, and when its ledger is another one."""
-        # It only grows, so that a smaller sum is from another ledger.
-        charged = sum(standing.charged for standing in reply.standings)
-        due_s, before = self._looked.get(pool, (-math.inf, 0.0))
-        if now_s >= due_s or charged < before:
-            due_s = now_s + ASIDE_S
-            with suppress(StoreError):  # the next exchange tells of it
-                for remark in remarks(self.store, self._stored(pool)):
-                    if remark not in self._remarks:
-                        log.warning("%s: %s", self.store.url, remark)
-                    self._remarks.add(remark)
-        self._looked[pool] = due_s, charged
-
     def _keep_aside(self) -> None:
         """Bring up to date what is kept beside the quotas, unless the store does not answer."""
-        if self._down is not None:
+        if self.contact.down is not None:
             return
         self._aside_s = time.monotonic() + ASIDE_S
         try:
@@ -262,66 +178,12 @@ class StoreWorker:
         try:
             scheduler.transact(partial(answer, pool, reply=reply))
         finally:  # a listener may fail
-            if self._losses or membership.state.alone is not before.alone:
-                self._log(pool.name, before, membership)
-
-    def _log(self, pool: str, before: State, membership: Membership) -> None:
-        """Log what a reply, or the lack of one, has changed since the state ``before`` it."""
-        lost, now_ns = membership.state.alone, self._clock.now_ns()
-        self._losses = {key: losses for key, losses in self._losses.items() if not losses.over(now_ns)}
-        if not lost:
-            for losses in self._losses.values():
-                losses.back(now_ns, pool)
-        elif not before.alone:
-            own = repr(pool) in str(membership.reason) or len(self.schedulers) == 1
-            name = pool if own else f"{pool} (one of the {len(self.schedulers)} pools of this store)"
-            line = f"{name}: {membership.reason}; continuing in mode {membership.mode} until the store answers again"
-            losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
-            losses.lost(now_ns, pool, line)
-
-    def _exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:
-        down = self._down
-        # This pool has failed, or two others have after a long wait: then the store is down, not one ledger.
-        failed = pool in self._failed or sum(self._failed.values()) > 1
-        if failed and down is not None and self._clock.now_ns() < down[0]:
-            return down[1]
-        try:
-            reply = self.store.exchange(self._stored(pool), message)
-        except StoreFormatError as error:
-            return error
-        except StoreError as error:
-            reason = str(error)
-        # A store of the user's own may raise anything, and the pools must go on.
-        except (Exception, SystemExit) as error:
-            reason = f"{self.store.url.rstrip(':')}: {type(error).__name__}"
-            if not self._losses and (down is None or down[1] != reason):
-                log.exception("%s", self.store.url)
-        else:
-            self._down = None
-            self._failed.clear()
-            return reply
-        self._failed[pool] = time.monotonic() - began_s > QUICK_S
-        self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
-        return reason
+            self.contact.note(pool.name, before, membership, len(self.schedulers))
 
     def _stored(self, pool: str) -> str:
         """What a pool is called in the store."""
         account, slash, model = pool.partition("/")
         return self.stored_as.get(account, account) + slash + model
-
-    def answers(self) -> bool:
-        """Whether the store answers; it may take the time that a store has for that. A change is logged."""
-        try:
-            ping(self.store)
-        except StoreError as error:
-            if not self._away:
-                log.warning("%s", error)
-            self._away = True
-        else:
-            if self._away:
-                log.warning("%s: the store answers", self.store.url)
-            self._away = False
-        return not self._away
 
     @property
     def knows(self) -> bool:
@@ -335,7 +197,8 @@ class StoreWorker:
         Under gevent other greenlets come here while one starts the thread: the lock, if it is older than the patch, lets them in, because
         they are one thread to it.
         """
-        return self._thread is not None and (self._thread.ident is None or self._thread.is_alive())
+        thread = self._thread
+        return not self._closed and thread is not None and (thread.ident is None or thread.is_alive())
 
     def flush(self, timeout_s: float) -> bool:
         """Make all exchanges that are due and deliver their replies; whether that took at most ``timeout_s``."""
@@ -355,9 +218,7 @@ class StoreWorker:
     def close(self) -> None:
         """End the thread, send the news that is left, and close the store."""
         with self._lock:
-            self._closed = True
-            thread = self._before = self._thread
-            self._thread = None
+            self._closed, thread = True, self._thread
             self._queue.put(None)
         # A finalizer may call this in the thread itself, which can't wait for its own end.
         if thread is not None and thread is not threading.current_thread():
@@ -365,7 +226,7 @@ class StoreWorker:
         if thread is None or not thread.is_alive():
             # Twice: first the news that has no reply yet, then what has come since.
             for scheduler in 2 * list(self.schedulers):
-                if self._down is None:
+                if self.contact.down is None:
                     self.exchange_for(scheduler, last=True)
             if self._aside_s:
                 self._keep_aside()

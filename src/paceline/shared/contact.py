@@ -1,0 +1,169 @@
+"""What a process knows of whether its store answers, and what the log says of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from contextlib import suppress
+
+from paceline.core.quota import NS
+from paceline.core.results import StoreError, StoreFormatError
+from paceline.pacing.clock import Clock
+from paceline.shared.membership import RETRY_NS, Membership, State
+from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
+
+log = logging.getLogger("paceline")
+
+QUICK_S = 0.1
+"""A failure in less time does not delay other pools: the ledger of a single pool may be unreadable."""
+
+STEADY_NS = 60 * NS
+"""A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
+
+LOOK_S = 60.0
+"""How often it is looked whether something makes the quotas of a store unsafe."""
+
+
+class Losses:
+    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: a line for each lasting state.
+
+    Args:
+        name: What the lines begin with.
+
+    Attributes:
+        pools: The names of the pools that are lost.
+    """
+
+    __slots__ = ("_by_turns", "_failures", "_name", "_turned_ns", "pools")
+
+    def __init__(self, name: str) -> None:
+        self.pools: set[str] = set()
+        self._name = name
+        self._turned_ns = -STEADY_NS
+        self._failures = 0  # since the last lasting state
+        self._by_turns = False
+
+    def lost(self, now_ns: int, pool: str, line: str) -> None:
+        """A pool is lost, as ``line`` says."""
+        first = not self.pools
+        self.pools.add(pool)
+        if not first:
+            return
+        self._failures += 1
+        self._turned_ns = now_ns
+        if self._failures == 1:
+            log.warning("%s", line)
+        elif not self._by_turns:
+            self._by_turns = True
+            log.warning("%s: the store fails and answers by turns; the next line follows when that ends", self._name)
+
+    def back(self, now_ns: int, pool: str) -> None:
+        """A pool is not lost any more."""
+        if pool not in self.pools:
+            return
+        self.pools.discard(pool)
+        if self.pools:
+            return
+        self._turned_ns = now_ns
+        if not self._by_turns:
+            log.warning("%s: the store answers again", self._name)
+
+    def over(self, now_ns: int) -> bool:
+        """Whether there is nothing left to say; to be asked at each reply, before the above."""
+        if now_ns - self._turned_ns < STEADY_NS:
+            return False
+        if self._by_turns:
+            state = "does not answer" if self.pools else "answers"
+            log.warning("%s: the store failed %d times; it %s for a minute", self._name, self._failures, state)
+            self._by_turns, self._failures = False, bool(self.pools)
+        return not self.pools
+
+
+class Contact:
+    """The calls to a store, and what their failures show.
+
+    Attributes:
+        down: Until when other pools than those that have failed do not try the store, and why; ``None``: it has answered last.
+    """
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self.down: tuple[int, str] | None = None
+        self._away = False  # as it was asked by itself
+        self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
+        self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
+        self._looked: dict[
+            str, tuple[float, float]
+        ] = {}  # of each pool, when it is looked at next, and what was charged
+        self._remarks: set[str] = set()  # that were logged
+
+    def exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:
+        """The reply to the message of a pool, by its name in the store, or the reason why there is none."""
+        down = self.down
+        # This pool has failed, or two others have after a long wait: then the store is down, not one ledger.
+        failed = pool in self._failed or sum(self._failed.values()) > 1
+        if failed and down is not None and self._clock.now_ns() < down[0]:
+            return down[1]
+        try:
+            reply = self._store.exchange(pool, message)
+        except StoreFormatError as error:
+            return error
+        except StoreError as error:
+            reason = str(error)
+        # A store of the user's own may raise anything, and the pools must go on.
+        except (Exception, SystemExit) as error:
+            reason = f"{self._store.url.rstrip(':')}: {type(error).__name__}"
+            if not self._losses and (down is None or down[1] != reason):
+                log.exception("%s", self._store.url)
+        else:
+            self.down = None
+            self._failed.clear()
+            return reply
+        self._failed[pool] = time.monotonic() - began_s > QUICK_S
+        self.down = (self._clock.now_ns() + RETRY_NS // 2, reason)
+        return reason
+
+    def look(self, pool: str, reply: StoreReply, now_s: float) -> None:
+        """Log once what makes quotas unsafe at the store: at the first exchange, each minute, and when its ledger is another one."""
+        # It only grows, so that a smaller sum is from another ledger.
+        charged = sum(standing.charged for standing in reply.standings)
+        due_s, before = self._looked.get(pool, (-math.inf, 0.0))
+        if now_s >= due_s or charged < before:
+            due_s = now_s + LOOK_S
+            with suppress(StoreError):  # the next exchange tells of it
+                for remark in remarks(self._store, pool):
+                    if remark not in self._remarks:
+                        log.warning("%s: %s", self._store.url, remark)
+                    self._remarks.add(remark)
+        self._looked[pool] = due_s, charged
+
+    def note(self, pool: str, before: State, membership: Membership, pools: int) -> None:
+        """Log what a reply to one of the ``pools``, or the lack of one, has changed since the state ``before`` it."""
+        if not self._losses and membership.state.alone is before.alone:
+            return
+        lost, now_ns = membership.state.alone, self._clock.now_ns()
+        self._losses = {key: losses for key, losses in self._losses.items() if not losses.over(now_ns)}
+        if not lost:
+            for losses in self._losses.values():
+                losses.back(now_ns, pool)
+        elif not before.alone:
+            own = repr(pool) in str(membership.reason) or pools == 1
+            name = pool if own else f"{pool} (one of the {pools} pools of this store)"
+            line = f"{name}: {membership.reason}; continuing in mode {membership.mode} until the store answers again"
+            losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self._store.url))
+            losses.lost(now_ns, pool, line)
+
+    def answers(self) -> bool:
+        """Whether the store answers; it may take the time that a store has for that. A change is logged."""
+        try:
+            ping(self._store)
+        except StoreError as error:
+            if not self._away:
+                log.warning("%s", error)
+            self._away = True
+        else:
+            if self._away:
+                log.warning("%s: the store answers", self._store.url)
+            self._away = False
+        return not self._away
