@@ -121,7 +121,7 @@ class Attempts:
             return False
         row = self._scheduler.row(permit.reservation, refusal)
         if answer is not None and is_server_fault(answer.status, refusal, row):
-            self._scheduler.failed(
+            self._scheduler.by_hand.failed(
                 permit.reservation.granted_ns, f"status {answer.status}", reached=True, reported=False
             )
         return permit.open and self._follows(permit, refusal, row, error)  # else the block has closed the permit itself

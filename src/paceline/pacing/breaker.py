@@ -14,7 +14,7 @@ from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind, public
 from paceline.pacing.clock import Clock
 from paceline.pacing.retry import RetryBudget
-from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.scheduler import ByHand, Scheduler
 
 log = logging.getLogger("paceline")
 
@@ -234,7 +234,7 @@ class Health:
         return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
 
 
-class HealthByHand:
+class HealthByHand(ByHand):
     """The health of what calls by hand to one pool go to.
 
     Its host is not known. The name of the provider stands for it, and in a pool of the user's own the name of the pool.
@@ -246,14 +246,17 @@ class HealthByHand:
         self._host = name.partition("/")[0] if scheduler.is_model else name
 
     def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
-        """Count a call without an answer; see :meth:`Health.failed`.
+        """See :meth:`ByHand.failed`, and :meth:`Health.failed`.
 
         In a pool of the user's own a call counts only if it is ``reported``: a block there need not be one call.
         """
+        self.fails = True
         if self._scheduler.is_model or reported:
             self._health.failed(self._host, self._scheduler, sent_ns, reason, reached=reached)
 
     def answered(self) -> None:
-        """Count an answer after failures."""
-        self._health.succeeded(self._host, self._scheduler)
-        self._health.forget(self._host)
+        """See :meth:`ByHand.answered`; only the first one after a failure changes anything."""
+        if self.fails:
+            self.fails = False
+            self._health.succeeded(self._host, self._scheduler)
+            self._health.forget(self._host)

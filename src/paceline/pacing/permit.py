@@ -213,8 +213,8 @@ class Permit:
             self._settle(actual)
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
-            if scheduler.fails:
-                scheduler.answered()
+            if scheduler.by_hand.fails:
+                scheduler.by_hand.answered()
             scheduler.settle(reservation, actual, self._waiter)
 
     def _complete(self, actual: Cost) -> None:
@@ -267,7 +267,7 @@ class Permit:
     def _settle(self, actual: Cost | None, *, answered: bool = True) -> None:
         if self._close_once(actual):
             if answered:
-                self._scheduler.answered()
+                self._scheduler.by_hand.answered()
             self._scheduler.settle(self.reservation, actual, self._waiter)
             if self._scheduler.events is not None or log.isEnabledFor(DEBUG):
                 self._notify("settled", self.charged)
@@ -359,7 +359,7 @@ class Permit:
             reason = "no answer" if error is None else type(error).__name__
             late = isinstance(error, BaseException) and fault is Fault.BROKEN and is_timeout(error)
             if not (late and self._scheduler.timed_out(self.reservation)):
-                self._scheduler.failed(
+                self._scheduler.by_hand.failed(
                     self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN, reported=reported
                 )
         if fault in (Fault.UNSENT, Fault.UNREACHED):
@@ -495,7 +495,7 @@ def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
     if permit._waiter.turn is not None:
         permit._waiter.turn.refused(refusal)
     if refusal.kind is not RefusalKind.CAPACITY:
-        permit._scheduler.answered()
+        permit._scheduler.by_hand.answered()
     of_pool = refusal.scope is RefusalScope.POOL
     first = permit._close_once(None if of_pool else dict.fromkeys(permit.cost, 0.0) | {REQUESTS: 1.0})
     stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")

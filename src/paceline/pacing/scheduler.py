@@ -87,8 +87,14 @@ class Worker(Protocol):
         """Send the news that is not sent yet, and end."""
 
 
-class ByHand(Protocol):
-    """Takes what calls by hand to one pool show of the health of their provider."""
+class ByHand:
+    """Takes what calls by hand to one pool show of the health of their provider; of a pool that others pass: nothing.
+
+    Attributes:
+        fails: Whether the last call had no answer.
+    """
+
+    fails = False
 
     def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
         """Count a call without an answer, which the caller has ``reported``, or whose block an error has left."""
@@ -114,9 +120,7 @@ class Scheduler:
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
         is_model: Whether it is the pool of a provider's model, and none of the user's own.
-        by_hand: Takes the failures of calls by hand; ``None`` for a pool that others pass, such as the slots of a
-            provider.
-        fails: Whether the last call by hand had no answer.
+        by_hand: Takes the failures of calls by hand.
         patience: For how long the beginnings of its streams are held.
         prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by
             it.
@@ -133,8 +137,7 @@ class Scheduler:
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self.is_model = False
-        self.by_hand: ByHand | None = None
-        self.fails = False
+        self.by_hand = ByHand()
         self.patience = Patience()
         self.prompt_cache: PromptCache | None = None
         self.now_ns = clock.now_ns
@@ -245,18 +248,6 @@ class Scheduler:
     def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """See :meth:`Pool.adjust`."""
         self._section.change(self.pool.adjust, reservation, known, waiter)
-
-    def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
-        """Count a call by hand without an answer, which was ``reported``, or whose block an error has left."""
-        if self.by_hand is not None:
-            self.fails = True
-            self.by_hand.failed(sent_ns, reason, reached=reached, reported=reported)
-
-    def answered(self) -> None:
-        """Count an answer to a call by hand."""
-        if self.fails and self.by_hand is not None:
-            self.fails = False
-            self.by_hand.answered()
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
