@@ -156,44 +156,39 @@ def test_a_thread_that_is_interrupted(clock, monkeypatch, granted):
 
 
 class TestALoopThatIsClosed:
-    def left_behind(self, clock, limiter):
-        """The books after a loop was closed while a task of it waited at the head of the line."""
+    def left_behind(self, limiter, tokens=100, count=1):
+        """Tasks of a loop that was closed while they waited at the head of the line."""
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"
-        task = loop.create_task(limiter.acquire("jobs", tokens=100)._wait_async())
+        tasks = [loop.create_task(limiter.acquire("jobs", tokens=tokens)._wait_async()) for _ in range(count)]
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
-        return task
+        return tasks
+
+    def thousand_ghosts(self, limiter):
+        """The same of 1,000 tasks, each for a minute's quota."""
+        return self.left_behind(limiter, 6_000, 1_000)
 
     def test_what_it_would_have_got_goes_to_the_next(self):
         clock, granted = ManualClock(), []
         limiter = limiter_of(clock)
         limiter.acquire("jobs", tokens=100).wait().settle()
-        task = self.left_behind(clock, limiter)
+        tasks = self.left_behind(limiter)
         thread = started(lambda: granted.append(limiter.acquire("jobs", tokens=0).wait()))
         until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 1)
         clock.advance(1)
         join(thread)
         assert granted[0].waited_s == 1
-        del task
+        del tasks
         gc.collect()
         granted[0].settle()
         assert books(limiter) == ([1, 6_000], 0, 0)
-
-    def thousand_ghosts(self, clock, limiter):
-        """A loop that was closed while 1,000 of its tasks waited for a minute's quota each."""
-        loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda loop, context: None)
-        tasks = [loop.create_task(limiter.acquire("jobs", tokens=6_000)._wait_async()) for _ in range(1_000)]
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-        return tasks
 
     def test_its_waiters_count_in_no_deadline(self):
         clock, granted = ManualClock(), []
         limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
         limiter.acquire("jobs", tokens=100).wait().settle()
-        tasks = self.thousand_ghosts(clock, limiter)
+        tasks = self.thousand_ghosts(limiter)
         limiter.acquire("jobs", tokens=200, timeout=20).wait().settle()
         thread = started(lambda: granted.append(limiter.acquire("jobs", timeout=20).wait()))
         until(lambda: limiter.pacer.pools.scheduler("jobs").pool.queue.length == 1)
@@ -205,9 +200,9 @@ class TestALoopThatIsClosed:
     def test_its_waiters_refuse_no_try_and_are_not_shown(self, clock):
         limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
         limiter.acquire("jobs", tokens=100).wait().settle()
-        left = [self.thousand_ghosts(clock, limiter)]
+        left = [self.thousand_ghosts(limiter)]
         assert limiter.try_acquire("jobs", tokens=100)
-        left.append(self.thousand_ghosts(clock, limiter))
+        left.append(self.thousand_ghosts(limiter))
         assert limiter.status()["pools"]["jobs"]["waiting"] == 0
         assert all(not task.done() for tasks in left for task in tasks)
 
@@ -216,7 +211,8 @@ class TestALoopThatIsClosed:
             limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
             tasks = [asyncio.ensure_future(limiter.acquire("jobs")) for _ in range(5)]
             await asyncio.sleep(0)
-            left = self.thousand_ghosts_elsewhere(clock, limiter)
+            left = []
+            join(started(lambda: left.append(self.thousand_ghosts(limiter))))
             assert limiter.status()["pools"]["jobs"]["waiting"] == 3
             for task in tasks:
                 (await task).settle()
@@ -224,16 +220,11 @@ class TestALoopThatIsClosed:
 
         run_virtual(main)
 
-    def thousand_ghosts_elsewhere(self, clock, limiter):
-        made = []
-        join(started(lambda: made.append(self.thousand_ghosts(clock, limiter))))
-        return made
-
     def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, clock, monkeypatch):
         # The collector may run anywhere, also while this thread holds the pool's lock; it closes the coroutine.
         limiter = limiter_of(clock)
         limiter.acquire("jobs").wait().settle()
-        left = [self.left_behind(clock, limiter)]
+        left = self.left_behind(limiter)
         clock.advance(1)
         pool = limiter.pacer.pools.scheduler("jobs").pool
         inner = pool.binds
