@@ -12,14 +12,14 @@ from test_attacks import attacked
 from grids import some
 from paceline.gateway import dispatch, reading
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import ClientKey, KeyFile
+from paceline.gateway.keys import ClientKey, KeyFile, KeySecret
 from paceline.gateway.reading import BodyReader, Seen, Task, is_large, look
 from paceline.http.describe import body_of
 from paceline.providers.generic import Generic
 from paceline.providers.registry import provider_named
 
 CHAT = "/v1/chat/completions"
-KEY = ClientKey("alice", "0" * 64, "", models=("good",))
+KEY = ClientKey("alice", KeySecret("0" * 64), "", models=("good",))
 LOOPS = [asyncio.new_event_loop]
 with suppress(ImportError):
     import uvloop

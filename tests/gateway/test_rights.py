@@ -12,14 +12,14 @@ from test_attacks import attacked
 
 from grids import some
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import ClientKey, KeyFile
+from paceline.gateway.keys import ClientKey, KeyFile, KeySecret
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.describe import body_of
 from paceline.providers.registry import provider_named
 
 MINE, FOREIGN = "good-mini", "evil-pro"
 CHAT, SAID = "/v1/chat/completions", [{"role": "user", "content": "hi"}]
-KEY = ClientKey("alice", "0" * 64, "", models=(f"*{MINE}", "predictions", "agent-api", "async-api"))
+KEY = ClientKey("alice", KeySecret("0" * 64), "", models=(f"*{MINE}", "predictions", "agent-api", "async-api"))
 
 FIELDS = {
     "openai /v1/chat/completions": ["model", "moderation.model"],
@@ -166,7 +166,7 @@ def test_bodies_at_random_reach_no_other_model(seed):
 def test_a_tool_for_which_the_server_chooses_a_model_has_to_be_allowed(tool, word):
     body = {"model": MINE, "input": "hi", "tools": [tool]}
     assert check("openai /v1/responses", body) == word
-    other = ClientKey("bob", "1" * 64, "", models=(MINE, "image_generation", "*:fusion"))
+    other = ClientKey("bob", KeySecret("1" * 64), "", models=(MINE, "image_generation", "*:fusion"))
     assert check("openai /v1/responses", body, key=other) == ""
 
 
@@ -176,7 +176,7 @@ def test_names_that_stand_for_the_model():
     assert check("openrouter /api/v1/chat/completions", {"model": f"{MINE}@preset/x-{MINE}"}) == ""
     assert check("openrouter /api/v1/chat/completions", {"model": f"{MINE}@preset/x"}) == "model"
     named = {"model": f"models/{MINE}", "requests": [{"model": f"models/{MINE}"}]}
-    exact = ClientKey("bob", "1" * 64, "", models=(MINE,))
+    exact = ClientKey("bob", KeySecret("1" * 64), "", models=(MINE,))
     assert check("gemini /v1beta/models/good-mini:batchEmbedContents", named, key=exact) == ""
 
 
@@ -275,7 +275,7 @@ def test_forms_name_one_model(parts, word):
 
 
 def test_a_key_with_a_budget_has_each_field_once():
-    budget = ClientKey("bob", "1" * 64, "", limits=("1 usd/day",))
+    budget = ClientKey("bob", KeySecret("1" * 64), "", limits=("1 usd/day",))
     assert check(f"openai {CHAT}", b'{"model": "cheap", "model": "dear"}', key=budget) == "twice"
     assert check(f"openai {CHAT}", b'{"model": "cheap", "models": ["dear"]}', key=budget) == ""
     assert check(f"openai {CHAT}", b"no JSON", key=budget) == ""
@@ -292,7 +292,7 @@ def test_a_key_with_a_budget_has_each_field_once():
             assert check("openai /v1/images/edits", twice, headers=headers, key=budget) == "unread"
     files = part(b'name="image[]"; filename="a"', b"1") * 2 + part(b'name="model"', b"gpt-image-1")
     assert check("openai /v1/images/edits", files + b"--B--\r\n", headers=form, key=budget) == ""
-    everything = ClientKey("bob", "1" * 64, "")
+    everything = ClientKey("bob", KeySecret("1" * 64), "")
     assert check(f"openai {CHAT}", b'{"model": "cheap", "model": "dear"}', key=everything) == ""
 
 

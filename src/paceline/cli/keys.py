@@ -164,7 +164,7 @@ _COLUMNS: Final[dict[str, Callable[[ClientKey], str]]] = {
     "endpoints": lambda one: ", ".join(("metered", *(one.endpoints or ("the list of models",)))),
     "may": lambda one: ", ".join(["read"] * one.may_read + ["resume"] * one.may_resume) or "-",
     "users": lambda one: one.users or "-",
-    "former secret": lambda one: f"until {one.former_until}" if one.former else "-",
+    "former secret": lambda one: f"until {one.secret.former_until}" if one.secret.former else "-",
 }
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -62,12 +62,42 @@ class KeyFileError(PacelineError):
 
 
 @dataclass(frozen=True, slots=True)
+class KeySecret:
+    """The secret of a key, as it is kept.
+
+    Attributes:
+        digest: The SHA-256 of the key, as hex digits. A key has 256 random bits, so a slower hash would not be safer.
+        former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
+        former_until: Until when, in UTC.
+        first: The SHA-256 of its first secret, where it has another one by now; empty otherwise.
+    """
+
+    digest: str
+    former: str = ""
+    former_until: str = ""
+    first: str = ""
+
+    @property
+    def identity(self) -> str:
+        """What no other key has; a rotation leaves it."""
+        return self.first or self.digest
+
+    def admits(self, hashed: str) -> bool:
+        """Whether the secret with this hash, which is the present one or the one before, is valid now."""
+        return hashed == self.digest or _utc() < self.former_until
+
+    def rotated(self, hashed: str, overlap_s: float) -> KeySecret:
+        """A new one, beside which this one is valid for ``overlap_s`` more."""
+        return KeySecret(hashed, self.digest, _utc(overlap_s), self.identity)
+
+
+@dataclass(frozen=True, slots=True)
 class ClientKey:
     """What a key may do.
 
     Attributes:
         name: The name of the key, and of its lane.
-        digest: The SHA-256 of the key, as hex digits. A key has 256 random bits, so a slower hash would not be safer.
+        secret: Its secret.
         created: When it was made, in UTC.
         weight: The weight of its lane.
         priority: The priority of its lane.
@@ -77,15 +107,12 @@ class ClientKey:
         may_resume: Whether it may end the stop of a pool.
         endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all
             methods; empty: the list of models. Beside ``models`` or ``limits``, which do not hold there, only those that list models are possible.
-        former: The SHA-256 of the secret before, which is valid for some time after a rotation; empty: none.
-        former_until: Until when, in UTC.
-        first: The SHA-256 of its first secret, where it has another one by now; empty otherwise.
         team: The team whose share and limits the key has a part of; empty: none.
         users: The header in which the client, a front end for many people, names the one who asks; empty: it is for one client.
     """
 
     name: str
-    digest: str
+    secret: KeySecret
     created: str
     weight: float = 1.0
     priority: int = 0
@@ -94,9 +121,6 @@ class ClientKey:
     may_read: bool = False
     may_resume: bool = False
     endpoints: tuple[str, ...] = ()
-    former: str = ""
-    former_until: str = ""
-    first: str = ""
     team: str = ""
     users: str = ""
 
@@ -138,7 +162,7 @@ class ClientKey:
     @property
     def identity(self) -> str:
         """What no other key has, also of the same name; a rotation leaves it."""
-        return self.first or self.digest
+        return self.secret.identity
 
     def allows(self, provider: str, model: str) -> bool:
         """Whether the key may use ``model`` of ``provider``."""
@@ -201,7 +225,7 @@ class KeyFile:
         """What ``key`` may do; ``None`` for an unknown one."""
         hashed = digest(key)
         found = self._by_digest.get(hashed)
-        return None if found is None or (hashed == found.former and _utc() >= found.former_until) else found
+        return found if found is not None and found.secret.admits(hashed) else None
 
     def all(self) -> list[ClientKey]:
         """All keys by name."""
@@ -220,13 +244,13 @@ class KeyFile:
             KeyFileError: The file cannot be written.
         """
         key = "" if hashed else _secret()
-        made = ClientKey(name, hashed or digest(key), _utc(), **fields)
+        made = ClientKey(name, KeySecret(hashed or digest(key)), _utc(), **fields)
         with self._only_writer():
             if any(one.name == name for one in self._all):
                 raise SettingsError(
                     f"there is a key named {name!r} already: `paceline keys change` gives it other rights"
                 )
-            if (other := self._by_digest.get(made.digest)) is not None:
+            if (other := self._by_digest.get(made.secret.digest)) is not None:
                 raise SettingsError(
                     f"the key {other.name} has this secret already: the gateway tells clients apart by it"
                 )
@@ -257,7 +281,7 @@ class KeyFile:
         key = _secret()
         with self._only_writer():
             old = self._named(name)
-            new = replace(old, digest=digest(key), former=old.digest, former_until=_utc(overlap_s), first=old.identity)
+            new = replace(old, secret=old.secret.rotated(digest(key), overlap_s))
             self._write([new if one is old else one for one in self._all])
         return key
 
@@ -324,9 +348,8 @@ class KeyFile:
         try:
             content = json.loads(self.file.read_text(encoding="utf-8"))
             self._all = list(map(_client_key, content["keys"]))
-            self._by_digest = {one.former: one for one in self._all if one.former} | {
-                one.digest: one for one in self._all
-            }
+            self._by_digest = {one.secret.former: one for one in self._all if one.secret.former}
+            self._by_digest |= {one.secret.digest: one for one in self._all}
             self.user_headers = frozenset(one.users.lower().encode("ascii") for one in self._all if one.users)
         except FileNotFoundError:
             if self._all:
@@ -338,7 +361,7 @@ class KeyFile:
             raise KeyFileError(f"{self.file}: this is no file of keys: {error}") from None
 
     def _write(self, keys: Iterable[ClientKey]) -> None:
-        text = json.dumps({"keys": [asdict(one) for one in keys]}, indent=2) + "\n"
+        text = json.dumps({"keys": list(map(_row, keys))}, indent=2) + "\n"
         try:
             with replacing(str(self.file)) as file:
                 file.write(text.encode())
@@ -347,9 +370,19 @@ class KeyFile:
         self._read()
 
 
-def _client_key(fields: Mapping[str, Any]) -> ClientKey:
-    lists = {name: tuple(fields.get(name, ())) for name in ("models", "limits", "endpoints")}
-    return ClientKey(**{**fields, **lists})
+def _client_key(row: Mapping[str, Any]) -> ClientKey:
+    """A key, as a row of the file has it."""
+    parts = {one.name for one in fields(KeySecret)}
+    lists = {name: tuple(row.get(name, ())) for name in ("models", "limits", "endpoints")}
+    secret = KeySecret(**{name: value for name, value in row.items() if name in parts})
+    return ClientKey(secret=secret, **{name: value for name, value in row.items() if name not in parts} | lists)
+
+
+def _row(key: ClientKey) -> dict[str, Any]:
+    """A key, as the file has it."""
+    row = asdict(key)
+    row |= row.pop("secret")
+    return row
 
 
 def _secret() -> str:
