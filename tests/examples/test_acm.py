@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 
 import pytest
-from acm_example import LIMITS, clients, program, table
+from example_programs import EXAMPLES, load
 
 import paceline
 from paceline.config import load_arguments
 from paceline.testing import ManualClock
+
+LIMITS = EXAMPLES / "acm" / "limits.yaml"
+program, clients, table = load("acm", "clients", "table")
 
 
 def limiter_of(clock=None, **given):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import repeat
 
 import pytest
-from acm_example import LIMITS, components, plan
+from example_programs import EXAMPLES, load
 
 import paceline
 from grids import some
@@ -19,6 +19,8 @@ from paceline.planner.forecast import REQUESTS_MAX, eta
 from paceline.stores import open_store
 from paceline.testing import ManualClock, run_virtual
 
+LIMITS = EXAMPLES / "acm" / "limits.yaml"
+_, components, plan = load("acm", "components", "plan")
 POOL = "openai/gpt-6.1-sol"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from acm_example import clients, program
+from example_programs import load
+
+program, clients = load("acm", "clients")
 
 
 async def test_the_whole_program(capsys):

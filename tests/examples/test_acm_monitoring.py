@@ -6,12 +6,13 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from acm_example import EXAMPLE, monitoring
+from example_programs import EXAMPLES, load
 
 import paceline
 from paceline.core.quota import NS
 from paceline.testing import ManualClock, run_virtual
 
+_, monitoring = load("acm", "monitoring")
 AT = datetime(2025, 12, 4, 11, 59, 30, tzinfo=UTC).timestamp()
 SAMPLES = {
     "openai/gpt-6.1-sol": {
@@ -56,7 +57,7 @@ LEFT = {
 
 @pytest.fixture
 def file():
-    return EXAMPLE / "defaults.yaml"
+    return EXAMPLES / "acm" / "defaults.yaml"
 
 
 @pytest.fixture

@@ -6,17 +6,14 @@ import asyncio
 import logging
 import subprocess
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
+from example_programs import EXAMPLES, load
 
 from paceline.testing import run_virtual
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "fifty_agents"
-SPEC = spec_from_file_location("fifty_agents_run", EXAMPLE / "run.py")
-example = module_from_spec(SPEC)
-SPEC.loader.exec_module(example)
+EXAMPLE = EXAMPLES / "fifty_agents"
+[example] = load("fifty_agents")
 
 FIFTY = [f"agent_{number:02}" for number in range(50)]
 

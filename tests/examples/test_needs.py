@@ -4,11 +4,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from example_programs import EXAMPLES
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 NOWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 

@@ -3,31 +3,14 @@
 import asyncio
 import os
 import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
+from example_programs import load
 
 import paceline
 
-HERE = Path(__file__).parents[2] / "examples" / "simulation"
-
-
-def load(name):
-    """The example's ``run.py``; other examples have one too."""
-    sys.path.insert(0, str(HERE))
-    try:
-        spec = spec_from_file_location(f"simulation_{name}", HERE / f"{name}.py")
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(HERE))
-    return module
-
-
-program = load("run")
+program, population = load("simulation", "population")
 set_up = program.set_up
-population = sys.modules["population"]
 
 
 @pytest.fixture(autouse=True)
