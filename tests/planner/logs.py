@@ -146,40 +146,22 @@ def spend(at, end, status, *tokens, **more):
             **dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=False)), **more}  # fmt: skip
 
 
+def unserved(at, end, **more):
+    return spend(at, end, "failure", 0, 0, **more)
+
+
 LITELLM_SPEND = [
     spend("2026-11-01T10:00:00.000Z", "2026-11-01T10:00:02.000Z", "success", 12, 7, cache_hit="None"),
     spend("2026-11-01T10:00:01.000Z", "2026-11-01T10:00:01.000Z", "success", 12, 7, cache_hit="True"),
-    spend(
-        LATER,
-        LATER,
-        "failure",
-        0,
-        0,
-        metadata={"error_information": {"error_code": "429", "error_class": "RateLimitError"}},
-    ),
-    spend(LATER, LATER, "failure", 0, 0, metadata={"error_information": {"error_code": "", "error_class": "Timeout"}}),
+    unserved(LATER, LATER, metadata={"error_information": {"error_code": "429", "error_class": "RateLimitError"}}),
+    unserved(LATER, LATER, metadata={"error_information": {"error_code": "", "error_class": "Timeout"}}),
 ]
+NOTHING = {"cache_hit": None, "error_information": None, "model_parameters": {"max_tokens": None}}
+REFUSED = {"error_str": "litellm.AuthenticationError", "error_information": {"error_code": "401"}}
 LITELLM_PAYLOAD = [
-    spend(
-        float(T_S),
-        T_S + 2.0,
-        "success",
-        12,
-        7,
-        cache_hit=None,
-        error_information=None,
-        model_parameters={"max_tokens": None},
-    ),
-    spend(float(LATER_S), LATER_S + 1.0, "failure", 0, 0, error_str=f"litellm.RateLimitError: {SECRET}"),
-    spend(
-        float(LATER_S),
-        LATER_S + 1.0,
-        "failure",
-        0,
-        0,
-        error_str="litellm.AuthenticationError",
-        error_information={"error_code": "401"},
-    ),
+    spend(float(T_S), T_S + 2.0, "success", 12, 7, **NOTHING),
+    unserved(float(LATER_S), LATER_S + 1.0, error_str=f"litellm.RateLimitError: {SECRET}"),
+    unserved(float(LATER_S), LATER_S + 1.0, **REFUSED),
 ]
 
 PLAIN_ARRAY = [

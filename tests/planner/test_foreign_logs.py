@@ -10,7 +10,7 @@ from tests.planner.logs import END, LATER, SECRET, T_S, T, lines, read
 
 from paceline.cli.app import app
 from paceline.core.results import SettingsError
-from paceline.planner.logs import FORMS
+from paceline.planner.logs import FORMS, Logged
 from paceline.planner.simulation import Request
 
 
@@ -20,50 +20,39 @@ def written(tmp_path, content, name="log.json"):
     return file
 
 
+@pytest.fixture
+def read_text(tmp_path):
+    """Read a log with this content."""
+    return lambda content, name="log.json": read(written(tmp_path, content, name))
+
+
 def suffix(form):
     return "log.csv" if "CSV" in form else "log.json"
 
 
 class TestForms:
     @pytest.mark.parametrize("form", logs.ONE_EACH)
-    def test_one_served_one_refused_one_failed(self, tmp_path, form):
-        log = read(written(tmp_path, logs.ONE_EACH[form], suffix(form)))
+    def test_one_served_one_refused_one_failed(self, read_text, form):
+        log = read_text(logs.ONE_EACH[form], suffix(form))
         served, *others = log.requests
-        assert (served.request.model, served.request.input_tokens, served.request.output_tokens) == (
-            "openai/gpt-5",
-            12,
-            7,
-        )
-        assert (served.start_s, served.seconds) == (T_S, 2)
-        assert (served.refused, served.failed) == (False, False)
-        assert sorted((one.start_s - T_S, one.refused, one.failed) for one in others) == [
-            (30, False, True),
-            (30, True, False),
-        ]
+        assert served == Logged(T_S, Request("openai/gpt-5", 12, 7, 7), 2)
+        outcomes = sorted((one.start_s - T_S, one.refused, one.failed) for one in others)
+        assert outcomes == [(30, False, True), (30, True, False)]
 
     @pytest.mark.parametrize("form", logs.USAGE)
-    def test_rows_of_many_requests(self, tmp_path, form):
-        log = read(written(tmp_path, logs.USAGE[form], suffix(form)))
+    def test_rows_of_many_requests(self, read_text, form):
+        log = read_text(logs.USAGE[form], suffix(form))
         assert [one.start_s - T_S for one in log.requests] == [7.5, 22.5, 37.5, 52.5, 90]  # evenly, and no batch
         assert {one.request.model for one in log.requests} == {"openai/gpt-5"}
-        assert [
-            sum(getattr(one.request, name) for one in log.requests[:4]) for name in ("input_tokens", "output_tokens")
-        ] == [10, 6]
+        first = [one.request for one in log.requests[:4]]
+        assert (sum(one.input_tokens for one in first), sum(one.output_tokens for one in first)) == (10, 6)
         assert log.requests[4].request == Request("openai/gpt-5", 5, 1, 1)
-        assert log.notes[0].startswith(
-            "2 rows stand for 5 requests: the requests of a row are spread evenly over its 1 min"
-        )
+        assert "2 rows stand for 5 requests: the requests of a row are spread evenly over its 1 min" in log.notes[0]
 
-    def test_a_row_of_billions_is_bounded(self, tmp_path, monkeypatch):
+    def test_a_row_of_billions_is_bounded(self, read_text, monkeypatch):
         monkeypatch.setattr("paceline.planner.logs.CALLS_MAX", 5)
-        row = {
-            "start_time": T_S,
-            "end_time": T_S + 60,
-            "num_model_requests": 10**11,
-            "input_tokens": 10**11,
-            "model": "gpt-5",
-        }
-        log = read(written(tmp_path, json.dumps(row)))
+        row = {"start_time": T_S, "end_time": T_S + 60, "model": "gpt-5"}
+        log = read_text(json.dumps(row | {"num_model_requests": 10**11, "input_tokens": 10**11}))
         assert [one.request.input_tokens for one in log.requests] == [1] * 5
         assert "stand for 100,000,000,000 requests" in log.notes[0]
 
@@ -72,16 +61,16 @@ class TestForms:
         (lambda text: text.encode("utf-16"), "log.json"),
         (lambda text: b"\xef\xbb\xbf" + text.encode(), "log.json"),
     ])  # fmt: skip
-    def test_packed(self, tmp_path, pack, name):
+    def test_packed(self, read_text, pack, name):
         text = logs.ONE_EACH["a JSON array"]
-        assert read(written(tmp_path, pack(text), name)) == read(written(tmp_path, text, "plain.json"))
+        assert read_text(pack(text), name) == read_text(text, "plain.json")
 
     def test_the_table_has_each_form_once(self):
         assert len({form.name for form in FORMS}) == len(FORMS)
 
-    def test_columns_of_the_documentation(self, tmp_path):
-        log = read(written(tmp_path, "timestamp,model,prompt_tokens,completion_tokens,max_tokens\n"
-                           "2026-11-01T10:00:30Z,gpt-5,10,5,20\n2026-11-01T10:00:00+00:00,gpt-5,10,5,\n", "log.csv"))  # fmt: skip
+    def test_columns_of_the_documentation(self, read_text):
+        log = read_text("timestamp,model,prompt_tokens,completion_tokens,max_tokens\n"
+                           "2026-11-01T10:00:30Z,gpt-5,10,5,20\n2026-11-01T10:00:00+00:00,gpt-5,10,5,\n", "log.csv")  # fmt: skip
         assert [one.start_s - T_S for one in log.requests] == [0, 30]
         assert log.requests[1].request == Request("gpt-5", 10, 5, 20)
 
@@ -92,9 +81,9 @@ class TestForms:
         ("openai/gpt-5", "openrouter", "openrouter/openai/gpt-5"),
         ("openrouter/openai/gpt-5", "openrouter", "openrouter/openai/gpt-5"),
     ])  # fmt: skip
-    def test_models_have_their_provider(self, tmp_path, model, provider, pool):
+    def test_models_have_their_provider(self, read_text, model, provider, pool):
         row = {"start": 1, "model": model, "provider": provider, "tokens": 3}
-        assert read(written(tmp_path, json.dumps(row))).requests[0].request.model == pool
+        assert read_text(json.dumps(row)).requests[0].request.model == pool
 
     @pytest.mark.parametrize(("error", "refused"), [
         ('RateLimitError()\n\nTraceback (most recent call last):\n  File "a.py", line 12, in call', True),
@@ -104,37 +93,37 @@ class TestForms:
         ("Error: no way\n    at RateLimiter.call (/app/limiter.js:429:15)\n    at main", False),
         ("Error: 429 Too Many Requests\n    at main", True),
     ])  # fmt: skip
-    def test_the_calls_that_led_to_an_error_are_not_its_words(self, tmp_path, error, refused):
+    def test_the_calls_that_led_to_an_error_are_not_its_words(self, read_text, error, refused):
         row = {**logs.LANGSMITH[3], "error": error}
-        [found] = read(written(tmp_path, lines(row))).requests
+        [found] = read_text(lines(row)).requests
         assert (found.refused, found.failed) == (refused, not refused)
 
 
 class TestNotes:
-    def test_what_a_log_does_not_tell(self, tmp_path):
+    def test_what_a_log_does_not_tell(self, read_text):
         rows = lines(
             {"start": 1, "model": "m", "input_tokens": 3, "seconds": 1},
             {"start": 2, "model": "m", "input_tokens": 3, "output_tokens": 1},
         )
-        assert read(written(tmp_path, rows)).notes == [
+        assert read_text(rows).notes == [
             "the log does not say which requests were refused",
             "1 of the 2 requests that were served say no output tokens: their output counts as 0",
             "1 of the 2 requests that were served say no duration: the median of the others is taken",
         ]
 
-    def test_spans_without_usage_count_as_requests(self, tmp_path):
-        log = read(written(tmp_path, json.dumps(logs.otlp(logs.span(T_S, 2, **logs.NAMED)))))
+    def test_spans_without_usage_count_as_requests(self, read_text):
+        log = read_text(json.dumps(logs.otlp(logs.span(T_S, 2, **logs.NAMED))))
         assert log.requests[0].request == Request("openai/gpt-5", max_output_tokens=0)
         assert log.notes == ["1 of the 1 requests that were served say no tokens: they count as requests alone"]
 
     def test_the_command_says_them(self, tmp_path):
         file = written(tmp_path, logs.USAGE["OpenAI's usage, CSV"], "log.csv")
-        done = CliRunner().invoke(app, ["replay", str(file), "--limit", "gpt-5=500 requests/min"])
+        command = ["replay", str(file), "--limit", "gpt-5=500 requests/min"]
+        done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
         assert "usage of OpenAI: 5 in 82 s" in done.stderr
         assert "2 rows stand for 5 requests" in done.stderr
-        done = CliRunner().invoke(app, ["replay", str(file), "--limit", "gpt-5=500 requests/min", "--json"])
-        said = json.loads(done.stdout)["log"]
+        said = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)["log"]
         assert (said["form"], said["requests"], len(said["notes"])) == ("usage of OpenAI", 5, 2)
 
 

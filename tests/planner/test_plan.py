@@ -1,6 +1,7 @@
 """Plans: the seeds' numbers, exact arithmetic in virtual time, the command, and what is wrong with a workload file."""
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.planner.plan import plan
 from paceline.planner.simulation import Request
-from paceline.planner.workload import Work, of_calls, read_workload, seconds_of
+from paceline.planner.workload import of_calls, read_workload, seconds_of
 
 PAPERS = """
 workers = 500
@@ -99,19 +100,23 @@ def test_the_evaluation_takes_a_minute(tmp_path):
     assert made.refused == 0
 
 
+def work_of(calls, workers=None, **fields):
+    return replace(of_calls([Request("m")] * calls, workers=workers), **fields)
+
+
 def test_the_arithmetic_of_one_bucket():
     """A burst at once, then one each second; the last answer comes a latency later."""
-    work = of_calls([Request("m")] * 100, workers=None)
-    work = Work(work.items, work.models, provider={"latency_s": 5.0, "headers": False})
-    made = plan(work, {"quotas": {"m": "60 requests/min burst 10"}, "headroom_s": 0.0})
+    made = plan(
+        work_of(100, provider={"latency_s": 5.0, "headers": False}),
+        {"quotas": {"m": "60 requests/min burst 10"}, "headroom_s": 0.0},
+    )
     assert made.seconds == pytest.approx(90 + 5, abs=0.1)
     assert made.lanes["default"].longest_s == pytest.approx(90, abs=0.01)
     assert sum(made.pools["m"].quotas[0].timeline) * made.seconds / 60 == pytest.approx(100, rel=0.01)
 
 
 def test_workers_bound_what_is_in_work():
-    work = Work(of_calls([Request("m")] * 100, workers=None).items, ["m"], workers=10, provider={"latency_s": 2.0})
-    made = plan(work, {"quotas": {"m": "1M requests/min"}})
+    made = plan(work_of(100, workers=10, provider={"latency_s": 2.0}), {"quotas": {"m": "1M requests/min"}})
     assert made.seconds == pytest.approx(100 / 10 * 2.02, rel=0.02)
     assert made.binds == "latency"
 
@@ -216,9 +221,7 @@ def test_what_is_left_out_is_extended_at_the_steady_speed():
 
 def test_one_seed_gives_one_run():
     def made(seed):
-        work = Work(
-            of_calls([Request("m")] * 50, workers=5).items, ["m"], workers=5, provider={"latency_s": 1, "jitter": 1}
-        )
+        work = work_of(50, workers=5, provider={"latency_s": 1, "jitter": 1})
         return plan(work, {"quotas": {"m": "600 requests/min"}}, seed=seed)
 
     assert made(1) == made(1)
@@ -226,8 +229,7 @@ def test_one_seed_gives_one_run():
 
 
 def test_a_day_ends_at_midnight():
-    work = of_calls([Request("m")] * 25, workers=None)
-    made = plan(work, {"quotas": {"m": "10 requests/day"}}, start_s=1_800_000_000.0 + 8 * 3_600)  # 16:00 UTC
+    made = plan(work_of(25), {"quotas": {"m": "10 requests/day"}}, start_s=1_800_000_000.0 + 8 * 3_600)  # 16:00 UTC
     assert made.seconds == pytest.approx(8 * 3_600 + 86_400, rel=0.01)
     assert made.binds.startswith("m: 10 requests/day")
 
@@ -268,6 +270,12 @@ def test_arrivals_at_a_rate_and_at_times(tmp_path):
     assert plan(even, {"quotas": even.limits}).starts_s == pytest.approx(range(30))
     listed = read_workload(written(tmp_path, "arrivals = [9, 0, 5]" + phases))
     assert plan(listed, {"quotas": listed.limits}).starts_s == pytest.approx([0, 5, 9])
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A workload of three calls."""
+    return written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
 
 
 def run(*words):
@@ -342,9 +350,8 @@ class TestTheCommand:
         ["--by", "6pm"], ["--by", "18:00", "--within", "1h"], ["--tier", "77"], ["--limit", "nonsense"],
         ["--picture", "/nowhere/a.svg"], ["--within", "never"],
     ])  # fmt: skip
-    def test_wrong_options(self, tmp_path, words):
-        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
-        done = run("plan", file, *words)
+    def test_wrong_options(self, three, words):
+        done = run("plan", three, *words)
         assert done.exit_code == 2
         assert "Traceback" not in done.output
 
@@ -363,15 +370,14 @@ class TestTheCommand:
         assert "name the tier" not in done.stderr
         assert "the limits of openai" not in done.stderr
 
-    def test_a_tier_that_was_not_named_is_asked_for(self, tmp_path):
-        done = run("plan", written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]'))
+    def test_a_tier_that_was_not_named_is_asked_for(self, three):
+        done = run("plan", three)
         assert "; name the tier with --tier, or give the limits with --limit" in done.stderr
 
-    def test_a_terminal_shows_which_plan_is_in_work(self, tmp_path, monkeypatch):
+    def test_a_terminal_shows_which_plan_is_in_work(self, three, monkeypatch):
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm")
-        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
-        assert "tier 2: simulating" in run("plan", file, "--tier", "1", "--tier", "2").stderr
+        assert "tier 2: simulating" in run("plan", three, "--tier", "1", "--tier", "2").stderr
 
     def test_work_with_a_duration_has_no_end_to_judge(self, tmp_path):
         file = written(tmp_path, 'duration = "1min"\nphases = [{name = "a", models = "openai/gpt-5"}]')
@@ -382,18 +388,16 @@ class TestTheCommand:
         file = written(tmp_path, 'items = 410\nphases = [{name = "a", models = "openai/gpt-5"}]')
         assert "\tnever\t" in run("plan", file, "--limit", "gpt-5=1 requests/day").stdout
 
-    def test_a_time_of_day_that_has_passed_is_tomorrows(self, tmp_path):
-        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
+    def test_a_time_of_day_that_has_passed_is_tomorrows(self, three):
         at = datetime.now().astimezone() - timedelta(minutes=2)
-        done = run("plan", file, "--by", f"{at:%H:%M}")
+        done = run("plan", three, "--by", f"{at:%H:%M}")
         assert f" until {at + timedelta(days=1):%A %H:%M}" in done.stderr
 
-    def test_a_plan_that_takes_minutes_leaves_less_until_the_time_of_day(self, tmp_path, monkeypatch):
+    def test_a_plan_that_takes_minutes_leaves_less_until_the_time_of_day(self, three, monkeypatch):
         times = [datetime(2026, 9, 1, 15, 0, 30), datetime(2026, 9, 1, 15, 3)]  # noqa: DTZ001  (local times)
         clock = type("clock", (datetime,), {"now": staticmethod(lambda: times.pop(0))})
         monkeypatch.setattr("paceline.cli.plan.datetime", clock)
-        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
-        done = run("plan", file, "--by", "18:00", "--tier", "1")
+        done = run("plan", three, "--by", "18:00", "--tier", "1")
         assert "; there are 2 h 57 min until Tuesday 18:00 " in done.stderr
 
 
