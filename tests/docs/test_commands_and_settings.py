@@ -7,14 +7,13 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import click
 import pytest
 import yaml
-from pages import BLOCKS, PAGES, ROOT, Block
+from pages import BLOCKS, PAGES, ROOT, Block, environment_of, split
 
 import paceline
 from paceline.cli import serve
@@ -131,8 +130,7 @@ ELSEWHERE = {"docs/first_minutes.md", "docs/gateway_quickstart.md", "docs/operat
 
 
 def runs_of(block: Block) -> list[str]:
-    commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
-    return [command for command in commands if not any(re.search(reason, command) for reason in NOT_RUN)]
+    return [command for command in split(block.text)[0] if not any(re.search(reason, command) for reason in NOT_RUN)]
 
 
 RUN = [block for block in BLOCKS if block.language == "console" and block.page not in ELSEWHERE and runs_of(block)]
@@ -161,17 +159,10 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     limiter = paceline.Limiter({"jobs": "5 requests/min"}, store=f"sqlite:{tmp_path / 'quotas.db'}")
     limiter.acquire("jobs").wait().settle()
     limiter.close()
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OPENAI_API_KEY": "none",
-        "PACELINE_BASE_URL": world.base_url,
-        "PACELINE_KEYS": str(tmp_path / "keys.json"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-    }
+    own = {"OPENAI_API_KEY": "none", "PACELINE_BASE_URL": world.base_url, **environment_of(tmp_path)}
     done = subprocess.run(
         ["bash", "-ec", "\n".join(runs_of(block))],
-        check=False, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=120,
+        check=False, cwd=tmp_path, env=os.environ | own, input="y\n", capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

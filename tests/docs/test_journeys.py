@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
-import sys
 import time
-import urllib.request
-from contextlib import suppress
-from pathlib import Path
 
 import openai
 import pytest
-from pages import BLOCKS
-from test_python_examples import free_port, split
+from pages import BLOCKS, environment_of, split, started
+from test_python_examples import free_port
 
 import paceline
-
-BIN = Path(sys.executable).parent
 
 
 def texts(page, *languages):
@@ -30,10 +23,7 @@ def texts(page, *languages):
 def shell(tmp_path, monkeypatch):
     """Run a command of a reader whose folders and keys are their own; return all that it prints."""
     environment = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
-    environment |= {
-        "PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(tmp_path), "USERPROFILE": str(tmp_path),
-        "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config"), "PACELINE_KEYS": str(tmp_path / "keys.json"),
-    }  # fmt: skip
+    environment |= {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), **environment_of(tmp_path)}
 
     def run(command, **variables):
         done = subprocess.run(
@@ -71,11 +61,8 @@ def test_the_gateway_in_five_minutes(shell, paceline_emulator):
                     command = command.replace("pk-MQTR...", keys[1] if len(keys) > 1 else "")
                     variables |= dict(re.findall(r"(\w+)=(\S+)", command))
                 elif command.startswith("paceline serve"):
-                    gateway = subprocess.Popen(
-                        shlex.split(command), env=shell.environment | variables, cwd=shell.folder,
-                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    )  # fmt: skip
-                    answers(f"http://127.0.0.1:{port}/healthz", gateway)
+                    where = {"env": shell.environment | variables, "cwd": shell.folder}
+                    gateway = started(command, f"http://127.0.0.1:{port}/healthz", **where)
                 else:
                     printed = shell(command.replace("pk-wxj5...", keys[2] if len(keys) > 2 else ""), **variables)
                     keys += re.findall(r"^pk-\S+$", printed, re.MULTILINE)
@@ -95,16 +82,6 @@ def test_the_gateway_in_five_minutes(shell, paceline_emulator):
             gateway.terminate()
             gateway.wait(20)
     assert len(keys) == 3
-
-
-def answers(url, process):
-    deadline_s = time.monotonic() + 60
-    while True:
-        with suppress(OSError):
-            return urllib.request.urlopen(url, timeout=5).close()
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 TROUBLES = "docs/troubleshooting.md"

@@ -10,21 +10,16 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import os
 import re
-import shlex
 import socket
 import subprocess
-import sys
-import time
-import urllib.request
 from importlib import import_module
 from pathlib import Path
 
 import anthropic
 import openai
 import pytest
-from pages import BLOCKS, Block, by_page
+from pages import BLOCKS, Block, by_page, environment_of, split, started
 
 import paceline
 from grids import some
@@ -141,7 +136,7 @@ def reader(paceline_emulator, monkeypatch, tmp_path):
     for name, value in {
         "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{world.base_url}/v1",
         "ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": world.base_url,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        **environment_of(tmp_path),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PACELINE_STORE", "")
@@ -217,40 +212,19 @@ class Reader:
         commands = [command for command in commands if not command.startswith(("pip ", "paceline emulate"))]
         for command in commands:
             if command.startswith("paceline serve"):
-                self.serve(command.removesuffix("&"))
+                url = f"http://{self.places['127.0.0.1:9902']}/healthz"
+                self.servers.append(started(command.removesuffix("&"), url))
         script = "\n".join(command for command in commands if not command.startswith("paceline serve"))
         done = subprocess.run(["bash", "-ec", script], check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         lines = {without_numbers(line) for line in (done.stdout + done.stderr).splitlines()}
         assert [line for line in told if without_numbers(line) not in lines] == [], done.stdout + done.stderr
 
-    def serve(self, command):
-        server = subprocess.Popen(
-            shlex.split(f"exec {command}")[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        self.servers.append(server)
-        address, deadline_s = self.places["127.0.0.1:9902"], time.monotonic() + 60
-        while True:
-            try:
-                return urllib.request.urlopen(f"http://{address}/healthz", timeout=5).close()
-            except OSError:
-                assert server.poll() is None, f"{command!r} has ended"
-                assert time.monotonic() < deadline_s, f"{command!r} does not answer"
-                time.sleep(0.02)
-
     def end(self):
         for server in self.servers:
             server.terminate()
         for server in self.servers:
             server.wait(20)
-
-
-def split(text: str) -> tuple[list[str], list[str]]:
-    """The commands of a console block, and the other lines."""
-    lines = text.splitlines()
-    return [line[2:] for line in lines if line.startswith("$ ")], [
-        line for line in lines if line and not line.startswith("$ ")
-    ]
 
 
 def without_numbers(line: str) -> str:
