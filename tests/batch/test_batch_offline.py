@@ -225,9 +225,9 @@ def test_limits_that_are_not_known_matter_to_no_batch(run, mode, warnings):
 def test_a_batch_has_the_files_of_its_rows(run, tmp_path, monkeypatch):
     one, uploaded, upload = run(count=1), [], OpenAIEndpoints._upload
 
-    async def seen(self, chunk, run, content):
+    async def seen(self, chunk, content):
         uploaded.extend(content)
-        return await upload(self, chunk, run, content)
+        return await upload(self, chunk, content)
 
     monkeypatch.setattr(OpenAIEndpoints, "_upload", seen)
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n..")
@@ -990,7 +990,7 @@ def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
         journal = BatchJournal(output)
         steps = whole[:size].count(b"\n")
         assert journal.unfinished == {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1}[steps]
-        chunks = [chunk for chunk, _ in journal.chunks(index)]
+        chunks = list(journal.chunks(index))
         assert [(list(chunk.lines), chunk.batch) for chunk in chunks[:1]] == (
             [([1, 2], "batch_1" if steps >= 4 else "")] if steps >= 2 else []
         )
@@ -1034,7 +1034,7 @@ def listed(name, chunk="", **fields):
 async def test_a_list_that_does_not_go_on_does_not_show_that_there_is_no_batch(api, pages):
     web = Pages(*pages)
     with pytest.raises(BrokenError, match="does not go on"):
-        await api(web, run="run").find(chunk_of(), "run", set(), Index())
+        await api(web, run="run").find(chunk_of(), set(), Index())
     assert len(web.calls) <= 2
 
 
@@ -1046,7 +1046,7 @@ async def test_a_list_that_does_not_go_on_does_not_show_that_there_is_no_batch(a
     ],
 )
 async def test_a_list_without_times_or_a_total_is_read_to_its_end(api, pages):
-    assert await api(Pages(*pages), run="run").find(chunk_of(), "run", set(), Index()) == "b"
+    assert await api(Pages(*pages), run="run").find(chunk_of(), set(), Index()) == "b"
 
 
 def chunk_of():

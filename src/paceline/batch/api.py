@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import IO, Any, ClassVar, Final, NamedTuple
+from operator import itemgetter
+from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -33,6 +35,8 @@ from paceline.pacing.lack import lack_of
 from paceline.providers.roots import joined
 from paceline.responses.errors import error_in, is_result
 
+T = TypeVar("T")
+
 SMALL_MAX: Final = 16 * 2**20
 """Bytes of an answer that is not a file of results."""
 
@@ -44,6 +48,17 @@ RESULTS_MAX: Final = 16 * 2**30
 
 RESULT_MAX: Final = 64 * 2**20
 """Bytes of one result."""
+
+BYTES_MAX: Final = 100_000_000
+"""Bytes of a batch that are sent."""
+
+PAGES_MAX: Final = 500
+"""Pages of a list that are read; with 100 batches each, what a provider can create in a day."""
+
+SKEW_S: Final = 3_600.0
+"""How much earlier than on this machine a batch can have been created on the provider's clock."""
+
+NOT_ON: Final = "the list of batches says that it has more, and does not go on"
 
 REDIRECTS: Final = frozenset([301, 302, 303, 307, 308])
 REDIRECTS_MAX: Final = 5
@@ -159,10 +174,10 @@ class SeenBatch:
         done: Those that have ended.
         answered: Those that have an answer; ``None`` where the provider does not count them apart.
         stated: The results that its files have, by the provider's own count; 0 before it has ended, or where none is stated.
-        created_s: When it was created, on the provider's clock.
+        created_s: When it was created, on the provider's clock; infinite if that is not known.
         files: Where its results are.
         problems: Why it failed.
-        mark: The run and the chunk in its metadata.
+        mark: What its run has called it; empty for the batch of another program.
     """
 
     id: str
@@ -171,10 +186,10 @@ class SeenBatch:
     total: int = 0
     done: int = 0
     stated: int = 0
-    created_s: float = 0.0
+    created_s: float = math.inf
     files: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    mark: tuple[str, str] | None = None
+    mark: str = ""
     answered: int | None = None
 
 
@@ -383,12 +398,15 @@ class Web:
         return self._secrets(raw)
 
 
+Following = Callable[[Any, list[SeenBatch]], str]
+Entries = Callable[[Any], Iterable[Any] | None]
+
+
 class Endpoints(ABC):
     """The Batch API of one provider.
 
     Attributes:
         LINES_MAX: The most requests of a batch.
-        BYTES_MAX: The most bytes of one that are sent.
         SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
         GOING: The states of a batch that goes on.
@@ -402,7 +420,6 @@ class Endpoints(ABC):
     """
 
     LINES_MAX: ClassVar[int]
-    BYTES_MAX: ClassVar[int] = 100_000_000
     SELDOM: ClassVar[bool] = False
     APART: ClassVar[bool] = False
     GOING: ClassVar[tuple[str, ...]]
@@ -414,7 +431,6 @@ class Endpoints(ABC):
 
     def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
         self.web, self.pause_s, self.run = web, pause_s, run
-        self._known: dict[str, str] = {}  # the input's id for each id in the batches of another process
 
     @abstractmethod
     def encode(self, request: RunRequest) -> bytes:
@@ -434,10 +450,6 @@ class Endpoints(ABC):
             raise BrokenError(f"its state is {one_line(state)!r}, which is not known here")
         return state in self.ENDED
 
-    def know(self, ids: Iterable[str]) -> None:
-        """Prepare for results of requests with these ids, which another process has sent."""
-        self._known.update(self.own_ids(ids))
-
     def own_ids(self, ids: Iterable[str]) -> dict[str, str]:
         """The input's id for each id that requests with ``ids`` have in a batch, where they are others."""
         return {self.id_for(one): one for one in ids} if self.MAPS_IDS else {}
@@ -446,8 +458,12 @@ class Endpoints(ABC):
         """The id that a request has in a batch."""
         return custom_id
 
+    def mark(self, chunk: Chunk) -> str:
+        """What a batch is called, so that it is found again."""
+        return f"paceline-{self.run}-{chunk.name}"
+
     @abstractmethod
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
         """Create a batch; return its id.
 
         Raises:
@@ -457,12 +473,11 @@ class Endpoints(ABC):
         """
 
     @abstractmethod
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
         """The id of a batch that may have been created.
 
         Args:
             chunk: Its requests.
-            run: The run's id.
             known: Ids of other batches of this run.
             index: Has the input's ids.
 
@@ -471,6 +486,48 @@ class Endpoints(ABC):
             BrokenError: There is no answer.
             NotYetError: It cannot be known yet.
         """
+
+    @abstractmethod
+    def _seen(self, value: dict[str, Any]) -> SeenBatch:
+        """A batch as the provider's list shows it."""
+
+    async def _list(
+        self,
+        path: str,
+        following: Following,
+        enough: Callable[[SeenBatch], bool],
+        entries: Entries = itemgetter("data"),
+    ) -> list[SeenBatch]:
+        """The batches in the provider's list, page by page, until one of a page is ``enough``.
+
+        Args:
+            path: The first page.
+            following: What the path of the page after one has in addition, given that page and all batches so far; empty at the end.
+            enough: Whether no later page is needed.
+            entries: Takes the batches out of a page.
+
+        Raises:
+            BrokenError: A batch with the id of the run cannot be read, or none of a page can; or the list has no end.
+        """
+        found, query = list[SeenBatch](), ""
+        for _ in range(PAGES_MAX):
+            page = await self.web.call("GET", path + query)
+            batches = readable(entries(page) or (), self.run, self._seen)
+            found += batches
+            before, query = query, following(page, found)
+            if not query or any(map(enough, batches)):
+                return found
+            if query == before:
+                raise BrokenError(NOT_ON)
+        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+
+    async def _marked(
+        self, chunk: Chunk, path: str, following: Following, entries: Entries = itemgetter("data")
+    ) -> str | None:
+        """The id of the batch of a chunk in the provider's list, as for :meth:`_list`."""
+        mark, oldest_s = self.mark(chunk), chunk.at_s - SKEW_S
+        found = await self._list(path, following, lambda seen: seen.mark == mark or seen.created_s < oldest_s, entries)
+        return next((seen.id for seen in found if seen.mark == mark), None)
 
     @abstractmethod
     async def look(self, chunk: Chunk) -> SeenBatch:
@@ -538,11 +595,30 @@ class Endpoints(ABC):
         if not isinstance(name, str):
             raise ValueError("not an id")  # noqa: TRY004  (of a server's answer, not of an argument)
         name.encode()  # half a surrogate pair is in no input
-        return own_ids.get(name) or self._known.get(name, name)
+        return own_ids.get(name, name)
 
     @abstractmethod
     def result(self, value: dict[str, Any]) -> Result:
         """One line of results."""
+
+
+def readable(found: Iterable[Any], run: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
+    """The batches of a list; some of those that are not of this run may have another form.
+
+    Raises:
+        BrokenError: One with the id of the run cannot be read, or none can.
+    """
+    batches = []
+    for one in found:
+        try:
+            with known_form():
+                batches.append(read(one))
+        except BrokenError:
+            if run in json.dumps(one):
+                raise
+    if found and not batches:
+        raise BrokenError("no entry in the list of batches can be read")
+    return batches
 
 
 def plain_id(custom_id: str) -> str:

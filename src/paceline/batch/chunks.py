@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from paceline.batch.index import Index
+
 FILL: Final = 0.9
 """The part of a known queue that is filled: the provider counts tokens a little differently, and frees the queue late."""
 
@@ -57,6 +59,11 @@ class Chunk:
     at_s: float
     batch: str = ""
     others: frozenset[str] = frozenset()
+
+    def ids(self, index: Index) -> Iterator[str]:
+        """The ids of its requests."""
+        yield from filter(None, map(index.id_of, self.lines))
+        yield from self.others
 
 
 @dataclass(slots=True)

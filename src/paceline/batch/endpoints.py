@@ -13,13 +13,17 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, ClassVar, Final, TypeVar
+from itertools import count
+from operator import methodcaller
+from typing import Any, ClassVar, Final, cast
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 
 from paceline.batch.api import (
+    NOT_ON,
     RESULT_MAX,
+    SKEW_S,
     BrokenError,
     Endpoints,
     NoResultsError,
@@ -30,8 +34,8 @@ from paceline.batch.api import (
     SeenBatch,
     Web,
     id_in,
-    known_form,
     plain_id,
+    readable,
     spool,
     uploading,
 )
@@ -39,14 +43,6 @@ from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, RunRequest, keyless
-
-T = TypeVar("T")
-
-PAGES_MAX: Final = 500
-"""Pages of a list that are read; with 100 batches each, what a provider can create in a day."""
-
-SKEW_S: Final = 3_600.0
-"""How much earlier than on this machine a batch can have been created on the provider's clock."""
 
 FULL: Final = "token_limit_exceeded"
 
@@ -56,36 +52,15 @@ def _objects(found: Any) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _listed(found: Any, run: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
-    """The batches of a list; some of those that are not of this run may have another form.
+def _after(name: str) -> Callable[[Any, list[SeenBatch]], str]:
+    """The query of the page after one, in lists that go on after the id of a batch, given by ``name``."""
 
-    Raises:
-        BrokenError: One with the id of the run cannot be read, or none can.
-    """
-    batches = []
-    for one in found or ():
-        try:
-            with known_form():
-                batches.append(read(one))
-        except BrokenError:
-            if run in json.dumps(one):
-                raise
-    if found and not batches:
-        raise BrokenError("no entry in the list of batches can be read")
-    return batches
+    def following(page: Any, found: list[SeenBatch]) -> str:
+        if page.get("has_more") and not found:
+            raise BrokenError(NOT_ON)
+        return f"&{name}={quote(found[-1].id)}" if page.get("has_more") else ""
 
-
-def _last_of(page: dict[str, Any], batches: list[SeenBatch], before: str) -> str:
-    """The id after which a list goes on, from a page that was asked for with the id ``before``; empty at the list's end.
-
-    Raises:
-        BrokenError: The list has more, and does not go on.
-    """
-    if not page.get("has_more"):
-        return ""
-    if not batches or batches[-1].id == before:
-        raise BrokenError("the list of batches says that it has more, and does not go on")
-    return batches[-1].id
+    return following
 
 
 async def _cancel(web: Web, path: str) -> None:
@@ -103,7 +78,7 @@ class OpenAIEndpoints(Endpoints):
     GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
     ENDED: ClassVar[tuple[str, ...]] = ("completed", "failed", "expired", "cancelled")
     WHOLE = "completed"
-    UPLOADS = "files"
+    UPLOADS, BATCHES = "files", "batches"
 
     def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
@@ -116,23 +91,30 @@ class OpenAIEndpoints(Endpoints):
         """``what`` beside the path of the requests: ``/v1/files``, or ``/openai/v1/files``."""
         return f"{chunk.kind.path.partition('/v1/')[0]}/v1/{what}"
 
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
-        body = {
-            "input_file_id": await self._upload(chunk, run, content), "completion_window": "24h",
-            "endpoint": chunk.kind.path.removeprefix("/openai"),
-            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
-        }  # fmt: skip
-        return id_in(await self.web.call("POST", self._at(chunk, "batches"), json=body))
+    def _batch(self, chunk: Chunk) -> str:
+        return f"{self._at(chunk, self.BATCHES)}/{quote(chunk.batch)}"
 
-    async def _upload(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
+        body = {
+            "input_file_id": await self._upload(chunk, content), "completion_window": "24h",
+            "endpoint": chunk.kind.path.removeprefix("/openai"),
+            "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
+        }  # fmt: skip
+        return id_in(await self.web.call("POST", self._at(chunk, self.BATCHES), json=body))
+
+    async def _upload(self, chunk: Chunk, content: list[bytes]) -> str:
         """Upload the requests; return the id of the file."""
-        name = _name_of(chunk, run)
+        name = self._file_of(chunk)
         form = aiohttp.FormData(self._form(name))
         form.add_field("file", _file_of(content), filename=name, content_type="application/jsonl")
         with uploading():
             file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
             await self._ready(chunk, file)
             return id_in(file)
+
+    def _file_of(self, chunk: Chunk) -> str:
+        """The name of a batch's file."""
+        return f"{self.mark(chunk)}.jsonl"
 
     def _form(self, name: str) -> dict[str, str]:  # noqa: ARG002
         """What is sent beside a file."""
@@ -141,33 +123,28 @@ class OpenAIEndpoints(Endpoints):
     async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
         """Wait until a batch can have an uploaded file."""
 
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        last = ""
-        for _ in range(PAGES_MAX):
-            after = f"&after={quote(last)}" if last else ""
-            page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?limit=100{after}")
-            batches = _listed(page["data"], run, _seen_of_openai)
-            for seen in batches:
-                if seen.mark == (run, chunk.name):
-                    return seen.id
-            last = _last_of(page, batches, last)
-            if not last or batches[-1].created_s < chunk.at_s - SKEW_S:
-                return None
-        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        return await self._marked(chunk, f"{self._at(chunk, self.BATCHES)}?limit=100", _after("after"))
 
     async def look(self, chunk: Chunk) -> SeenBatch:
-        seen = _seen_of_openai(await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}"))
-        return self._with_results(chunk, seen)
-
-    def _with_results(self, chunk: Chunk, seen: SeenBatch) -> SeenBatch:
-        """Add where the results are, and how many."""
+        seen = self._seen(await self.web.call("GET", self._batch(chunk)))
         if self.has_ended(seen.state):
             seen.stated = len(chunk.lines) if seen.state == self.WHOLE else seen.done
         seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
         return seen
 
+    def _seen(self, value: dict[str, Any]) -> SeenBatch:
+        state, counts, errors = str(value.get("status")), value.get("request_counts") or {}, value.get("errors")
+        problems = list(map(_problem, _objects(errors.get("data") if isinstance(errors, dict) else errors)))
+        done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
+        return SeenBatch(
+            id_in(value), state, state in self.ENDED, counts.get("total") or 0, done,
+            created_s=float(value.get("created_at") or "inf"), problems=problems, answered=counts.get("completed") or 0,
+            files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))], mark=_mark_in(value),
+        )  # fmt: skip
+
     async def cancel(self, chunk: Chunk) -> None:
-        await _cancel(self.web, f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}/cancel")
+        await _cancel(self.web, f"{self._batch(chunk)}/cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, response, error = value["custom_id"], value.get("response"), value.get("error")
@@ -183,9 +160,15 @@ class OpenAIEndpoints(Endpoints):
         return Result(custom_id, answer, {"code": code or f"http_{answer['status_code']}", "message": words})
 
 
-def _name_of(chunk: Chunk, run: str) -> str:
-    """The name of a batch's file."""
-    return f"paceline-{run}-{chunk.name}.jsonl"
+def _problem(error: dict[str, Any]) -> Problem:
+    line = error.get("line")
+    return Problem(str(error.get("code")), one_line(str(error.get("message"))), line if type(line) is int else None)
+
+
+def _mark_in(value: dict[str, Any]) -> str:
+    """What a batch is called in its metadata."""
+    mark = value.get("metadata") or {}
+    return f"paceline-{mark.get('paceline_run')}-{mark.get('paceline_chunk')}"
 
 
 def _file_of(content: list[bytes]) -> bytes:
@@ -222,25 +205,6 @@ class AzureEndpoints(OpenAIEndpoints):
                     raise
 
 
-def _seen_of_openai(value: dict[str, Any]) -> SeenBatch:
-    state = str(value.get("status"))
-    counts, mark = value.get("request_counts") or {}, value.get("metadata") or {}
-    listed = errors.get("data") if isinstance(errors := value.get("errors"), dict) else errors
-    problems = [
-        Problem(
-            str(e.get("code")), one_line(str(e.get("message"))), line if type(line := e.get("line")) is int else None
-        )
-        for e in _objects(listed)
-    ]
-    done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
-    return SeenBatch(
-        id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
-        created_s=float(value.get("created_at") or "inf"), problems=problems, answered=counts.get("completed") or 0,
-        files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
-        mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
-    )  # fmt: skip
-
-
 class MistralEndpoints(OpenAIEndpoints):
     """``/v1/files`` and ``/v1/batch/jobs``: the model is the job's, and a line has only an id and a body.
 
@@ -251,51 +215,37 @@ class MistralEndpoints(OpenAIEndpoints):
     GOING = ("queued", "running", "cancellation_requested")
     ENDED = ("success", "failed", "timeout_exceeded", "cancelled")
     WHOLE = "success"
+    BATCHES = "batch/jobs"
 
     def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
         body = {name: value for name, value in request.body.items() if name != "model"}
         return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
 
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
         body = {
-            "input_files": [await self._upload(chunk, run, content)], "endpoint": chunk.kind.path, "model": chunk.kind.model,
-            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
+            "input_files": [await self._upload(chunk, content)], "endpoint": chunk.kind.path, "model": chunk.kind.model,
+            "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
-        return id_in(await self.web.call("POST", self._at(chunk, "batch/jobs"), json=body))
+        return id_in(await self.web.call("POST", self._at(chunk, self.BATCHES), json=body))
 
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        read = 0
-        for number in range(PAGES_MAX):
-            page = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}?page={number}&page_size=100")
-            jobs = page["data"] or []
-            for seen in _listed(jobs, run, _seen_of_mistral):
-                if seen.mark == (run, chunk.name):
-                    return seen.id
-            read += len(jobs)
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        pages = count(1)
+
+        def following(page: Any, found: list[SeenBatch]) -> str:
             total = page.get("total")
-            if not jobs or (total is not None and read >= total):
-                return None
-        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+            return f"&page={next(pages)}" if page["data"] and (total is None or len(found) < total) else ""
 
-    async def look(self, chunk: Chunk) -> SeenBatch:
-        value = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}")
-        return self._with_results(chunk, _seen_of_mistral(value))
+        return await self._marked(chunk, f"{self._at(chunk, self.BATCHES)}?page_size=100", following)
 
-    async def cancel(self, chunk: Chunk) -> None:
-        await _cancel(self.web, f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}/cancel")
-
-
-def _seen_of_mistral(value: dict[str, Any]) -> SeenBatch:
-    state, mark = str(value.get("status")).lower(), value.get("metadata") or {}
-    problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in _objects(value.get("errors"))]
-    return SeenBatch(
-        id_in(value), state, state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
-        value.get("completed_requests") or 0, created_s=float(value.get("created_at") or 0),
-        answered=value.get("succeeded_requests") or 0,
-        files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems=problems,
-        mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
-    )  # fmt: skip
+    def _seen(self, value: dict[str, Any]) -> SeenBatch:
+        state, errors = str(value.get("status")).lower(), _objects(value.get("errors"))
+        return SeenBatch(
+            id_in(value), state, state in self.ENDED, value.get("total_requests") or 0, value.get("completed_requests") or 0,
+            answered=value.get("succeeded_requests") or 0, mark=_mark_in(value),
+            files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))],
+            problems=[Problem("batch_error", one_line(str(e.get("message"))), None) for e in errors],
+        )  # fmt: skip
 
 
 class TogetherEndpoints(OpenAIEndpoints):
@@ -322,17 +272,17 @@ class TogetherEndpoints(OpenAIEndpoints):
     def _form(self, name: str) -> dict[str, str]:
         return {"purpose": "batch-api", "file_name": name, "file_type": "jsonl"}
 
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
-        file = await self._upload(chunk, run, content)
+    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
+        file = await self._upload(chunk, content)
         body = {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
-        made = await self.web.call("POST", self._at(chunk, "batches"), json=body)
+        made = await self.web.call("POST", self._at(chunk, self.BATCHES), json=body)
         return id_in(made.get("job") or made)
 
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        jobs = await self.web.call("GET", self._at(chunk, "batches"), list)
-        for batch, file, created_s in _listed(jobs, run, _job_of_together):
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        jobs = await self.web.call("GET", self._at(chunk, self.BATCHES), list)
+        for batch, file, created_s in readable(jobs, self.run, _job_of_together):
             recent = created_s >= chunk.at_s - SKEW_S
-            if recent and batch not in known and await self._file_name(chunk, file) == _name_of(chunk, run):
+            if recent and batch not in known and await self._file_name(chunk, file) == self._file_of(chunk):
                 return batch
         return None
 
@@ -350,7 +300,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         return self._names[file]
 
     async def look(self, chunk: Chunk) -> SeenBatch:
-        value = await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}")
+        value = await self.web.call("GET", self._batch(chunk))
         state, why = str(value.get("status")).lower(), value.get("error")
         done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
         files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
@@ -392,32 +342,22 @@ class AnthropicEndpoints(Endpoints):
     def encode(self, request: RunRequest) -> bytes:
         return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
 
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:  # noqa: ARG002
+    async def create(self, chunk: Chunk, content: list[bytes]) -> str:  # noqa: ARG002
         body = b'{"requests":[' + b",".join(content) + b"]}"
         headers = {"content-type": "application/json"}
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
-        last, candidates = "", list[SeenBatch]()
-        for _ in range(PAGES_MAX):
-            after = f"&after_id={quote(last)}" if last else ""
-            page = await self.web.call("GET", f"{self.PATH}?limit=100{after}")
-            batches = _listed(page["data"], run, _seen_of_anthropic)
-            recent = [seen for seen in batches if seen.created_s >= chunk.at_s - SKEW_S]
-            candidates += [s for s in recent if s.total in (0, len(chunk.lines)) and s.id not in known]
-            last = _last_of(page, batches, last)
-            if not last or len(recent) < len(batches):
-                break
-        else:
-            raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
-        unknown: BrokenError | None = None
-        for seen in candidates:
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
+        path, oldest_s, unknown = f"{self.PATH}?limit=100", chunk.at_s - SKEW_S, cast("BrokenError | None", None)
+        for seen in await self._list(path, _after("after_id"), lambda seen: seen.created_s < oldest_s):
+            if seen.created_s < oldest_s or seen.total not in (0, len(chunk.lines)) or seen.id in known:
+                continue
             try:
                 name = await self._first_id(seen)
             except BrokenError as error:
                 unknown = error
                 continue
-            if name.startswith(f"{self.run}-") and name in self.own_ids(filter(None, map(index.id_of, chunk.lines))):
+            if name.startswith(f"{self.run}-") and name in self.own_ids(chunk.ids(index)):
                 return seen.id
         if unknown is not None:
             raise unknown
@@ -443,9 +383,18 @@ class AnthropicEndpoints(Endpoints):
                 raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
     async def look(self, chunk: Chunk) -> SeenBatch:
-        seen = _seen_of_anthropic(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
+        seen = self._seen(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
         seen.stated = len(chunk.lines) if self.has_ended(seen.state) else 0
         return seen
+
+    def _seen(self, value: dict[str, Any]) -> SeenBatch:
+        state, counts, batch = str(value.get("processing_status")), value.get("request_counts") or {}, id_in(value)
+        total = sum(count for count in counts.values() if isinstance(count, int))
+        return SeenBatch(
+            batch, state, state == "ended", total, total - (counts.get("processing") or 0),
+            created_s=_time_of(value.get("created_at")), answered=counts.get("succeeded") or 0,
+            files=[f"{self.PATH}/{quote(batch)}/results"] if state == "ended" else [],
+        )  # fmt: skip
 
     async def cancel(self, chunk: Chunk) -> None:
         await _cancel(self.web, f"{self.PATH}/{quote(chunk.batch)}/cancel")
@@ -461,17 +410,6 @@ class AnthropicEndpoints(Endpoints):
         error = result["error"]  # as of a request of its own, or what is inside of that
         code, words = error_of(error if isinstance(error.get("error"), dict) else {"error": error})
         return Result(custom_id, None, {"code": code or "errored", "message": words})
-
-
-def _seen_of_anthropic(value: dict[str, Any]) -> SeenBatch:
-    state, counts = str(value.get("processing_status")), value.get("request_counts") or {}
-    total = sum(count for count in counts.values() if isinstance(count, int))
-    ended = state == "ended"
-    batch = id_in(value)
-    files = [f"{AnthropicEndpoints.PATH}/{quote(batch)}/results"] if ended else []
-    done = total - (counts.get("processing") or 0)
-    created_s, answered = _time_of(value.get("created_at")), counts.get("succeeded") or 0
-    return SeenBatch(batch, state, ended, total, done, created_s=created_s, files=files, answered=answered)
 
 
 def _time_of(text: Any) -> float:
@@ -509,16 +447,16 @@ class GeminiEndpoints(Endpoints):
         """``what`` beside the models: ``/v1beta/batches``."""
         return f"{chunk.kind.path.partition('/models/')[0]}/{what}"
 
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
         with uploading():
-            file = await self._upload(chunk, run, _file_of(content))
-        body = {"batch": {"displayName": f"paceline-{run}-{chunk.name}", "inputConfig": {"fileName": file}}}
+            file = await self._upload(chunk, _file_of(content))
+        body = {"batch": {"displayName": self.mark(chunk), "inputConfig": {"fileName": file}}}
         path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
         return id_in(await self.web.call("POST", path, json=body), "name")
 
-    async def _upload(self, chunk: Chunk, run: str, content: bytes) -> str:
+    async def _upload(self, chunk: Chunk, content: bytes) -> str:
         """Upload the requests; return the name of the file."""
-        about = {"file": {"displayName": _name_of(chunk, run), "mimeType": "application/jsonl"}}
+        about = {"file": {"displayName": f"{self.mark(chunk)}.jsonl", "mimeType": "application/jsonl"}}
         start = {
             "x-goog-upload-protocol": "resumable", "x-goog-upload-command": "start",
             "x-goog-upload-header-content-length": str(len(content)),
@@ -533,17 +471,17 @@ class GeminiEndpoints(Endpoints):
         file = (await self.web.call("POST", path, data=content, headers=all_of_it)).get("file") or {}
         return id_in(file, "name")
 
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        token = ""
-        for _ in range(PAGES_MAX):
-            page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?pageSize=100{token}")
-            for batch, name in _listed(page.get("operations"), run, _operation_of_gemini):
-                if name == f"paceline-{run}-{chunk.name}":
-                    return batch
-            if not page.get("nextPageToken"):
-                return None
-            token = f"&pageToken={quote(str(page['nextPageToken']), safe='')}"
-        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        def following(page: Any, _: list[SeenBatch]) -> str:
+            token = page.get("nextPageToken")
+            return f"&pageToken={quote(str(token), safe='')}" if token else ""
+
+        path = f"{self._at(chunk, 'batches')}?pageSize=100"
+        return await self._marked(chunk, path, following, methodcaller("get", "operations"))
+
+    def _seen(self, value: dict[str, Any]) -> SeenBatch:
+        about = value.get("metadata") or {}
+        return SeenBatch(id_in(value, "name"), self._state(value), ended=False, mark=str(about.get("displayName")))
 
     async def look(self, chunk: Chunk) -> SeenBatch:
         value = await self.web.call("GET", self._at(chunk, quote(chunk.batch)))
@@ -576,11 +514,6 @@ class GeminiEndpoints(Endpoints):
             return Result(value["key"], {"status_code": 200, "request_id": None, "body": body}, None)
         code, words = _error_of(value["error"])
         return Result(value["key"], None, {"code": code, "message": words})
-
-
-def _operation_of_gemini(value: dict[str, Any]) -> tuple[str, str]:
-    """The id of a batch, and its display name."""
-    return id_in(value, "name"), str((value.get("metadata") or {}).get("displayName"))
 
 
 _CODES: Final = (

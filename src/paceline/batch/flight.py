@@ -292,7 +292,7 @@ class Flight:
         self._batches.hold(chunk)
         try:
             with known_form():
-                self._batches.note_created(chunk, await ends.create(chunk, self._batches.journal.run, load.content))
+                self._batches.note_created(chunk, await ends.create(chunk, load.content))
         except UploadError as error:
             return await self._refused(chunk, error, load.size)
         except RefusedError as error:
@@ -348,7 +348,7 @@ class Flight:
         ends, journal = self._ends[chunk.kind.provider], self._batches.journal
         async with self._finding:
             with known_form():
-                batch = await ends.find(chunk, journal.run, journal.known, self._batches.index)
+                batch = await ends.find(chunk, journal.known, self._batches.index)
             if batch is not None:
                 self._batches.note_created(chunk, batch)
         return batch is not None
@@ -421,7 +421,7 @@ class Flight:
         """Look for the batch of a lost creation; whether there is one. It is cancelled if all its requests are answered."""
         ends = self._ends[chunk.kind.provider]
         with known_form():
-            batch = await ends.find(chunk, self._batches.journal.run, self._batches.journal.known, self._batches.index)
+            batch = await ends.find(chunk, self._batches.journal.known, self._batches.index)
             if batch is None:
                 return False
             chunk.batch = batch
@@ -615,7 +615,7 @@ class Flight:
     async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> str:
         """Write the results of a batch that are not in the output; return why there are none, empty if there are."""
         ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
-        own_ids = ends.own_ids(filter(None, map(self._batches.index.id_of, chunk.lines)))
+        own_ids = ends.own_ids(chunk.ids(self._batches.index))
         while True:
             try:
                 with spool() as file:

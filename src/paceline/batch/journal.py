@@ -136,17 +136,14 @@ class BatchJournal:
         else:
             raise ValueError("an unknown event")
 
-    def chunks(self, index: Index) -> Iterator[tuple[Chunk, list[str]]]:
-        """The batches of an earlier process that may exist, and the ids of their requests; the :attr:`lost` ones last."""
+    def chunks(self, index: Index) -> Iterator[Chunk]:
+        """The batches of an earlier process that may exist; the :attr:`lost` ones last."""
         for name, event in [*self._open.items(), *self._lost.items()]:
             kind = BatchKind(event["provider"], event["path"], event["model"])
             lines = array("Q", (index.line_of(one) or 0 for one in event["ids"]))
             others = frozenset(one for one, line in zip(event["ids"], lines, strict=True) if not line)
-            ids, event["ids"] = event["ids"], ()  # they are many
-            yield (
-                Chunk(name, kind, event["account"], lines, event["tokens"], event["at_s"], event["batch"], others),
-                ids,
-            )
+            event["ids"] = ()  # they are many
+            yield Chunk(name, kind, event["account"], lines, event["tokens"], event["at_s"], event["batch"], others)
 
     def is_lost(self, chunk: Chunk) -> bool:
         """Whether a batch is one of the :attr:`lost` ones."""

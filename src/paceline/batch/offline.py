@@ -15,7 +15,7 @@ from typing import Final
 from paceline.batch.acceptance import maximum_of
 from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.answers import RunAnswers
-from paceline.batch.api import Endpoints, Web
+from paceline.batch.api import BYTES_MAX, Endpoints, Web
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
 from paceline.batch.deadline import Deadline
@@ -150,7 +150,7 @@ class Offline:
 
     async def _adopt(self) -> None:
         """Go on with the batches of an earlier process."""
-        for chunk, ids in list(self.batches.journal.chunks(self.batches.index)):
+        for chunk in list(self.batches.journal.chunks(self.batches.index)):
             lost, ends = self.batches.journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
             if ends is None or ends.web.account != chunk.account:
                 if lost:
@@ -160,7 +160,6 @@ class Offline:
                     f"{self.batches.journal.path}: a batch of an earlier run was created at {chunk.account.partition(':')[0]} with another"
                     " key or address: use those, or --restart to leave it",
                 )
-            ends.know(ids)
             if lost:
                 self.batches.lost.append(chunk)
             else:
@@ -221,7 +220,7 @@ class Offline:
         return min(most, max(LINES_MIN, -(-self._answers.tally.left // PARTS)))
 
     def _most_bytes(self, kind: BatchKind) -> float:
-        return min(self._ends[kind.provider].BYTES_MAX, self.batches.most_bytes[kind.provider])
+        return min(BYTES_MAX, self.batches.most_bytes[kind.provider])
 
     def _items(self) -> Iterator[ChunkItem]:
         for found, metered in self._scan():
