@@ -65,7 +65,7 @@ def test_what_is_held_is_counted_once_where_an_answer_states_another_limit():
             [quota("60 units/min burst 100")], T0, learns=True, headroom_s=0.0, charged_after=["units"]
         )
         first, _ = (learnt_grant(capacity, units) for units in (20, other))
-        assert capacity.learning.observe(T0 + NS, [Reading("units", 50, 45, 6.0, 60.0)], first)
+        assert capacity.learning.readings.observe(T0 + NS, [Reading("units", 50, 45, 6.0, 60.0)], first)
         levels.append(level(capacity.ledger, 1))
     assert levels[0] - levels[1] == pytest.approx(15)
 

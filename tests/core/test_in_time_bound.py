@@ -184,7 +184,7 @@ def test_a_full_queue_counts_once_and_only_if_others_are_in_flight():
     pool.refuse(now_ns, attempts[8], QUEUE_FULL, 0.0)
     assert in_flight.in_time.size == 4
     assert in_flight.bound.in_flight == 7
-    pool.capacity.learning.explained(now_ns, attempts[1])
+    pool.capacity.learning.unstated.explained(now_ns, attempts[1])
     assert not pool.timed_out(now_ns, attempts[1])  # it counts once
 
 

@@ -35,7 +35,9 @@ class TestLimit:
         while member.meter.quota.amount == 60:
             member.answer(member.take(6), actual={"tokens": 6})
         assert member.pool.ledger.names == ["120 tokens/min"]
-        member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0, 120.0)  # the store sends the same amount back
+        member.pool.capacity.learning.guesses.learned_elsewhere(
+            member.now_ns, 0, 120.0
+        )  # the store sends the same amount back
         assert list(member.pool.capacity.learning.guesses.tested) == [0]
         assert member.pool.ledger.entries[0].source.kind is SourceKind.ASSUMED
 

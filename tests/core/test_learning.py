@@ -600,7 +600,7 @@ class TestGuesses:
         learning, rounds = pool.capacity.learning, []
         for before, slots in [(8, 3), (3, 4), (4, 3)]:
             pool.ledger.adopt(T0, 0, slots)
-            learning.learned_elsewhere(T0, 0, before)
+            learning.guesses.learned_elsewhere(T0, 0, before)
             rounds.append(learning.guesses.tested[0].rounds)
         assert rounds == [1, 1, 2]
         seen = self.serve(pool, 0, 16)
@@ -708,7 +708,7 @@ class TestPeriods:
         pool = pool_of("600 requests/min")
         pool.ledger.add_quota(T0, parse_quotas("9k tokens/min")[0])
         assert 1 not in pool.capacity.learning.trackers
-        pool.capacity.learning.added_elsewhere(T0)
+        pool.capacity.learning.corrections.added(T0)
         assert pool.capacity.learning.trackers[1].meter is pool.ledger.entries[1].meter
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
@@ -1021,10 +1021,10 @@ class TestLowered:
         pool = self.lowered()
         learning = pool.capacity.learning
         pool.ledger.adopt(T0, 0, 75.0)
-        learning.learned_elsewhere(T0 + 299 * NS, 0, 60.0)
+        learning.guesses.learned_elsewhere(T0 + 299 * NS, 0, 60.0)
         assert learning.guesses.tested[0].test_ns == T0 + 359 * NS
         pool.ledger.adopt(T0, 0, 60.0)
-        learning.learned_elsewhere(T0 + 359 * NS, 0, 75.0)
+        learning.guesses.learned_elsewhere(T0 + 359 * NS, 0, 75.0)
         assert learning.guesses.tested[0].test_ns == T0 + 959 * NS
 
 
@@ -1092,7 +1092,7 @@ class TestWindow:
             now_ns = T0 + at_s * NS
             granted = ledger.reserve(now_ns, {"requests": 1})
             shared.granted(now_ns, granted)
-            shared.refused(now_ns, granted, Refusal(RefusalKind.RATE), 0)
+            shared.refusals.refused(now_ns, granted, Refusal(RefusalKind.RATE), 0)
         assert not isinstance(ledger.entries[0].meter, Spread)
 
 

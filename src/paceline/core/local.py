@@ -137,15 +137,15 @@ class LocalCapacity:
         if refusal.kind.about_rate:
             self.learning.charge_kept(reservation)
         if not teaches:
-            self.learning.explained(now_ns, reservation)
+            self.learning.unstated.explained(now_ns, reservation)
             return False
-        return self.learning.refused(now_ns, reservation, refusal, pause_ns)
+        return self.learning.refusals.refused(now_ns, reservation, refusal, pause_ns)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        return self.learning is not None and self.learning.observe(now_ns, readings, reservation)
+        return self.learning is not None and self.learning.readings.observe(now_ns, readings, reservation)
 
     @property
     def pause_reason(self) -> str:

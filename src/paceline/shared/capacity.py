@@ -172,7 +172,7 @@ class SharedCapacity(StoreSide):
         """Keep a reservation that this process has granted."""
         self.holdings.snapshot.ledger.keep_open(reservation)
         if self.learning is not None:
-            self.learning.granted_by_store(now_ns, reservation)
+            self.learning.granted(now_ns, reservation, by_store=True)
         if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
 
@@ -276,7 +276,7 @@ class SharedCapacity(StoreSide):
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
         learning = self.learning
-        another = teaches and learning is not None and learning.is_of_another(now_ns, reservation, refusal)
+        another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another and isinstance(reservation, LeasedReservation):
             self._give_back(now_ns, reservation)
@@ -284,9 +284,9 @@ class SharedCapacity(StoreSide):
             teaches
             and learning is not None
             and learning.unstated.measures(refusal.unit)
-            and learning.is_unstated(now_ns, reservation, refusal)
+            and learning.refusals.is_unstated(now_ns, reservation, refusal)
         ):
-            learning.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
+            learning.refusals.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
             if not (pause_ns or self.holdings.decides):
                 return False  # the store has nothing to count
         else:
@@ -300,7 +300,9 @@ class SharedCapacity(StoreSide):
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
         if teaches:
             self._study(
-                now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
+                now_ns,
+                reservation,
+                lambda learning, at_ns: learning.refusals.refused(at_ns, reservation, refusal, pause_ns),
             )
         return False
 
@@ -319,7 +321,9 @@ class SharedCapacity(StoreSide):
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""
-        self._study(now_ns, reservation, lambda learning, at_ns: learning.observe(at_ns, readings, reservation))
+        self._study(
+            now_ns, reservation, lambda learning, at_ns: learning.readings.observe(at_ns, readings, reservation)
+        )
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:

@@ -88,7 +88,7 @@ class Holdings:
         for index, before in changed_limits.items():
             # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
             if index not in measured:
-                self.lessons.learning.learned_elsewhere(now_ns, index, before)
+                self.lessons.learning.guesses.learned_elsewhere(now_ns, index, before)
         return self.lessons.learn(now_ns) or bool(changed_limits)
 
     def begin_fallback(self, now_ns: int, sent_ns: int, share: float, phase: float) -> None:

@@ -65,7 +65,7 @@ class Snapshot:
                 else:
                     ledger.add_quota(now_ns, quota)
                     if learning is not None:
-                        learning.added_elsewhere(now_ns)
+                        learning.corrections.added(now_ns)
                 self._introduce_new()
             entry = ledger.entries[i]
             m, before = entry.meter, entry.meter.quota.amount

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from paceline.core.changes import Change
 from paceline.core.learning.corrections import Corrections
@@ -13,7 +13,7 @@ from paceline.core.learning.restarts import TRANSIT_NS
 from paceline.core.learning.tracker import Note
 from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota
-from paceline.core.results import Reading, Refusal, Reservation
+from paceline.core.results import Refusal, Reservation
 
 
 class Learning:
@@ -27,6 +27,9 @@ class Learning:
             was nearly empty.
 
     Attributes:
+        readings: Learns from the headers of answers.
+        refusals: Learns from refusals.
+        corrections: Makes the corrections that follow.
         trackers: What answers have shown about the buckets and the spread quotas, by their index.
         guesses: The limits that may be too low, and are tested upward.
         unstated: The limits that neither the user nor an answer states.
@@ -41,33 +44,11 @@ class Learning:
         raises: bool = False,
         adapts: bool = False,
     ) -> None:
-        self._corrections = Corrections(ledger, report, raises=raises, adapts=adapts)
-        self._readings = Readings(self._corrections)
-        self._refusals = Refusals(self._corrections, self._readings)
-        self._shedding = self._refusals.shedding
-        self.trackers = self._corrections.trackers
-        self.guesses, self.notices = self._corrections.guesses, self._corrections.notices
-        self.unstated = self._corrections.unstated
-
-    def added_elsewhere(self, now_ns: int) -> None:
-        """Note that another process has added a quota, which the ledger has now."""
-        self._corrections.added(now_ns)
-
-    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """Learn from the headers of the answer to ``reservation``; see :meth:`Readings.observe`."""
-        return self._readings.observe(now_ns, readings, reservation)
-
-    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from a refusal; see :meth:`Refusals.refused`."""
-        return self._refusals.refused(now_ns, reservation, refusal, pause_ns)
-
-    def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """Whether a refusal is about an unstated limit; see :meth:`Refusals.is_unstated`."""
-        return self._refusals.is_unstated(now_ns, reservation, refusal)
-
-    def is_of_another(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """Whether another limit than the stated ones has refused an attempt; see :meth:`Refusals.is_of_another`."""
-        return self._refusals.is_of_another(now_ns, reservation, refusal)
+        self.corrections = Corrections(ledger, report, raises=raises, adapts=adapts)
+        self.readings = Readings(self.corrections)
+        self.refusals = Refusals(self.corrections, self.readings)
+        self.trackers, self.guesses = self.corrections.trackers, self.corrections.guesses
+        self.unstated, self.notices = self.corrections.unstated, self.corrections.notices
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether what was found decides when the next attempt goes after a refusal.
@@ -75,7 +56,7 @@ class Learning:
         After a refusal of a lone request it does once another was admitted.
         """
         knows = not reservation.alone or self.unstated.admits_others(reservation)
-        return knows and self.is_unstated(now_ns, reservation, refusal)
+        return knows and self.refusals.is_unstated(now_ns, reservation, refusal)
 
     def measure(self, now_ns: int, unit: str | None = None) -> None:
         """Find the unstated limit of ``unit`` from outcomes; see :meth:`Unstated.begin`."""
@@ -84,10 +65,6 @@ class Learning:
     def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
         """Take a time-out, before the attempt is settled; see :meth:`Unstated.timed_out`."""
         return self.unstated.timed_out(now_ns, reservation)
-
-    def explained(self, now_ns: int, reservation: Reservation) -> None:
-        """Take a refusal that another reason than a limit explains."""
-        self.unstated.explained(now_ns, reservation)
 
     def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Take a refusal that is about its request alone, and take back the earlier ones of that request."""
@@ -116,8 +93,9 @@ class Learning:
 
     def granted(self, now_ns: int, reservation: Reservation, *, by_store: bool = False) -> None:
         """Take the notes of an attempt that is sent now. If a store has granted it, that has counted the charge."""
-        self._shedding.sent += 1
-        reservation.number = self._shedding.sent
+        shedding = self.refusals.shedding
+        shedding.sent += 1
+        reservation.number = shedding.sent
         amounts = reservation.amounts
         notes: list[Note | None] = [None] * len(amounts)
         for index, tracker in self.trackers.items():
@@ -125,13 +103,9 @@ class Learning:
                 notes[index] = tracker.sent(now_ns, amounts[index], logged=by_store)
         reservation.notes = notes
 
-    def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
-        """Take the notes of an attempt whose charge the shared ledger has counted."""
-        self.granted(now_ns, reservation, by_store=True)
-
     def notes_of_now(self) -> list[Note | None]:
         """The notes of an attempt without a charge that is sent now."""
-        trackers = map(self.trackers.get, range(len(self._corrections.entries)))
+        trackers = map(self.trackers.get, range(len(self.corrections.entries)))
         return [None if tracker is None else tracker.note() for tracker in trackers]
 
     def charge_kept(self, reservation: Reservation) -> None:
@@ -145,11 +119,7 @@ class Learning:
         if not (self.guesses.tested and reservation.notes):
             return
         for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
-            self._corrections.set_limit(now_ns, index, amount, source)
+            self.corrections.set_limit(now_ns, index, amount, source)
             tracker = self.trackers.get(index)
             if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
-
-    def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
-        """Note what another process has learned; see :meth:`Guesses.learned_elsewhere`."""
-        self.guesses.learned_elsewhere(now_ns, index, before)
