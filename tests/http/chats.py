@@ -2,6 +2,8 @@
 
 import httpx2
 
+from odd_server import sse
+
 CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
 PATH = "/v1/chat/completions"
 URL = f"https://api.openai.com{PATH}"
@@ -11,6 +13,13 @@ ANSWER = {
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hi."}}],
     "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
 }  # fmt: skip
+STREAM = CHAT | {"stream": True}
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
+EVENTS = sse(ROLE, WORD, {"choices": [], "usage": ANSWER["usage"]})
+"""A stream: an event that only opens it, its content, and its usage."""
+WHOLE = b"".join(EVENTS)
+REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 
 
 def attached(limiter, answer, provider=None, library=httpx2, **options):

@@ -8,7 +8,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
-from chats import ANSWER, CHAT, URL, attached, counts, pool_of
+from chats import ANSWER, CHAT, EVENTS, REFUSED, STREAM, URL, WHOLE, attached, counts, pool_of
 from http_ways import WAYS, chat_at
 
 import paceline
@@ -17,7 +17,6 @@ from odd_server import HTML, JSON, SSE, OddServer, sse
 pytestmark = pytest.mark.usefixtures("short_probes")
 
 LIMITS = {"openai/*": "60k requests/min", "anthropic/*": "60k requests/min", "gemini/*": "60k requests/min"}
-REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 PAGE = b"<!DOCTYPE html><html><title>Back at ten</title></html>"
 SOON = JSON | {"retry-after-ms": "5"}
 
@@ -168,16 +167,6 @@ def test_an_error_after_content_is_the_callers(serve):
 
 
 # --- HTTP libraries, and parts of any size
-
-WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
-EVENTS = sse(
-    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
-    WORD,
-    {"choices": [], "usage": ANSWER["usage"]},
-)
-WHOLE = b"".join(EVENTS)
-STREAM = CHAT | {"stream": True}
-
 
 READERS = {
     name: WAYS[name] for name in ("requests streamed", "urllib3 streamed", "aiohttp", "httpx", "httpx2", "httpx2 async")

@@ -38,6 +38,10 @@ BASE = {
 which four tokens are text. ``told``: whether the answer reports the usage, or ``input``: that alone. ``served``: how many answers there are at least.
 ``more``: further fields of the request. ``dear``: whether the dearest of the models that it names has answered."""
 
+ADVISED = {
+    "api": "anthropic", "most": 1_000, "used": 20_000, "dear": True,
+    "more": {"tools": [{"type": "advisor_20260301", "model": "dear"}]},
+}  # fmt: skip
 SHAPES = {
     "a large maximum, nearly used": {},
     "one after another": {"at_once": 1},
@@ -77,22 +81,8 @@ SHAPES = {
     "speech": {"api": "speech", "model": "fine", "used": 2_000, "told": False, "prompt": 500},
     "one of two models": {"more": {"models": ["gpt-5", "dear"]}, "dear": True},
     "a model that falls back": {"api": "anthropic", "more": {"fallbacks": [{"model": "dear"}]}, "dear": True},
-    "an advisor": {
-        "api": "anthropic",
-        "most": 1_000,
-        "used": 20_000,
-        "dear": True,
-        "more": {"tools": [{"type": "advisor_20260301", "model": "dear"}]},
-    },
-    "an advisor, a stream that breaks": {
-        "api": "anthropic",
-        "stream": True,
-        "ends": "breaks",
-        "most": 1_000,
-        "used": 20_000,
-        "dear": True,
-        "more": {"tools": [{"type": "advisor_20260301", "model": "dear"}]},
-    },
+    "an advisor": ADVISED,
+    "an advisor, a stream that breaks": ADVISED | {"stream": True, "ends": "breaks"},
     "a model of Gemini's settings": {
         "api": "gemini",
         "dear": True,

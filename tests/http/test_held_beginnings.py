@@ -6,6 +6,7 @@ import threading
 
 import httpx2
 import pytest
+from chats import EVENTS, POOL, REFUSED, ROLE, STREAM, WHOLE, counts, pool_of
 from http_ways import IN_PARTS, chat_at
 
 import paceline
@@ -19,14 +20,6 @@ from paceline.testing import run_virtual
 from waits import soon, until
 
 pytestmark = pytest.mark.usefixtures("short_probes")
-
-ASK = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5, "stream": True}
-ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
-WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
-USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}
-REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
-EVENTS = sse(ROLE, WORD, USAGE)
-WHOLE = b"".join(EVENTS)
 
 
 class Gate(threading.Event):
@@ -58,10 +51,6 @@ def serving(*parts):
     return OddServer(lambda *_: (200, SSE, [*parts]))
 
 
-def pool_of(limiter):
-    return limiter.status()["pools"]["openai/m"]
-
-
 def lines(data):
     return [line for line in data.splitlines() if line]
 
@@ -71,9 +60,9 @@ def lines(data):
 def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(send, come, limiter, short):
     gate = Gate()
     with serving(*EVENTS[:come], gate, *EVENTS[come:]) as server:
-        assert lines(send(chat_at(server), ASK, begun=gate.set)[1]) == lines(WHOLE)
+        assert lines(send(chat_at(server), STREAM, begun=gate.set)[1]) == lines(WHOLE)
     assert gate.passed
-    assert pool_of(limiter)["counts"] == {"granted": 1, "settled": 1}
+    assert counts(limiter) == {"granted": 1, "settled": 1}
     assert not pool_of(limiter)["in_flight"]
 
 
@@ -84,25 +73,25 @@ def test_a_refusal_after_the_first_event_is_a_refused_attempt(send, size, limite
     wrong = [part[at : at + size] for part in sse(ROLE, REFUSED) for at in range(0, len(part), size)]
     answers = [wrong, wrong, EVENTS]
     with OddServer(lambda number, _: (200, SSE | {"retry-after-ms": "5"}, answers[number])) as server:
-        assert lines(send(chat_at(server), ASK)[1]) == lines(WHOLE)
-    assert pool_of(limiter)["counts"] == {"granted": 3, "refused_rate": 2, "settled": 1}
+        assert lines(send(chat_at(server), STREAM)[1]) == lines(WHOLE)
+    assert counts(limiter) == {"granted": 3, "refused_rate": 2, "settled": 1}
 
 
 @each
 def test_an_error_after_the_hold_is_the_stream_s_and_the_pool_learns_from_it(send, limiter, short):
     gate, events = Gate(), sse(ROLE, REFUSED)
     with serving(events[0], gate, events[1]) as server:
-        assert lines(send(chat_at(server), ASK, begun=gate.set)[1]) == lines(b"".join(events))
+        assert lines(send(chat_at(server), STREAM, begun=gate.set)[1]) == lines(b"".join(events))
         assert len(server.asked) == 1
-    assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
+    assert counts(limiter) == {"granted": 1, "refused_rate": 1}
 
 
 def test_streams_are_held_for_less_the_more_were_held_in_vain_and_no_refusal_came(limiter, short):
     def seconds_after(*parts):
         gate = Gate()
         with serving(*(gate if part is ... else part for part in parts)) as server:
-            IN_PARTS["httpx"](chat_at(server), ASK, begun=gate.set)
-        return limiter.pacer.pools.scheduler("openai/m").patience.seconds
+            IN_PARTS["httpx"](chat_at(server), STREAM, begun=gate.set)
+        return limiter.pacer.pools.scheduler(POOL).patience.seconds
 
     silent, refused = (EVENTS[0], ..., *EVENTS[1:]), (*sse(ROLE), ..., *sse(REFUSED))
     assert [seconds_after(*silent) for _ in range(3)] == [verdict.HELD_S / n for n in (2, 3, 4)]
@@ -118,7 +107,7 @@ def test_a_connection_that_breaks_after_the_hold_is_an_error_of_the_library(send
         OddServer(lambda *_: (200, head, [EVENTS[0], gate])) as server,
         pytest.raises(Exception, match=r"(?i)incomplete|without sending|payload"),
     ):
-        send(chat_at(server), ASK, opened=gate.set)  # a body of a stated length comes in large parts from urllib3
+        send(chat_at(server), STREAM, opened=gate.set)  # a body of a stated length comes in large parts from urllib3
     assert not pool_of(limiter)["in_flight"]
 
 
@@ -135,7 +124,7 @@ def test_a_caller_that_leaves_does_not_wait_for_the_server(send, limiter, short)
     gate = Gate()
     with serving(EVENTS[0], gate, *EVENTS[1:]) as server:
         with pytest.raises(LeaveError):
-            send(chat_at(server), ASK, begun=leave)
+            send(chat_at(server), STREAM, begun=leave)
         gate.set()
         until(lambda: gate.passed is not None)
     assert gate.passed
@@ -151,7 +140,7 @@ async def test_a_task_that_is_cancelled_within_the_stream_leaves_no_connection(l
             beginning = asyncio.Event()
 
             async def read():
-                async with client.stream("POST", chat_at(server), json=ASK) as response:
+                async with client.stream("POST", chat_at(server), json=STREAM) as response:
                     async for _ in response.aiter_raw():
                         beginning.set()
 
@@ -196,7 +185,7 @@ def test_without_a_thread_the_caller_reads(limiter, monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", started)
     with serving(*EVENTS) as server, httpx2.Client() as client:
-        assert client.post(chat_at(server), json=ASK).content == WHOLE
+        assert client.post(chat_at(server), json=STREAM).content == WHOLE
 
 
 def test_the_hold_begins_with_the_first_bytes_and_is_one_second():

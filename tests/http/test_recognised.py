@@ -61,39 +61,28 @@ def test_they_are_paced_once_an_llm_has_answered(log, path, body):
     assert once.startswith("POST 127.0.0.1/")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (200, JSON, {"results": [{"generated_text": "Hi.", "generated_token_count": 2}]}),
-        (200, SSE, b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'),
-        (200, JSON, {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}),
-    ],
-    ids=["watsonx", "stream", "gemini"],
-)
-def test_forms_of_an_answer(answer):
-    limiter = paceline.Limiter(LIMIT)
-    with OddServer(lambda *_: answer) as server:
-        send(limiter, server, 2)
-    assert pools(limiter) == {"127.0.0.1/m": 1}
+FORMS = {
+    "watsonx": (200, JSON, {"results": [{"generated_text": "Hi.", "generated_token_count": 2}]}),
+    "stream": (200, SSE, b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'),
+    "gemini": (200, JSON, {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}),
+}
+OTHERS = {
+    "job": (200, JSON, {"id": "job", "status": "queued"}),
+    "list": (200, JSON, {"data": [1, 2]}),
+    "audio": (200, {"content-type": "audio/mpeg"}, b"\xff\xf3\x00"),
+    "refusal": (429, JSON, {"error": {"message": "Too many requests"}}),
+    "error": (500, JSON, ANSWER),
+}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (200, JSON, {"id": "job", "status": "queued"}),
-        (200, JSON, {"data": [1, 2]}),
-        (200, {"content-type": "audio/mpeg"}, b"\xff\xf3\x00"),
-        (429, JSON, {"error": {"message": "Too many requests"}}),
-        (500, JSON, ANSWER),
-    ],
-    ids=["job", "list", "audio", "refusal", "error"],
-)
-def test_without_such_an_answer_they_pass_as_they_are(log, answer):
-    limiter = paceline.Limiter({"*": "1 requests/hour"}, acquire_timeout_s=0.0)
+@pytest.mark.parametrize("name", [*FORMS, *OTHERS])
+def test_the_form_of_an_answer_decides_and_none_is_sent_twice(log, name):
+    limiter = paceline.Limiter(LIMIT if name in FORMS else {"*": "1 requests/hour"}, acquire_timeout_s=0.0)
+    answer = (FORMS | OTHERS)[name]
     with OddServer(lambda *_: answer) as server:
         assert {status for status, _ in send(limiter, server, 3)} == {answer[0]}
-        assert len(server.asked) == 3  # none is sent twice
-    assert pools(limiter) == {}
+        assert len(server.asked) == 3
+    assert pools(limiter) == ({"127.0.0.1/m": 2} if name in FORMS else {})
     assert sum("is not paced" in line for line in said(log)) == 1
 
 
