@@ -90,7 +90,7 @@ def number(text: str | None) -> float | None:
     return float(clean) if _NUMBER.fullmatch(clean) else None
 
 
-@lru_cache(maxsize=1_024)  # a limit is the same in each answer
+@lru_cache(maxsize=256)  # a limit is the same in each answer
 def amount(text: str | None) -> float | None:
     """A number that is valid as a limit: above 0."""
     value = number(text)
@@ -179,7 +179,7 @@ class Reset(NamedTuple):
         return self.left_s(headers, time.time()) or None
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=256)
 def reset_in(text: str | None) -> Reset:
     """A reset in any form: a duration, seconds; an HTTP date, an instant of RFC 3339, seconds or milliseconds since the epoch."""
     if text is None:
