@@ -54,6 +54,7 @@ def ask():
 answers = [ask() for _ in range(int(sys.argv[1]))]
 print(json.dumps([answers, os.environ["OPENAI_API_KEY"], os.environ["PACELINE_GATEWAY"]]))
 """
+ASK = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 LONG = pytest.mark.long("starts several processes")
 METHODS = [one for one in ("fork", "spawn") if one in multiprocessing.get_all_start_methods()]
 LIMIT = "300 requests/min,4M tokens/min"
@@ -66,15 +67,8 @@ def world(paceline_emulator):
 
 
 def start(*words, url="", environ=None, python=sys.executable, options=("--limit", f"gpt-6-luna={LIMIT}"), **more):
-    names = (
-        "PATH",
-        "HOME",
-        "PYTHONPATH",
-        "PACELINE_FACTS",
-        "SSL_CERT_FILE",
-        "SYSTEMROOT",
-        "TEMP",
-    )  # Windows has no sockets without the sixth
+    # Windows has no sockets without the sixth.
+    names = ("PATH", "HOME", "PYTHONPATH", "PACELINE_FACTS", "SSL_CERT_FILE", "SYSTEMROOT", "TEMP")
     kept = {name: os.environ.get(name, "") for name in names}
     line = [sys.executable, "-c", "from paceline.cli import main; main()", "exec", "--provider", "openai", *options]
     words = [python if word == "python" else str(word) for word in words]
@@ -380,13 +374,20 @@ sys.exit(7)
     assert process.returncode == 7
 
 
+class Ready(subprocess.Popen):
+    """A process that has written a line."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, stdout=subprocess.PIPE, **options)
+        with self.stdout as ready:
+            ready.readline()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGUSR1")
 def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
-    class Late(subprocess.Popen):
+    class Late(Ready):
         def __init__(self, *args, **options):
-            super().__init__(*args, stdout=subprocess.PIPE, **options)
-            with self.stdout as ready:
-                ready.readline()
+            super().__init__(*args, **options)
             signal.raise_signal(signal.SIGUSR1)
 
     monkeypatch.setattr(command.subprocess, "Popen", Late)
@@ -408,12 +409,6 @@ def test_a_signal_that_ends_no_wait_reaches_it(monkeypatch):
         def join(self, timeout=None):
             waits.set()  # the other thread does not go on before this one waits: none is switched to meanwhile
             super().join(timeout)
-
-    class Ready(subprocess.Popen):
-        def __init__(self, *args, **options):
-            super().__init__(*args, stdout=subprocess.PIPE, **options)
-            with self.stdout as ready:
-                ready.readline()
 
     other = threading.Thread(target=signalled, daemon=True)
     monkeypatch.setattr(command, "Thread", Waiting)
@@ -527,10 +522,7 @@ def test_attempts_without_a_connection_or_an_answer_are_told_and_are_no_waits(co
             server.close()
         for _ in range(3):
             with pytest.raises(httpx.TransportError):
-                client.post(
-                    f"http://127.0.0.1:{port}/v1/chat/completions",
-                    json={"model": "m", "messages": [{"role": "user", "content": "x"}]},
-                )
+                client.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=ASK)
         if connects:
             join(thread)
     [line] = summary([tally.record()])
