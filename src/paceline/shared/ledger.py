@@ -117,9 +117,9 @@ class SharedLedger:
         """
         # A clock that is set back would lengthen each wait, so all instants are moved with it.
         if now_ns < self._last_ns:
-            self._turn(now_ns - self._last_ns)
-        now_us = (now_ns - self._set_ns) // 1_000
-        spent_ns = self._peers.advance(now_us, ended) * 1e-6
+            self.clock_was_set(now_ns - self._last_ns)
+        last_us, now_us = (self._last_ns - self._set_ns) // 1_000, (now_ns - self._set_ns) // 1_000
+        spent_ns = self._peers.advance(last_us, now_us, ended) * 1e-6
         if spent_ns:
             for account in self._accounts:
                 account.sharing.spend(account.meter, self._last_ns, now_ns, spent_ns)
@@ -167,16 +167,12 @@ class SharedLedger:
         return self._peers.seen((now_ns - self._set_ns) // 1_000)
 
     def clock_was_set(self, by_ns: int) -> None:
-        """Take note that the store's clock was set, by so many nanoseconds, since the last message."""
-        self._turn(by_ns)
-        self._last_ns += by_ns
-
-    def _turn(self, by_ns: int) -> None:
-        """The store's clock was set: move all instants with it, so that all waits stay as long as they were."""
+        """The store's clock was set, by so many nanoseconds, since the last message: all waits stay as long as they were."""
         for account in self._accounts:
             account.sharing.turn(account.meter, by_ns)
         self._pause.until_ns += by_ns
         self._set_ns += by_ns
+        self._last_ns += by_ns
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
@@ -283,7 +279,7 @@ class SharedLedger:
         return account.meter.charge(now_ns, amount) - (self._set_ns if account.meter.refills else 0)
 
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> StoreReply:
-        before, others = self._ahead(peer) if message.wants else ([], [])
+        before, others = self._ahead(message.who) if message.wants else ([], [])
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
@@ -313,20 +309,20 @@ class SharedLedger:
             # A place, not a common time to try again: eight processes would come back together, and one with a large
             # request would lose each time.
             until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
-        peer.place = self._peers.places.keep(message.who, peer.place, amounts, until_us, last=bool(grants))
+        self._peers.places.keep(message.who, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return StoreReply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
-    def _ahead(self, peer: Peer) -> tuple[list[float], list[float]]:
-        """What goes before the next request of ``peer``, and before a later one; see :meth:`Places.ahead`."""
+    def _ahead(self, who: str) -> tuple[list[float], list[float]]:
+        """What goes before the next request of ``who``, and before a later one; see :meth:`Places.ahead`."""
         gone, sums = self._peers.gone / BILLION, [0.0] * len(self._accounts)
         if gone:
             # Their share of a window stays unused: they may spend it at its start, at its end, or all at once.
             meters = [account.meter for account in self._accounts]
             sums = [m.quota.amount * gone if isinstance(m, Window) else 0.0 for m in meters]
-        return self._peers.places.ahead(peer.place, sums)
+        return self._peers.places.ahead(who, sums)
 
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
         """The states of the quotas at ``index``, which a process has in these versions, and of all others."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from paceline.shared.messages import SHARED_PART, WANE_NS, WANES
 
@@ -31,6 +31,9 @@ FORGET_US, LEFT_US = 3_600_000_000, 600_000_000
 """How long the number of a process's last message is remembered, and the number of a process that has left."""
 
 BILLION = 1_000_000_000
+WEIGHT: Final[int] = 2 ** (WANES - 1)
+"""What a process weighs whose share has not waned."""
+
 SHARE_MIN = 1_000
 """The least share, in billionths."""
 
@@ -74,7 +77,6 @@ class Peer:
         due_us: When it must have reported again; 0: it has not announced that.
         lease_us: How long it counts after its last message; negative: it has left.
         presumed_ns: What was charged since it vanished and it has not reported, in nanoseconds of refill.
-        place: Its place among the waiting processes.
         held: What it holds, by account.
         live, weight, told, gone: Its part of the sums of that name.
         since_us: The sum of charged time when it vanished.
@@ -87,14 +89,17 @@ class Peer:
     due_us: int = 0
     lease_us: int = LEASE_US
     presumed_ns: float = 0.0
-    place: PeerPlace | None = None
     held: list[float] = field(default_factory=list)
     live: int = 0
     weight: int = 0
-    told: int = 0
     gone: int = 0
     since_us: int = 0
     event_us: int = 0
+
+    @property
+    def told(self) -> int:
+        """Its share, as far as it has not waned."""
+        return self.share * self.weight // WEIGHT
 
 
 class Seen(NamedTuple):
@@ -130,7 +135,7 @@ class Seen(NamedTuple):
         return cls(who, state, max(now_us - seen_us, 0) / 1e6, told / BILLION, place_until_us >= now_us)
 
 
-_FIELDS = [one.name for one in fields(Peer) if one.name != "place"]
+_FIELDS = [one.name for one in fields(Peer)]
 _values = attrgetter(*_FIELDS)
 _place_values = attrgetter(*[one.name for one in fields(PeerPlace)])
 """Of a process and of a place, in a dump."""
@@ -150,19 +155,23 @@ class Places:
         self.number = self.moved = 0
         self._front: list[PeerPlace] = []
         self._behind: dict[int, PeerPlace] = {}  # the other places, by number
+        self._of: dict[str, PeerPlace] = {}  # all of them, by process
 
     def __iter__(self) -> Iterator[PeerPlace]:
         return chain(self._front, self._behind.values())
 
-    def keep(
-        self, who: str, mine: PeerPlace | None, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
-    ) -> PeerPlace | None:
-        """Keep a place for a process, its place ``mine`` unless it has to be the ``last``; ``None``: it has none any more."""
-        if mine is not None and (amounts is None or last):
-            self.remove(mine)
-            mine = None
+    def until_us(self, who: str) -> int:
+        """Until when a process may ask again to keep its place; 0: it has none."""
+        place = self._of.get(who)
+        return 0 if place is None else place.until_us
+
+    def keep(self, who: str, amounts: list[float] | None, until_us: int = 0, *, last: bool = False) -> None:
+        """Keep a place for a process: the one that it has, unless it has to be the ``last``. Without amounts it has none."""
+        if amounts is None or last:
+            self.remove(who)
         if amounts is None:
-            return None
+            return
+        mine = self._of.get(who)
         if mine is None:
             self.number += 1
             front = len(self._front) < FRONT and not self._behind
@@ -174,17 +183,20 @@ class Places:
             mine.amounts, mine.until_us = amounts, until_us
         if not mine.front:
             self._add(amounts)
-        return mine
 
     def enter(self, place: PeerPlace) -> None:
         """Add a place, which the sum has already."""
+        self._of[place.who] = place
         if place.front:
             self._front.append(place)
         else:
             self._behind[place.number] = place
 
-    def remove(self, place: PeerPlace) -> None:
-        """Take out a place."""
+    def remove(self, who: str) -> None:
+        """Take out the place of a process, if it has one."""
+        place = self._of.pop(who, None)
+        if place is None:
+            return
         if place.front:
             self._front.remove(place)
         else:
@@ -201,9 +213,9 @@ class Places:
         if not self._behind:
             self.amounts, self.moved = [], self.number
 
-    def ahead(self, mine: PeerPlace | None, sums: list[float]) -> tuple[list[float], list[float]]:
-        """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
-        before, others, passed = list(sums), list(sums), False
+    def ahead(self, who: str, sums: list[float]) -> tuple[list[float], list[float]]:
+        """What goes before the place of a process, and before a new one, by account; each begins with ``sums``."""
+        before, others, passed, mine = list(sums), list(sums), False, self._of.get(who)
         for place in self._front:
             if place is mine:
                 passed = True
@@ -249,21 +261,22 @@ class Peers:
         self.live = self.weight = self.told = self.gone = self.awaited = 0
         self.held: list[float] = []
         self.places = Places()
-        self.away_us = self._quiet_us = self._last_us = self._charged_us = 0
+        self.away_us = self._quiet_us = self._charged_us = 0
         self._peers: dict[str, Peer] = {}
         self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
 
-    def advance(self, now_us: int, ended: Callable[[str], bool]) -> float:
+    def advance(self, last_us: int, now_us: int, ended: Callable[[str], bool]) -> float:
         """Take the events that are due.
 
         Args:
+            last_us: When this was called before.
             now_us: The present.
             ended: Whether a process is known to have ended, so that it spends nothing any more.
 
         Returns:
             What vanished processes may have spent since the last call, in billionths of a microsecond of refill.
         """
-        passed_us, last_us, self._last_us, spent = now_us - self._last_us, self._last_us, now_us, 0.0
+        passed_us, spent = now_us - last_us, 0.0
         if passed_us > QUIET_US:
             self._quiet_us, self.away_us, self.awaited = last_us, now_us, 0
         else:
@@ -282,9 +295,8 @@ class Peers:
             heapq.heappop(self._events)
             taken += 1
             self._withdraw(peer)
-            if peer.place is not None and peer.place.until_us < now_us:
-                self.places.remove(peer.place)
-                peer.place = None
+            if self.places.until_us(who) < now_us:
+                self.places.remove(who)
             # In an outage all have lost the store, and a new server sees no process yet.
             if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
@@ -314,15 +326,14 @@ class Peers:
 
     def share(self) -> int:
         """The share of the limits for the process that was met, in billionths, while the store is lost."""
-        unit = 2 ** (WANES - 1)
         # Not 1/N: of eight processes that start in turn, such parts add up to 2.7.
-        told = min(BILLION * unit // (unit + self.weight), BILLION - self.told)
+        told = min(BILLION * WEIGHT // (WEIGHT + self.weight), BILLION - self.told)
         return max(int(told * SHARED_PART), SHARE_MIN)
 
     def seen(self, now_us: int) -> list[Seen]:
         """All processes that are remembered."""
         return [
-            Seen.of(who, now_us, p.seen_us, p.due_us, p.lease_us, p.told, p.place.until_us if p.place else 0)
+            Seen.of(who, now_us, p.seen_us, p.due_us, p.lease_us, p.told, self.places.until_us(who))
             for who, p in self._peers.items()
         ]
 
@@ -334,7 +345,7 @@ class Peers:
         if peer.live:
             for i, amount in enumerate(peer.held):
                 self.held[i] -= amount
-        peer.live = peer.weight = peer.told = 0
+        peer.live = peer.weight = 0
 
     def _return(self, peer: Peer) -> None:
         """A vanished process is here again, or is not charged any more."""
@@ -372,12 +383,12 @@ class Peers:
         from_us = until_us if peer.due_us else peer.seen_us
         halved = max(now_us - from_us, 0) // (WANE_NS // 1_000)
         if peer.share and halved < WANES:
-            peer.weight, peer.told = 2 ** (WANES - 1 - halved), peer.share // 2**halved
+            peer.weight = WEIGHT >> halved
             self.weight += peer.weight
             self.told += peer.told
             events.append(from_us + (halved + 1) * (WANE_NS // 1_000))
-        if peer.place is not None:
-            events.append(peer.place.until_us + 1)
+        if until_us := self.places.until_us(who):
+            events.append(until_us + 1)
         peer.event_us = min(events)
         heapq.heappush(self._events, (peer.event_us, who))
         return spent
@@ -387,7 +398,7 @@ class Peers:
         places = self.places
         return {
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, places.amounts],
-            "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
+            "times": [self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
             "peers": dict(zip(self._peers, map(_values, self._peers.values()), strict=True)),
             "places": list(map(_place_values, places)),
         }
@@ -402,13 +413,11 @@ class Peers:
         peers = cls()
         places = peers.places
         peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, places.amounts = state["sums"]
-        peers._last_us, peers._quiet_us, peers.away_us, peers._charged_us, places.number, places.moved = state["times"]
+        peers._quiet_us, peers.away_us, peers._charged_us, places.number, places.moved = state["times"]
         for who, values in state["peers"].items():
             peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
             peers._events.append((peer.event_us, who))
         heapq.heapify(peers._events)
         for values in state["places"]:
-            place = PeerPlace(*values)
-            peers._peers[place.who].place = place
-            places.enter(place)
+            places.enter(PeerPlace(*values))
         return peers
