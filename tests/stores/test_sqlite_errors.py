@@ -132,12 +132,13 @@ class TestLocked:
         take(store)
         virtual = Time()
         monkeypatch.setattr("paceline.stores.sqlite.time", virtual)
-        store._opened_s = 0.0
+        store._open = store._open._replace(since_s=0.0)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             take(store, number=2)
             assert 3 <= virtual.now_s < 3.2
-            virtual.now_s, virtual.until_s, store._opened_s = 10.0, 99.0, 10.0
+            virtual.now_s, virtual.until_s = 10.0, 99.0
+            store._open = store._open._replace(since_s=10.0)
             other.execute("BEGIN IMMEDIATE")
             fails(store, "locked")
             assert 15 <= virtual.now_s < 16
@@ -237,7 +238,7 @@ class TestNoRoom:
     def test_a_full_disk_loses_nothing(self, opened, path):
         store = opened()
         take(store)
-        store._connection.execute("PRAGMA max_page_count = 4")
+        store._open.connection.execute("PRAGMA max_page_count = 4")
         many = Message("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
         with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: its disk is full: free some space")):
             store.exchange("pool", many)

@@ -158,7 +158,7 @@ class TestBooks:
     def test_the_clock_is_read_when_nobody_else_can_come_between(self, opened):
         class Clock(ManualClock):
             def now_ns(self):
-                reads.append(store._connection.in_transaction)
+                reads.append(store._open.connection.in_transaction)
                 return super().now_ns()
 
         reads: list[bool] = []
@@ -181,7 +181,7 @@ take(store)
 pid = os.fork()
 if not pid:
     store.after_fork()
-    assert store._connection is None
+    assert store._open is None
     take(store, who="b")
     os.write(to_parent, b"x")
     os.read(from_parent, 1)

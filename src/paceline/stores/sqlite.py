@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from paceline.core.quota import NS
@@ -87,6 +87,14 @@ ADVICE = {
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
+class _Open(NamedTuple):
+    """A connection, the file that it has open, and since when."""
+
+    connection: sqlite3.Connection
+    inode: int
+    since_s: float
+
+
 class SQLiteStore:
     """Keeps shared ledgers in a file that all processes of one machine may use at once. Not for network drives.
 
@@ -120,9 +128,7 @@ class SQLiteStore:
         self._lock = threading.RLock()  # a finalizer in this thread may close the store, whose exchange fails then
         self._pid = os.getpid()
         self._is_resting = False
-        self._connection: sqlite3.Connection | None = None
-        self._inode = 0
-        self._opened_s = 0.0
+        self._open: _Open | None = None
         self._to_sweep = False
         # With revision: read again only when others wrote; and with the clock at the last writing.
         self._ledgers: dict[str, tuple[int, SharedLedger, _Clock | None]] = {}
@@ -162,9 +168,9 @@ class SQLiteStore:
         """See :meth:`Store.after_fork`."""
         if self._pid != os.getpid():
             self._pid, self._lock, self._is_resting = os.getpid(), threading.RLock(), False
-            if self._connection is not None:
-                _INHERITED.append(self._connection)
-            self._connection, self._ledgers = None, {}
+            if self._open is not None:
+                _INHERITED.append(self._open.connection)
+            self._open, self._ledgers = None, {}
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
@@ -211,10 +217,10 @@ class SQLiteStore:
             raise StoreError(f"{self.url}: the ledger of pool {pool!r} cannot be read: {_RESET}") from error
 
     def _connected(self, now_s: float) -> sqlite3.Connection:
-        if self._connection is not None:
+        if self._open is not None:
             try:
-                if self._path.stat().st_ino == self._inode and now_s - self._opened_s < REOPEN_S:
-                    return self._connection
+                if self._path.stat().st_ino == self._open.inode and now_s - self._open.since_s < REOPEN_S:
+                    return self._open.connection
             except OSError:
                 pass
             self._disconnect()  # the file was deleted, or put aside, or may be damaged
@@ -224,17 +230,17 @@ class SQLiteStore:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileExistsError):  # an existing file is not opened: closing it would end SQLite's locks
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            self._inode = self._path.stat().st_ino
+            inode = self._path.stat().st_ino
             if not _may_write(self._path) or not _may_write(self._path.parent):  # SQLite would leave files behind
                 raise StoreError(f"{self.url}: {ADVICE[sqlite3.SQLITE_READONLY]}")
         except OSError as error:
             raise StoreError(
                 f"{self.url}: it cannot be made ({error.strerror}): give a path where this user may write"
             ) from error
-        self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
-        self._opened_s = time.monotonic()
-        self._prepare(self._connection, now_s + self._timeout_s)
-        return self._connection
+        connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._open = _Open(connection, inode, time.monotonic())
+        self._prepare(connection, now_s + self._timeout_s)
+        return connection
 
     def _prepare(self, connection: sqlite3.Connection, deadline_s: float) -> None:
         """Make the table in a new file; change nothing in a file of another program."""
@@ -277,10 +283,10 @@ class SQLiteStore:
                 return
 
     def _disconnect(self) -> None:
-        connection, self._connection, self._ledgers = self._connection, None, {}
-        if connection is not None:
+        opened, self._open, self._ledgers = self._open, None, {}
+        if opened is not None:
             with suppress(sqlite3.Error):
-                connection.close()
+                opened.connection.close()
 
     def _busy(self) -> StoreError:
         return StoreError(
