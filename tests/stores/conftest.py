@@ -1,7 +1,14 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from redis_servers import Cluster, RedisServer, Sentinels, cluster, sentinel
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store; tests of one kind of store have its object by this name."""
+    return f"sqlite:{tmp_path / 'q.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
 
 
 @pytest.fixture(scope="session")

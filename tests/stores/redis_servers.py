@@ -36,6 +36,11 @@ POLL_S = 0.01
 MASTER_NAME = "paceline-test"
 SLOTS = 16_384  # of every Redis Cluster
 
+RIGHTS = (
+    "+eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin"
+)
+"""What a user of a store needs at least."""
+
 # Below the ports that the kernel gives to outgoing connections (from 32768 on Linux): nobody takes a stopped server's.
 _PORTS = iter(random.SystemRandom().sample(range(20_000, 30_000), 10_000))
 
@@ -244,6 +249,15 @@ class RedisServer:
             self._front.close()
             self._front = None
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    @contextmanager
+    def user(self, rights: str) -> Iterator[str]:
+        """The URL with which another user logs in, who has these rights on the keys of the library."""
+        self.ask("ACL", "SETUSER", "other", "reset", "on", ">pw", "~paceline:*", *rights.split())
+        try:
+            yield self.url.replace("://", "://other:pw@")
+        finally:
+            self.ask("ACL", "DELUSER", "other")
 
     def _login(self) -> str:
         return "" if self.password is None else f":{quote(self.password, safe='')}@"

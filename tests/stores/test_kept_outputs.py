@@ -29,17 +29,10 @@ def serve(limiter, *outputs):
             learn(limiter.pacer.calibrations, output)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def place(request, tmp_path):
-    """The URL of an empty store."""
-    return f"sqlite:{tmp_path / 'q.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
-
-
 @pytest.mark.parametrize("prefixed", [False, True])
-def test_a_new_process_begins_with_what_the_last_one_knew(place, prefixed):
+def test_a_new_process_begins_with_what_the_last_one_knew(store, prefixed):
     def limiter():
-        store = open_store(place)
-        return Limiter(QUOTAS, store=Prefixed(store, "team") if prefixed else store)
+        return Limiter(QUOTAS, store=Prefixed(open_store(store), "team") if prefixed else store)
 
     first = limiter()
     serve(first, *[3_000] * 8)

@@ -16,11 +16,6 @@ BUSY = {"headroom_s": 2.0}  # the machine that tests run on may be busy with oth
 JITTER = 3  # and in real time a few may be late all the same; on a quiet one it is none: `pytest -m soak` says so
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store(request, tmp_path):
-    return f"sqlite:{tmp_path / 'books'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
-
-
 @pytest.fixture
 def provider(paceline_emulator):
     return paceline_emulator(limits=LIMITS, latency_s=0.2, process=True)

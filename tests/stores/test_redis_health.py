@@ -104,19 +104,13 @@ def test_a_healthy_one_is_not_mentioned(redis_server, caplog, tmp_path, monkeypa
 
 
 def test_who_may_not_ask_is_told_nothing(redis_server):
-    redis_server.ask("ACL", "SETUSER", "me", "on", "nopass", "resetchannels", "~*", "+@all", "-info")
-    try:
-        with closing(RedisStore(redis_server.url.replace("redis://", "redis://me:x@"))) as store:
-            assert store.remarks("p") == []
-    finally:
-        redis_server.ask("ACL", "DELUSER", "me")
+    with redis_server.user("+@all -info") as url, closing(RedisStore(url)) as store:
+        assert store.remarks("p") == []
 
 
 def test_a_full_server_has_lost_nothing():
-    with (
-        RedisServer(maxmemory="1kb") as server,
-        closing(RedisStore(server.url)) as store,
-    ):  # less than it needs for itself
+    # Less than it needs for itself.
+    with RedisServer(maxmemory="1kb") as server, closing(RedisStore(server.url)) as store:
         assert [store.remarks("p") for _ in range(2)] == [[], []]
 
 

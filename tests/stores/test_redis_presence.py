@@ -7,7 +7,7 @@ import sys
 import textwrap
 
 import pytest
-from redis_servers import RedisServer
+from redis_servers import RIGHTS, RedisServer
 
 from paceline.core.quota import Quota
 from paceline.shared.messages import Message
@@ -68,8 +68,7 @@ def test_a_new_server_sees_it(redis_server, store, monkeypatch):
 
 @pytest.mark.parametrize("more", ["", "+subscribe &paceline:*"])
 def test_a_user_without_the_rights_has_no_subscription_and_no_error_and_is_told_once(caplog, more):
-    own = "+eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin"
-    with RedisServer(f"user app on >secret ~paceline:* resetchannels {own} {more}") as server:
+    with RedisServer(f"user app on >secret ~paceline:* resetchannels {RIGHTS} {more}") as server:
         store = RedisStore(server.url.replace("://", "://app:secret@"))
         for number in (1, 2, 3):
             exchange(store, number)

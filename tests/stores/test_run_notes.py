@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from redis_servers import RIGHTS
 
 import paceline
 from paceline.batch import job, notes
@@ -36,13 +37,6 @@ PROMPT, KEY = "what is the secret of the house?", "sk-the-key"
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def store(request, tmp_path):
-    return (
-        f"sqlite:{tmp_path / 'quotas.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
-    )
 
 
 @pytest.fixture
@@ -81,6 +75,13 @@ def send(source, store, emulator, shard="1/1", view=None, output=None, **environ
     return Job(str(source), Output(output), config, shard=Shard.parse(shard), environ=environ).run(
         view or ProgressView()
     )
+
+
+def command(source, emulator, store, setup=""):
+    """A process that runs ``source`` with one worker, after ``setup``."""
+    words = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", "run", str(source)]
+    words += ["--base-url", emulator.base_url, "--limit", f"*={FAST}", "--store", store, "--workers", "1"]
+    return words if setup else [*words, "--quiet"]
 
 
 def use(store):
@@ -129,16 +130,8 @@ def age(store, key, by_s):
 
 
 def a_note(**changed):
-    values = {
-        "run": "a",
-        "input": "in.jsonl",
-        "shard": 1,
-        "shards": 3,
-        "state": "running",
-        "requests": 10,
-        "about": False,
-    }
-    values |= {"done": 4, "failed": 1, "refused": 2, "per_min": 30.0, "left_s": 12.0}
+    values = {"run": "a", "input": "in.jsonl", "shard": 1, "shards": 3, "state": "running", "about": False}
+    values |= {"requests": 10, "done": 4, "failed": 1, "refused": 2, "per_min": 30.0, "left_s": 12.0}
     return json.dumps(values | changed)
 
 
@@ -179,17 +172,12 @@ class TestShards:
 
     def test_a_killed_shard_is_silent_and_is_started_again(self, source, store, paceline_emulator):
         slow = paceline_emulator(limits={"*": FAST}, latency_s=0.1)
-        command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
-        command += ["--base-url", slow.base_url, "--limit", f"*={FAST}", "--store", store, "--workers", "1"]
-        processes = [subprocess.Popen([*command, "--shard", f"{number}/3"]) for number in (1, 2, 3)]
+        processes = [subprocess.Popen([*command(source, slow, store), "--shard", f"{n}/3"]) for n in (1, 2, 3)]
         try:
             until(lambda: 2 in reported(store), "a note of the second shard")
             processes[1].kill()
-            assert [process.wait(60) for process in processes] == [
-                0,
-                1 if sys.platform == "win32" else -signal.SIGKILL,
-                0,
-            ]
+            killed = 1 if sys.platform == "win32" else -signal.SIGKILL
+            assert [process.wait(60) for process in processes] == [0, killed, 0]
         finally:
             for process in processes:
                 process.kill()
@@ -203,9 +191,7 @@ class TestShards:
 
     def test_an_interrupted_run_has_stopped(self, source, store, paceline_emulator):
         slow = paceline_emulator(limits={"*": FAST}, latency_s=0.2)
-        command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
-        command += ["--base-url", slow.base_url, "--limit", f"*={FAST}", "--store", store, "--workers", "1"]
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command(source, slow, store), stderr=subprocess.DEVNULL) as process:
             output = source.with_name("in.results.jsonl")
             until(lambda: output.exists() and output.stat().st_size, "an answer")
             process.send_signal(signal.SIGINT)
@@ -228,12 +214,8 @@ class TestTheSum:
     def test_speed_and_time_left_are_of_those_that_run(self, tmp_path):
         now_s = time.time()
         place = SQLiteNotes(tmp_path / "quotas.db", now_s=lambda: now_s)
-        for number, state, left_s in (
-            (1, "running", 12.0),
-            (2, "running", 90.0),
-            (3, "running", None),
-            (7, "stopped", 3.0),
-        ):
+        left = (1, "running", 12.0), (2, "running", 90.0), (3, "running", None), (7, "stopped", 3.0)
+        for number, state, left_s in left:
             place.write(f"a/{number}", a_note(shard=number, shards=8, state=state, left_s=left_s))
         place.close()
         ((run,), unreadable) = read_runs(place)
@@ -335,10 +317,8 @@ class TestALostPlace:
     def test_a_redis_that_is_lost_costs_one_line(self, tmp_path, paceline_emulator, redis_server):
         slow = paceline_emulator(limits={"*": FAST}, latency_s=0.05)
         source = write_input(tmp_path / "in.jsonl", 120)
-        setup = "import paceline.batch.notes as notes; notes.EVERY_S = 0.05"
-        command = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", "run", str(source)]
-        command += ["--base-url", slow.base_url, "--limit", f"*={FAST}", "--store", redis_server.url, "--workers", "5"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        often = command(source, slow, redis_server.url, "import paceline.batch.notes as notes; notes.EVERY_S = 0.05")
+        with subprocess.Popen([*often, "--workers", "5"], stderr=subprocess.PIPE, text=True) as process:
             until(lambda: runs(redis_server.url), "a note")
             redis_server.kill()
             _, said = process.communicate(timeout=120)
@@ -442,16 +422,9 @@ class TestWhere:
         assert (shown.stdout.count("\n"), "took longer than 5 s" in shown.stderr) == (1, True)
 
     def test_a_user_who_may_not_look_at_all_keys_sees_the_runs(self, redis_server):
-        allowed = (
-            "+eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel +hlen +zadd +zrem +zcard +zrangebyscore"
-        )
-        redis_server.ask("ACL", "SETUSER", "job", "on", ">pw", "~paceline:*", *allowed.split(), "+zpopmin")
-        try:
-            url = redis_server.url.replace("://", "://job:pw@")
+        with redis_server.user(RIGHTS) as url:
             put(url, a_note())
             shown = status(url)
-        finally:
-            redis_server.ask("ACL", "DELUSER", "job")
         assert "in.jsonl\t4/10" in shown.stdout
         assert "the pools are not shown: " in shown.stderr
         assert "+scan" in shown.stderr

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from test_sqlite_store import DAILY, charged, opened, path, take  # noqa: F401
+from test_sqlite_store import DAILY, by_hand, charged, opened, path, take  # noqa: F401
 
 from paceline.shared.messages import Message
 from paceline.stores import StoreError, open_store
@@ -34,6 +34,21 @@ def fails(store: SQLiteStore, saying: str) -> str:
     return str(raised.value)
 
 
+homes = pytest.mark.skipif(os.name == "nt", reason="each name has a home folder there")
+
+
+class Time:
+    """Goes on only while somebody sleeps."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class TestArguments:
     def test_a_path_is_needed(self):
         with pytest.raises(StoreError, match=re.escape("write 'sqlite:PATH'")):
@@ -42,24 +57,13 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("url", "says"),
         [
-            (
-                "sqlite:q.db?lost=open",
-                "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s are arguments",
-            ),
-            (
-                "sqlite:q.db?lease_s=1",
-                "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s are arguments",
-            ),
-            ("sqlite:q.db?timeout=3", "a SQLite URL has no options: write 'sqlite:PATH'"),
+            ("sqlite:q.db?lost=open", "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s"),
+            ("sqlite:q.db?lease_s=1", "on_store_failure and lease_s are arguments"),
             ("sqlite:q.db?prefix=a", "a prefix is given with Prefixed(open_store("),
             ("sqlite:q.db?", "a SQLite URL has no options: write 'sqlite:PATH'"),
             ("sqlite::memory:", "write 'memory:'"),
             ("sqlite:///:memory:", "write 'memory:'"),
-            pytest.param(
-                "sqlite:~no-such-user/q.db",
-                "this home folder is unknown: write the whole path",
-                marks=pytest.mark.skipif(os.name == "nt", reason="each name has a home folder there"),
-            ),
+            pytest.param("sqlite:~no-such-user/q.db", "this home folder is unknown: write the whole path", marks=homes),
             ("sqlite:q\0.db", "zero byte"),
         ],
     )
@@ -87,17 +91,6 @@ class TestLocked:
 
     @pytest.mark.parametrize("known", [True, False])
     def test_by_another_process(self, opened, path, known, monkeypatch):
-        class Time:
-            """Goes on only while somebody sleeps."""
-
-            now_s = 0.0
-
-            def monotonic(self) -> float:
-                return self.now_s
-
-            def sleep(self, seconds: float) -> None:
-                self.now_s += seconds
-
         virtual = Time()
         monkeypatch.setattr("paceline.stores.sqlite.time", virtual)
         store = opened(timeout_s=0.2, clock=ManualClock())
@@ -112,14 +105,10 @@ class TestLocked:
         assert charged(store) == 1 + known
 
     def test_while_others_write_it_is_waited_for_longer_and_not_without_end(self, opened, path, monkeypatch):
-        class Time:
-            """Goes on only while somebody sleeps; another process writes each tenth of a second, and has the lock otherwise."""
+        class Busy(Time):
+            """Another process writes each tenth of a second, and has the lock otherwise."""
 
-            now_s = 0.0
             until_s = 3.0
-
-            def monotonic(self) -> float:
-                return self.now_s
 
             def sleep(self, _: float) -> None:
                 self.now_s += 0.1
@@ -130,7 +119,7 @@ class TestLocked:
 
         store = opened(timeout_s=1.0, clock=ManualClock())
         take(store)
-        virtual = Time()
+        virtual = Busy()
         monkeypatch.setattr("paceline.stores.sqlite.time", virtual)
         store._open = store._open._replace(since_s=0.0)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -205,32 +194,26 @@ class TestNotOurs:
 
     @pytest.mark.parametrize("version", [0, FORMAT, 7])
     def test_another_programs_database(self, opened, path, version):
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("CREATE TABLE pools (depth REAL)")
-            other.execute(f"PRAGMA user_version = {version}")
-            other.commit()
+        by_hand(path, "CREATE TABLE pools (depth REAL)")
+        by_hand(path, f"PRAGMA user_version = {version}")
         before = path.read_bytes()
         fails(opened(), "another program's database: give another path")
         assert path.read_bytes() == before
         assert len(list(path.parent.iterdir())) == 1
 
     def test_a_newer_format(self, opened, path):
-        with closing(sqlite3.connect(path)) as newer:
-            newer.execute("CREATE TABLE pools (name TEXT)")
-            newer.execute(f"PRAGMA user_version = {FORMAT + 1}")
-            newer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            newer.commit()
+        by_hand(path, "CREATE TABLE pools (name TEXT)")
+        by_hand(path, f"PRAGMA user_version = {FORMAT + 1}")
+        by_hand(path, f"PRAGMA application_id = {APPLICATION_ID}")
         before = path.read_bytes()
         fails(opened(), "newer paceline: update this one")
         assert path.read_bytes() == before
 
     def test_an_older_ledger_is_read_without_its_processes(self, opened, path):
         take(opened())
-        with closing(sqlite3.connect(path)) as older:
-            (state,) = older.execute("SELECT state FROM pools").fetchone()
-            state = json.loads(state) | {"peers": {"a": [1, 1, [0.0], 0.5, 0, 0.0]}, "places": []}
-            older.execute("UPDATE pools SET format = 1, revision = revision + 1, state = ?", [json.dumps(state)])
-            older.commit()
+        ((state,),) = by_hand(path, "SELECT state FROM pools")
+        state = json.loads(state) | {"peers": {"a": [1, 1, [0.0], 0.5, 0, 0.0]}, "places": []}
+        by_hand(path, "UPDATE pools SET format = 1, revision = revision + 1, state = ?", json.dumps(state))
         assert take(opened()).standings[0].charged == 2 * state["accounts"][0]["charged"]
 
 
@@ -256,9 +239,7 @@ class TestDamage:
         store = opened()
         take(store)
         take(store, "other")
-        with closing(sqlite3.connect(path)) as hand:
-            hand.execute("UPDATE pools SET state = ?, revision = revision + 1 WHERE name = 'pool'", [state])
-            hand.commit()
+        by_hand(path, "UPDATE pools SET state = ?, revision = revision + 1 WHERE name = 'pool'", state)
         for _ in range(2):
             assert "stop the processes that use it and delete it" in fails(
                 store, "the ledger of pool 'pool' cannot be read"
@@ -282,9 +263,7 @@ class TestDamage:
         monkeypatch.setattr("paceline.stores.sqlite.REOPEN_S", math.inf)  # a new connection would make it again
         store = opened()
         take(store)
-        with closing(sqlite3.connect(path)) as hand:
-            hand.execute("DROP TABLE pools")
-            hand.commit()
+        by_hand(path, "DROP TABLE pools")
         fails(store, "cannot be used: give another path, or stop")
         take(store)  # made again
 

@@ -9,9 +9,10 @@ import stat
 import subprocess
 import sys
 import types
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,14 +48,20 @@ def opened(path):
 def test_a_ping_needs_the_right_to_write_and_leaves_nothing(opened, path):
     store = opened(timeout_s=0.05)
     Prefixed(store, "a").ping()
-    with sqlite3.connect(path, isolation_level=None) as other:
-        assert other.execute("SELECT count(*) FROM pools").fetchone() == (0,)
+    assert by_hand(path, "SELECT count(*) FROM pools") == [(0,)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked by another process"):
             store.ping()
-        other.execute("ROLLBACK")
-    other.close()
     store.ping()
+
+
+def by_hand(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    """Do something with a file as another program would."""
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute(statement, values).fetchall()
+        database.commit()
+    return rows
 
 
 def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> StoreReply:
@@ -200,17 +207,10 @@ assert charged(SQLiteStore(path)) == 4, charged(SQLiteStore(path))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_forked_child_opens_its_own(path):
     code = OUTLIVES_ITS_PARENTS_STORE.format(tests=[str(folder) for folder in Path(__file__).parents[:2]])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-W", "ignore", "-c", code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    connection.close()
+    assert by_hand(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 class TestTheWallClock:
@@ -234,10 +234,8 @@ class TestTheWallClock:
         return times
 
     def grants(self, store, number):
-        wants = [[1.0]] * 100
-        return len(
-            store.exchange("pool", Message("a", number, (self.MINUTE,), [-1], headroom_s=0.0, wants=wants)).grants
-        )
+        message = Message("a", number, (self.MINUTE,), [-1], headroom_s=0.0, wants=[[1.0]] * 100)
+        return len(store.exchange("pool", message).grants)
 
     @pytest.mark.parametrize("again", [False, True], ids=["open", "opened again"])
     @pytest.mark.parametrize("by_ns", [HOUR_NS, -HOUR_NS, 2 * NS])
@@ -273,9 +271,7 @@ class TestTheWallClock:
             store = opened()
         times.pass_by(91 * 86_400)
         assert charged(opened(), "one") == 80_000
-        with sqlite3.connect(store._path) as database:
-            assert database.execute("SELECT name FROM pools").fetchall() == [("one",)]
-        database.close()
+        assert by_hand(store._path, "SELECT name FROM pools") == [("one",)]
 
     def test_after_a_new_start_of_the_machine_it_is_believed(self, opened, times):
         store = opened()
@@ -293,12 +289,9 @@ class TestTheWallClock:
     def test_a_ledger_of_an_older_version_has_no_such_clock(self, opened, times, path):
         store = opened()
         assert self.grants(store, 1) == 60
-        with sqlite3.connect(path) as database:
-            ((state,),) = database.execute("SELECT state FROM pools").fetchall()
-            fields = json.loads(state)
-            del fields["clock"]
-            database.execute("UPDATE pools SET state = ?, revision = revision + 1", (json.dumps(fields),))
-        database.close()
+        ((state,),) = by_hand(path, "SELECT state FROM pools")
+        fields = {name: value for name, value in json.loads(state).items() if name != "clock"}
+        by_hand(path, "UPDATE pools SET state = ?, revision = revision + 1", json.dumps(fields))
         times.pass_by(5)
         assert self.grants(store, 2) == 5
 
@@ -312,9 +305,8 @@ def test_the_start_of_a_machine_has_a_name(monkeypatch):
     assert boot() == "0A-1Bkern"
     monkeypatch.setattr("ctypes.CDLL", lambda _: types.SimpleNamespace())
     assert boot() == ""
-    registry = types.SimpleNamespace(
-        HKEY_LOCAL_MACHINE=0, OpenKey=lambda *_: nullcontext(), QueryValueEx=lambda *_: (17, 4)
-    )
+    values = {"OpenKey": lambda *_: nullcontext(), "QueryValueEx": lambda *_: (17, 4)}
+    registry = types.SimpleNamespace(HKEY_LOCAL_MACHINE=0, **values)
     monkeypatch.setitem(sys.modules, "winreg", registry)
     monkeypatch.setattr(sys, "platform", "win32")
     assert boot() == "17"

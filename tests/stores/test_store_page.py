@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
+from redis_servers import RIGHTS
 
 import paceline
 from paceline.cli import standing
@@ -28,11 +29,6 @@ from paceline.shared.peers import Seen
 from paceline.stores import open_store
 
 QUOTAS = parse_quotas("5 requests/min, 1k tokens/day window utc")
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def store(request, tmp_path):
-    return f"sqlite:{tmp_path / 'q.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
 
 
 def fill(store):
@@ -205,13 +201,8 @@ def test_a_taken_port_is_an_error(tmp_path):
 
 def test_the_rights_of_any_process_and_scan_are_enough(redis_server):
     fill(redis_server.url)
-    rights = "+eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin"
-    redis_server.ask("ACL", "SETUSER", "ops", "on", ">pw", "~paceline:*", *rights.split(), "+scan")
-    try:
-        with closing(Reader(redis_server.url.replace("://", "://ops:pw@"), 5.0)) as reader:
-            status, problems = reader.read()
-    finally:
-        redis_server.ask("ACL", "DELUSER", "ops")
+    with redis_server.user(f"{RIGHTS} +scan") as url, closing(Reader(url, 5.0)) as reader:
+        status, problems = reader.read()
     assert (problems, status["pools"]["openai/gpt-5"]["processes"]["count"]) == ([], 3)
 
 
