@@ -43,9 +43,7 @@ local function load()                    -- returns whether a newer version has 
     blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
-    state.format = state.format or 3               -- the last one without a number
     if state.format > FORMAT then return true end
-    state.quiet, state.awaited = state.quiet or 0, state.awaited or 0   -- an older script has written it
     if wall < state.wall then                      -- the clock was set back
       local by = wall - state.wall
       state.epoch, state.set, state.wall = state.epoch + by, state.set + by, wall
@@ -62,34 +60,17 @@ end
 
 local function rebase()
   local by_us = (floor(now / GRID) - 1) * GRID_US
-  local function earlier(list, first, step)
-    for i = first, #list, step do list[i] = max(list[i] - by_us * 1000, 0) end
-  end
-  state.epoch, now, last = state.epoch + by_us, now - by_us * 1000, last - by_us * 1000
-  state.not_before = max(state.not_before - by_us * 1000, 0)
-  for _, account in ipairs(state.accounts) do
-    local s = account.meter
+  local by = by_us * 1000
+  local function earlier(instant) return max(instant - by, 0) end
+  state.epoch, now, last, state.not_before = state.epoch + by_us, now - by, last - by, earlier(state.not_before)
+  for _, m in ipairs(meters) do
+    local s = m.s
     if s.full then
-      local instants = {s.full, s.sequence}
-      earlier(instants, 1, 1)
-      s.full, s.sequence = instants[1], instants[2]
-      earlier(s.low, 1, 2)
+      s.full, s.sequence = earlier(s.full), earlier(s.sequence)
+      for i = 1, #s.low, 2 do s.low[i] = earlier(s.low[i]) end
       local log = s.log or {}            -- of a month: longer than the grid, so some of it ended before the epoch
-      for i = 1, #log, 2 do log[i] = log[i] - by_us * 1000 end
+      for i = 1, #log, 2 do log[i] = log[i] - by end
     end
-  end
-end
-
-local function open(key, given, s)
-  local i = #state.accounts + 1
-  state.accounts[i] = {key = key, given = given, version = 0, charged = 0, spent = 0, meter = s}
-  wrap(i)
-  return i
-end
-
-local function find(key)
-  for i, account in ipairs(state.accounts) do
-    if account.key == key then return i end
   end
 end
 
@@ -102,13 +83,16 @@ local function configure(fresh, gentle, headroom, windows, recalled)
   local set = not fresh and state.sets[ARGV[2]]
   if not set then
     set = {}
+    local found = {}
+    for i, account in ipairs(state.accounts) do found[account.key] = i end
     for line in string.gmatch(ARGV[3], '[^\n]+') do
       local key, s = parse(line)
-      local i = find(key)
-      local n = #set + 1
+      local i, n = found[key], #set + 1
       if not i then
-        i = open(key, line, begin(s, headroom, gentle))
-        see_days(meters[i], windows, n)
+        i = #meters + 1
+        found[key] = i
+        state.accounts[i] = {key = key, given = line, version = 0, charged = 0, spent = 0, meter = begin(s, headroom, gentle)}
+        see_days(wrap(i), windows, n)
         recall(meters[i], recalled[n] or {})
       elseif fresh and state.accounts[i].given ~= line then
         local account = state.accounts[i]
@@ -143,7 +127,7 @@ local function charge_account(i, amount)
 end
 
 local function settle(news, who, gentle)
-  local answered, probe = news[2] == 1, news[3] == 1
+  local answered, probe = news[2], news[3]
   for n = 1, min(#index, (#news - 3) / 3) do
     local m, charged, mark, actual = meters[index[n]], news[3 * n + 1], news[3 * n + 2], news[3 * n + 3]
     if actual ~= charged then
@@ -317,8 +301,8 @@ local function tell(out, i, known)                 -- how an account stands
   out[k + 17], out[k + 18] = account.epoch or 0, number(account.refused or 0)
 end
 
-local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share, late, noted =
-  unpack(cjson.decode(ARGV[1]))
+local who, number_of, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share, late, noted,
+  fresh, gentle, leaving, alone, closed, present = unpack(cjson.decode(ARGV[1]))
 if ARGV[4] then
   wall = tonumber(ARGV[4])
 else
@@ -330,10 +314,9 @@ if load() then return {-2, 0, 0, 0, 0, 0, 0, wall} end
 for i = 1, #state.accounts do wrap(i) end
 charge_vanished()
 if now >= 2 * GRID then rebase() end
-local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, floor(flags / 8) % 2 == 1
-configure(flags % 2 == 1, gentle, headroom, windows, recalled)
+configure(fresh, gentle, headroom, windows, recalled)
 meet(who)
-mine[WATCHED] = flags >= 32 and is_present(who) and 1 or 0
+mine[WATCHED] = present and is_present(who) and 1 or 0
 if mine[PRESUMED] ~= 0 and not alone and mine[DUE] ~= mine[SEEN] then
   for i = 1, #meters do unspend(meters[i], now - (us - mine[DUE]) * 1000, mine[PRESUMED]) end
   mine[PRESUMED] = 0
@@ -356,7 +339,7 @@ out[7], mine[SHARE] = told, max(round(share * BILLION), told)
 local within = max(place_ns ~= 0 and min(out[3], max(place_ns, out[6] * POLL)) or 0, #wants > 0 and slack or 0)
 mine[DUE] = alone and us or within ~= 0 and us + floor((within + GRACE) / 1000) or 0
 mine[LEASED] = max(LEASE, floor(3 * (out[6] * POLL) / 1000))
-if floor(flags / 16) % 2 == 1 then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
+if closed then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
 if leaving then mine[LEASED], mine[SHARE] = -1, 0 end          -- its number must not be forgotten
 part()
 local shown, longest = {}, 1800

@@ -93,15 +93,18 @@ local function take(m)
   end
 end
 
+local function count_used(s)
+  s.used = 0
+  for i = 2, #s.log, 2 do s.used = s.used + s.log[i] end
+end
+
 local function forget(m)                 -- drop what is older than the period of a spread quota
   local s, upto, gone = m.s, now - m.period, 0
   local log = s.log                      -- the end of a slice, its amount, the next
   while log[gone + 1] and log[gone + 1] <= upto do gone = gone + 2 end
   if gone == 0 then return end
-  local count = #log
-  for i = 1, count do log[i] = log[i + gone] end
-  s.used = 0
-  for i = 2, count - gone, 2 do s.used = s.used + log[i] end
+  for i = 1, #log do log[i] = log[i + gone] end
+  count_used(s)
 end
 
 local function after(m, ahead, cost, slack)
@@ -288,8 +291,7 @@ local function fill(m, parts)            -- of Spread: charges elsewhere, by eig
       end
     end
   end
-  s.used = 0
-  for i = 2, #log, 2 do s.used = s.used + log[i] end
+  count_used(s)
 end
 
 local function sum(parts)

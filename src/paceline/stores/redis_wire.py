@@ -55,18 +55,12 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
         late_us: From when on the server, by its own clock, must not apply it; 0: never.
         present: Whether the process keeps a subscription to its channel on that server.
 
-    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone + 16 for closed + 32 for present, headroom, place, slack, versions, news,
-    wants, held and windows (0: none), recalled, share, late, noted.
+    A list: who, number, headroom, place, slack, versions, news, wants, held and windows (0: none), recalled, share, late, noted, fresh, gentle, leaving,
+    alone, closed, present.
     """
     parts = [
         message.who,
         message.number,
-        message.fresh
-        + 2 * message.gentle
-        + 4 * message.leaving
-        + 8 * message.alone
-        + 16 * message.closed
-        + 32 * present,
         message.headroom_s,
         message.place_ns,
         message.slack_ns,
@@ -80,7 +74,7 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
         late_us,
         message.noted,
     ]
-    return _to_json(parts)
+    return _to_json([*parts, message.fresh, message.gentle, message.leaving, message.alone, message.closed, present])
 
 
 def _windows(message: Message) -> list[Any]:
@@ -91,7 +85,7 @@ def _windows(message: Message) -> list[Any]:
 
 def _news(news: News) -> list[Any]:
     if isinstance(news, Settled):
-        listed: list[Any] = ["settled", int(news.answered), int(news.probe)]
+        listed: list[Any] = ["settled", news.answered, news.probe]
         for amount, mark, actual in zip(news.amounts, news.marks, news.actual, strict=False):
             listed += (amount, mark, amount if actual is None else actual)
         return listed
