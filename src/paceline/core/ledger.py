@@ -167,13 +167,16 @@ class Ledger:
                     latest, binding = at_ns, i
         return latest, binding
 
+    def requests_in(self, amounts: list[float]) -> list[float]:
+        """``amounts``, with nothing of any other unit."""
+        return [amount if unit == REQUESTS else 0.0 for unit, amount in zip(self.units, amounts, strict=True)]
+
     def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
         """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units.
 
         ``None``: not at all.
         """
-        requests = [amount if unit == REQUESTS else 0.0 for unit, amount in zip(self.units, amounts, strict=True)]
-        latest, binding = self.earliest(now_ns, requests)
+        latest, binding = self.earliest(now_ns, self.requests_in(amounts))
         if latest <= now_ns or self._is_rounding(now_ns, latest, binding):
             return None
         return WaitUntil(latest, self.name(binding))

@@ -165,12 +165,17 @@ class Meter(ABC):
         """When its present window ends; ``None``: it has none."""
         return None
 
-    @abstractmethod
-    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
         """Run at ``quota``, at the share ``ceiling`` of its rate, from now on; the use stays.
 
         What has no rate has no ceiling.
         """
+        self.quota = quota
+        self.most = quota.amount
+
+    @property
+    def _period_ns(self) -> int:
+        return ceil(self.quota.period_s * NS)
 
     def shift(self, now_ns: int, by_ns: int) -> None:
         """Move the level by so much refill.
@@ -497,10 +502,6 @@ class Held(Bucket):
     def surplus_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
         return 0  # what is in flight is held, and not refilled
 
-    @property
-    def _period_ns(self) -> int:
-        return ceil(self.quota.period_s * NS)
-
     def _charge_old(self, now_ns: int) -> None:
         while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
             self.charged_early[mark] = self.release(now_ns, mark, self.held[mark])
@@ -714,17 +715,13 @@ class Restarting(Spread):
         self._enter(self.stop_ns)
         # Perhaps nothing restarts at this instant. Then it has cost this burst and no more.
         self.named, self.opened = False, small_burst_s(self.quota) * self.quota.rate
-        self.stop_ns = _after(now_ns, self.stop_ns, self._window_ns)
-
-    @property
-    def _window_ns(self) -> int:
-        return ceil(self.quota.period_s * NS)
+        self.stop_ns = _after(now_ns, self.stop_ns, self._period_ns)
 
     def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
         period_s = self.quota.period_s
         super().become(now_ns, quota, ceiling)
         if quota.period_s != period_s and not self.named:
-            self.stop_ns = _after(now_ns, self.since_ns, self._window_ns)
+            self.stop_ns = _after(now_ns, self.since_ns, self._period_ns)
 
     def _enter(self, since_ns: int) -> None:
         self.since_ns = since_ns
@@ -774,7 +771,7 @@ class Restarting(Spread):
         amount, total = self.quota.amount, ahead + cost
         if self.counted + total > amount + TINY:
             later = total - max(amount - self.counted, 0.0)  # what does not go in this window
-            return self.stop_ns + (max(ceil(later / amount - TINY), 1) - 1) * self._window_ns
+            return self.stop_ns + (max(ceil(later / amount - TINY), 1) - 1) * self._period_ns
         if self.counted and self.counted + total > self.opened and now_ns < self.open_ns:
             return self.open_ns
         return now_ns
@@ -837,11 +834,10 @@ class Exact(Meter):
     def __init__(self, quota: Quota, headroom_s: float = 0.0) -> None:
         self.headroom_s = headroom_s
         self.log = Log()
-        self._configure(quota)
+        self.become(0, quota)
 
-    def _configure(self, quota: Quota) -> None:
-        self.quota = quota
-        self.most = quota.amount
+    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:
+        super().become(now_ns, quota, ceiling)
         self.log.period_ns = ceil((quota.period_s + min(self.headroom_s, quota.period_s / 20)) * NS)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
@@ -881,7 +877,7 @@ class Exact(Meter):
         """
         # Counted from the grant, a batch that came 1.5 s late met 7 refusals, and a loop that went on up to 4 s later
         # made 9 starts in a minute of 7.
-        at_ns = now_ns - (self.log.period_ns - ceil(self.quota.period_s * NS))
+        at_ns = now_ns - (self.log.period_ns - self._period_ns)
         if mark <= now_ns - self.log.period_ns or at_ns <= mark:
             return mark
         self.correct(now_ns, mark, amount, 0.0)
@@ -891,9 +887,6 @@ class Exact(Meter):
     def level(self, now_ns: int) -> float:
         self.log.forget(now_ns)
         return self.quota.amount - self.log.used
-
-    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
-        self._configure(quota)
 
 
 def window_starts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
@@ -1006,10 +999,6 @@ class Window(Meter):
         self.roll(now_ns)
         return self.stop_ns
 
-    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
-        self.quota = quota
-        self.most = quota.amount
-
 
 class Slots(Meter):
     """A bound on the requests in flight. The cost of one does not change."""
@@ -1041,10 +1030,6 @@ class Slots(Meter):
 
     def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
         return None
-
-    def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:  # noqa: ARG002
-        self.quota = quota
-        self.most = quota.amount
 
 
 def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:

@@ -145,8 +145,7 @@ class Pool:
         if self.queue.length >= self._waiting_max:
             return self._unsent(now_ns, QueueFull(self.queue.length, self._told_ns(at_ns)))
         if self._is_late(now_ns, waiter, at_ns) and self.capacity.is_current(now_ns):
-            self.counts["expired"] += 1
-            return self._unsent(now_ns, Expired(self._told_ns(at_ns), quota))
+            return self._expired(now_ns, at_ns, quota)
         if self.capacity.learning is not None:
             self.capacity.learning.stalled(now_ns, at_ns, waiter.amounts)
         waiter.queued = True
@@ -194,6 +193,11 @@ class Pool:
         self._stop = None
         self.capacity.pause(now_ns)
         return None
+
+    def _expired(self, now_ns: int, at_ns: int, quota: str) -> Outcome:
+        """The outcome of a request whose deadline passes before ``quota`` would allow it at ``at_ns``."""
+        self.counts["expired"] += 1
+        return self._unsent(now_ns, Expired(self._told_ns(at_ns), quota))
 
     def _unsent(self, now_ns: int, outcome: Outcome) -> Outcome:
         """``outcome``, of a request that is not sent: during a stop, it was not the probe."""
@@ -250,8 +254,7 @@ class Pool:
             if not self._is_late(now_ns, head, at_ns):
                 break
             self.queue.withdraw(head)
-            head.outcome = self._unsent(now_ns, Expired(self._told_ns(at_ns), self._named(now_ns, at_ns, binding)))
-            self.counts["expired"] += 1
+            head.outcome = self._expired(now_ns, at_ns, self._named(now_ns, at_ns, binding))
             found.append(head)
         return found
 
@@ -518,11 +521,10 @@ class Pool:
         alone = waiter.returned or not self.queue.length
         ahead = 0 if alone else self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         if ahead:
-            for i, entry in enumerate(self.ledger.entries):
-                if entry.unit == REQUESTS and waiter.amounts[i]:
-                    then_ns = entry.meter.earliest(now_ns, waiter.amounts[i], ahead)
-                    if then_ns > at_ns:
-                        at_ns, binding = then_ns, i
+            requests = self.ledger.requests_in(waiter.amounts)
+            then = self.ledger.earliest(now_ns, requests, [float(ahead)] * len(requests))
+            if then[0] > at_ns:
+                at_ns, binding = then
         return at_ns, self._named(now_ns, at_ns, binding)
 
     def foresee(self, now_ns: int, waiter: Waiter) -> NeverFits | Expired | None:
@@ -611,8 +613,7 @@ class Pool:
             # Alone it would fit, so what the first of the others waits for is the reason.
             if at_ns <= now_ns and head is not None:
                 at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, head.amounts)
-            waiter.outcome = self._unsent(now_ns, Expired(self._told_ns(at_ns), self._named(now_ns, at_ns, binding)))
-            self.counts["expired"] += 1
+            waiter.outcome = self._expired(now_ns, at_ns, self._named(now_ns, at_ns, binding))
         return late
 
     def _turn_away(self, why: Stopped | StoreLost) -> list[Waiter]:

@@ -182,7 +182,6 @@ class SharedCapacity(StoreSide):
         if at_ns <= now_ns:
             self._schedule.held_ns = 0
             return None
-        # Without other limits the store is not asked.
         # Without other limits the store is not asked: a message would change nothing.
         self._schedule.held_ns = at_ns if self.holdings.decides else FAR_NS
         return WaitUntil(at_ns, self.ledger.name(binding))
@@ -392,7 +391,7 @@ def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) 
     failed = isinstance(reply, str | StoreFormatError)
     if isinstance(reply, str | StoreFormatError):
         resolution = exchange.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
-    else:
+    else:  # a store of the user's own may return anything
         resolution = exchange.receive(now_ns, reply)
     capacity.replied(now_ns, reply if isinstance(reply, StoreReply) else None)
     capacity.exchange_due = True
