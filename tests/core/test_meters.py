@@ -138,7 +138,7 @@ class TestRate:
         early = m.charge(T0, 50)
         m.charge(after_s(10), 10)  # 40 were missing
         m.become(after_s(10), m.quota.with_amount(30))
-        assert m.low_lacks == [0, 20 * NS, 40 * NS]  # 10 and 20 of 30
+        assert m.low.lacks == [0, 20 * NS, 40 * NS]  # 10 and 20 of 30
         assert m.level(after_s(10)) == 10
         m.correct(after_s(10), early, 50, 0)
         assert m.level(after_s(10)) == 20  # the 10 of the least lack
@@ -147,7 +147,7 @@ class TestRate:
         m.charge(T0, 50)
         m.charge(after_s(10), 10)
         m.become(after_s(10), m.quota.with_amount(120))
-        assert m.low_lacks == [0, 20 * NS, 25 * NS]  # 40 and 50 of 120, at two a second
+        assert m.low.lacks == [0, 20 * NS, 25 * NS]  # 40 and 50 of 120, at two a second
         assert m.level(after_s(10)) == 10
 
 
@@ -196,33 +196,33 @@ class TestLowPoints:
         m, costs = bucket("60 units/min burst 1k"), [10] * 5 + [3] + [10] * 11
         marks = [m.charge(T0, cost) for cost in costs[:16]]
         lacks = [sum(costs[:i]) * NS for i in range(17)]
-        assert (m.low_marks, m.low_lacks) == (marks, lacks[:16])
+        assert (m.low.marks, m.low.lacks) == (marks, lacks[:16])
         marks.append(m.charge(T0, costs[16]))
-        assert m.low_marks == marks[:5] + marks[6:]
-        assert m.low_lacks == lacks[:6] + lacks[7:]
+        assert m.low.marks == marks[:5] + marks[6:]
+        assert m.low.lacks == lacks[:6] + lacks[7:]
 
     def test_one_that_a_later_one_undercuts_is_dropped(self, m):
         marks = [m.charge(after_s(second), 10) for second in (0, 2, 4, 29)]
-        assert (m.low_marks, m.low_lacks) == (marks[:1] + marks[3:], [0, NS])
+        assert (m.low.marks, m.low.lacks) == (marks[:1] + marks[3:], [0, NS])
 
     def test_a_refund_lowers_those_after_its_charge_and_drops_those_that_they_undercut(self):
         m = bucket("60 units/min burst 200")
         marks = [m.charge(after_s(second), cost) for second, cost in ((0, 20), (5, 20), (10, 70), (50, 30), (55, 10))]
-        assert (m.low_marks, [lack / NS for lack in m.low_lacks]) == (marks, [0, 15, 30, 60, 85])
+        assert (m.low.marks, [lack / NS for lack in m.low.lacks]) == (marks, [0, 15, 30, 60, 85])
         m.correct(after_s(55), marks[2], 70, 20)
-        assert (m.low_marks, [lack / NS for lack in m.low_lacks]) == ([marks[0], marks[3], marks[4]], [0, 10, 35])
+        assert (m.low.marks, [lack / NS for lack in m.low.lacks]) == ([marks[0], marks[3], marks[4]], [0, 10, 35])
         assert lack_s(m, after_s(55)) == 45
 
     def test_a_refund_above_the_least_lack_is_worth_that_lack(self):
         m = bucket("60 units/min burst 200")
         marks = [m.charge(after_s(second), cost) for second, cost in ((0, 50), (40, 30), (50, 20))]
         m.correct(after_s(50), marks[0], 50, 0)
-        assert (m.low_marks, m.low_lacks, lack_s(m, after_s(50))) == (marks[1:], [0, 20 * NS], 40)
+        assert (m.low.marks, m.low.lacks, lack_s(m, after_s(50))) == (marks[1:], [0, 20 * NS], 40)
 
     def test_where_the_bucket_was_full_since_nothing_is_worth_anything(self, m):
         marks = [m.charge(after_s(second), cost) for second, cost in ((0, 10), (20, 20), (21, 5))]
         m.correct(after_s(21), marks[0], 10, 0)
-        assert (m.low_marks, m.low_lacks, lack_s(m, after_s(21))) == (marks[1:], [0, 19 * NS], 24)
+        assert (m.low.marks, m.low.lacks, lack_s(m, after_s(21))) == (marks[1:], [0, 19 * NS], 24)
         m.correct(after_s(21), marks[1], 20, 0)
         assert lack_s(m, after_s(21)) == 5
 
@@ -231,7 +231,7 @@ class TestLowPoints:
         marks = [m.charge(after_s(second), cost) for second, cost in ((0, 50), (40, 30), (50, 20))]
         m.correct(after_s(100), marks[0], 50, 0)
         m.correct(after_s(100), marks[2], 20, 70)
-        assert (m.low_lacks, lack_s(m, after_s(100))) == ([0, 10 * NS, 30 * NS], 50)
+        assert (m.low.lacks, lack_s(m, after_s(100))) == ([0, 10 * NS, 30 * NS], 50)
         m.correct(after_s(100), marks[1], 30, 0)
         assert lack_s(m, after_s(100)) == 20  # that of the last charge alone
 
@@ -240,7 +240,7 @@ class TestLowPoints:
         m.charge(T0, 10)
         m.correct(T0, after_s(1_000), 10, 4)
         assert lack_s(m) == 4
-        assert m.low_lacks == [0]
+        assert m.low.lacks == [0]
 
 
 class TestCorrect:
@@ -277,7 +277,7 @@ class TestShift:
         m = bucket()
         early, _ = m.charge(T0, 10), m.charge(after_s(5), 10)
         m.shift(after_s(5), -by_s * NS)
-        assert (m.low_lacks, lack_s(m)) == ([0, low_s * NS], lacks_s)
+        assert (m.low.lacks, lack_s(m)) == ([0, low_s * NS], lacks_s)
         m.correct(after_s(5), early, 10, 0)
         assert lack_s(m) == then_s
 

@@ -209,6 +209,43 @@ def small_burst_s(quota: Quota) -> float:
     return max(SMALL_BURST_S, SMALL_PERIODS * quota.period_s)
 
 
+class LowPoints:
+    """When a bucket lacked the least, since each of its charges that a refund may still be about.
+
+    Attributes:
+        marks: When the lack from full was at a low point, ascending.
+        lacks: What the bucket lacked from full then, in nanoseconds of refill, ascending.
+        latest: The mark of the latest charge.
+    """
+
+    __slots__ = ("lacks", "latest", "marks")
+
+    def __init__(self, latest: int = 0) -> None:
+        self.marks: list[int] = []
+        self.lacks: list[int] = []
+        self.latest = latest
+
+    def lower(self, mark: int, lack: int, refund: int) -> int:
+        """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``lack``.
+
+        With the lower charge, every later low point would have been lower, too; by no more than the first of them, at
+        which the bucket would have become full.
+        """
+        marks, lacks = self.marks, self.lacks
+        since = bisect_right(marks, mark)
+        if since == len(lacks):
+            return lack
+        first = lacks[since]
+        # At 0 the bucket was full: nothing that it has lacked since then is due to this charge.
+        if first:
+            by_ns = min(refund, first)
+            lacks[since:] = [then - by_ns for then in lacks[since:]]
+            while since > 0 and lacks[since - 1] >= lacks[since]:
+                since -= 1  # undercut: keep both lists ascending
+                del marks[since], lacks[since]
+        return min(lack, first)
+
+
 class Bucket(Meter):
     """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA).
 
@@ -221,14 +258,12 @@ class Bucket(Meter):
         burst_cap: The amount it holds at once: infinite (the burst), or less, learned from answers.
         ceiling: The learned share of the rate of the quota, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
-        low_marks: When the lack from full was at a low point, ascending.
-        low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.
-        sequence: The mark of the latest charge.
+        low: Its low points.
     """
 
     __slots__ = (
-        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "low_lacks", "low_marks", "ns_per_unit", "open_reach_ns",
-        "opened", "reach_ns", "sequence",
+        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "low", "ns_per_unit", "open_reach_ns", "opened",
+        "reach_ns",
     )  # fmt: skip
 
     refills = True
@@ -244,9 +279,7 @@ class Bucket(Meter):
         # With true costs 28% above their estimates, 500 workers met 28 refusals at a bucket of 400k tokens that opened
         # whole. A quota of a day opens whole all the same: two seconds of its rate would stall a run.
         self.opened = small_burst_s(quota) * quota.rate if gentle and not quota.is_long else math.inf
-        self.sequence = 0
-        self.low_marks: list[int] = []
-        self.low_lacks: list[int] = []
+        self.low = LowPoints()
         self.configure(quota)
 
     @property
@@ -300,7 +333,7 @@ class Bucket(Meter):
             self.full_at_ns = before_ns  # the level is restored
         else:
             # The charges before were too high as well, so the bucket lacked less at each low point.
-            self.low_lacks = [max(lack + by_ns, 0) for lack in self.low_lacks]
+            self.low.lacks = [max(lack + by_ns, 0) for lack in self.low.lacks]
         self.full_at_ns += by_ns
         self.not_granted(by_ns / self.ns_per_unit)
 
@@ -325,10 +358,10 @@ class Bucket(Meter):
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self.ns_per_unit)
-        # low_lacks are distances from full. If the bucket shrinks, full comes nearer, so we subtract the difference.
+        # The lacks are distances from full. If the bucket shrinks, full comes nearer, so we subtract the difference.
         # If it grows, we don't know how far it was from the new full, so they stay.
         # WEAK: after growth they may be too small.
-        self.low_lacks = [max(math.floor((lack / before - shrunk) * self.ns_per_unit), 0) for lack in self.low_lacks]
+        self.low.lacks = [max(math.floor((lack / before - shrunk) * self.ns_per_unit), 0) for lack in self.low.lacks]
         # A ceiling changes the speed, and not what the bucket holds, so the opening burst stays.
         if quota is not former:
             self.not_granted(max(quota.amount - former.amount, 0.0))
@@ -358,9 +391,9 @@ class Bucket(Meter):
             full_at_ns = now_ns
         lack = full_at_ns - now_ns
         self.full_at_ns = full_at_ns + ceil(cost * self.ns_per_unit)
-        mark = now_ns if now_ns > self.sequence else self.sequence + 1  # the instant, made unique
-        self.sequence = mark
-        marks, lacks = self.low_marks, self.low_lacks  # remember the present lack as a low point
+        low = self.low
+        mark = now_ns if now_ns > low.latest else low.latest + 1  # the instant, made unique
+        low.latest, marks, lacks = mark, low.marks, low.lacks  # remember the present lack as a low point
         if not lack and len(lacks) == 1:  # of a full bucket, as mostly: the same in one step
             marks[0], lacks[0] = mark, lack
             return mark
@@ -388,31 +421,11 @@ class Bucket(Meter):
         if refund == 0 or lack <= 0:
             return
         # The latest charge, as mostly, has no low points after it.
-        if mark != self.sequence:
-            lack = self._lower(mark, lack, refund)
+        if mark != self.low.latest:
+            lack = self.low.lower(mark, lack, refund)
         if refund > lack:
             refund = lack
         self.full_at_ns -= refund
-
-    def _lower(self, mark: int, lack: int, refund: int) -> int:
-        """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``lack``.
-
-        With the lower charge, every later low point would have been lower, too; by no more than the first of them, at
-        which the bucket would have become full.
-        """
-        marks, lacks = self.low_marks, self.low_lacks
-        since = bisect_right(marks, mark)
-        if since == len(lacks):
-            return lack
-        first = lacks[since]
-        # At 0 the bucket was full: nothing that it has lacked since then is due to this charge.
-        if first:
-            by_ns = min(refund, first)
-            lacks[since:] = [then - by_ns for then in lacks[since:]]
-            while since > 0 and lacks[since - 1] >= lacks[since]:
-                since -= 1  # undercut: keep both lists ascending
-                del marks[since], lacks[since]
-        return min(lack, first)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         opened = self.opened
@@ -483,10 +496,10 @@ class Held(Bucket):
         # There is nothing to hold. If the attempt costs something after all, that is a debt.
         if not cost:
             return super().charge(now_ns, cost)
-        self.sequence = max(self.sequence + 1, now_ns)
-        self.held[self.sequence] = cost
+        mark = self.low.latest = max(self.low.latest + 1, now_ns)
+        self.held[mark] = cost
         self.held_amount += cost
-        return self.sequence
+        return mark
 
     def release(self, now_ns: int, mark: int, cost: float) -> int:
         if self.held.pop(mark, None) is None:
@@ -645,12 +658,11 @@ class Spread(Bucket):
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil(owed * self.ns_per_unit)
         # They were counted at the former rate. Without them a refund is worth what is lacking now, at most.
-        self.low_marks, self.low_lacks = [], []
+        self.low = LowPoints(self.low.latest)
 
     def take_log(self, other: Spread) -> None:
         """Take the charges and the debt of another meter of the same quota."""
-        self.full_at_ns, self.log = other.full_at_ns, other.log
-        self.low_marks, self.low_lacks, self.sequence = other.low_marks, other.low_lacks, other.sequence
+        self.full_at_ns, self.log, self.low = other.full_at_ns, other.log, other.low
 
     def cap_burst(self, amount: float) -> None:
         """Its burst is small already."""

@@ -15,7 +15,7 @@ from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from paceline.core.meters import TINY, Bucket, Held, Meter, Slots, Spread, Window
+from paceline.core.meters import TINY, Bucket, Held, LowPoints, Meter, Slots, Spread, Window
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.unstated.measured import FoundMeter, InFlightMeter, RateMeter
 from paceline.shared.messages import SHARED_PART, Left
@@ -242,7 +242,7 @@ class BucketSharing(Sharing[B]):
     """A bucket is the instant at which it will be full."""
 
     use = MappingProxyType(
-        {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_lacks": "low_lacks"}
+        {"full_at": "full_at_ns", "sequence": "low.latest", "low_marks": "low.marks", "low_lacks": "low.lacks"}
     )
     learned = MappingProxyType({"burst_cap": "burst_cap", "ceiling": "ceiling", "opened": "opened"})
 
@@ -256,7 +256,7 @@ class BucketSharing(Sharing[B]):
     def stand(self, m: B, now_ns: int, lack_ns: int, used: float, opened: float) -> None:  # noqa: ARG002
         m.full_at_ns = now_ns + lack_ns
         # The low points are unknown here. The store has them, and refunds by them.
-        m.low_marks, m.low_lacks = [], []
+        m.low = LowPoints(m.low.latest)
         # Of a store that has just lost that the quota is spread, `opened` says nothing.
         if opened != m.opened and m.bursts:
             m.opened = opened
@@ -271,8 +271,8 @@ class BucketSharing(Sharing[B]):
 
     def turn(self, m: B, by_ns: int) -> None:
         m.full_at_ns += by_ns
-        m.sequence += by_ns
-        m.low_marks = [mark + by_ns for mark in m.low_marks]
+        m.low.latest += by_ns
+        m.low.marks = [mark + by_ns for mark in m.low.marks]
 
     def part(self, m: B, now_ns: int, share: float) -> Meter:
         part = Bucket(_part_of(m.quota, share), now_ns, m.headroom_s)
@@ -462,7 +462,7 @@ def carry(now_ns: int, before: Meter, after: Meter) -> None:
     if isinstance(before, Bucket) and isinstance(after, Bucket):
         if before.ceiling < 1:
             after.full_at_ns = now_ns + ceil(max(before.full_at_ns - now_ns, 0) * before.ceiling)
-            after.low_lacks = [floor(lack * before.ceiling) for lack in before.low_lacks]
+            after.low.lacks = [floor(lack * before.ceiling) for lack in before.low.lacks]
         if after.opened < inf:
             after.opened = max(after.opened, (after.full_at_ns - now_ns) / after.ns_per_unit)
             after.widen()
@@ -473,9 +473,9 @@ def _part_of(quota: Quota, share: float) -> Quota:
 
 
 def _take(m: Meter, name: str, value: Any) -> None:
-    """Set the attribute ``name`` of ``m``, or of its log; a list is copied."""
-    of_log, _, last = name.rpartition(".")
-    holder = getattr(m, of_log) if of_log else m
+    """Set the attribute ``name`` of ``m``, or of one of its parts; a list is copied."""
+    part, _, last = name.rpartition(".")
+    holder = getattr(m, part) if part else m
     setattr(holder, last, list(value) if isinstance(getattr(holder, last), list) else value)
 
 
