@@ -17,12 +17,12 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from paceline.batch.address import account_of, address_of, provider_of
+from paceline.batch.address import ProviderAddress, account_of, address_of, provider_of
 from paceline.batch.check import Checker
 from paceline.batch.client import RunClient
 from paceline.batch.index import Index
@@ -37,6 +37,7 @@ from paceline.data.places import check_name, open_place
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.owners import running_loop
+from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 from paceline.stores import NO_STORE, Prefixed, open_store
 
@@ -45,9 +46,6 @@ __all__ = ["ANSWER", "paced_requests", "read_line"]
 log = logging.getLogger("paceline.ray")
 
 REQUIREMENT: Final = "ray[data]>=2.60"
-
-ANSWER: Final = ("status_code", "request_id", "response", "error_code", "error_message")
-"""The columns that are added; ``response`` is the body of the answer, as JSON."""
 
 ROWS_PER_ACTOR: Final = 500
 """Rows in flight in one actor, as in a run: at 912 us of CPU for each, an actor is far from busy with answers of 2 s."""
@@ -74,6 +72,10 @@ class AnswerColumns(NamedTuple):
     response: str | None = None
     error_code: str | None = None
     error_message: str | None = None
+
+
+ANSWER: Final = AnswerColumns._fields
+"""The columns that are added; ``response`` is the body of the answer, as JSON."""
 
 
 class FailedError(Exception):
@@ -280,9 +282,7 @@ class Actor:
             )
         self._config, self._id_column = config, id_column
         self._provider = provider_of(config)
-        self._addresses = {
-            name: address_of(provider_named(name), config.base_url, os.environ) for name in self._providers()
-        }
+        self._addresses = self._known_addresses()
         accounts = Prefixed(open_store(url), lambda pool: account_of(pool, config.base_url, os.environ))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refused: dict[tuple[str, str], str] = {}  # why the key is refused, by provider and model
@@ -296,24 +296,26 @@ class Actor:
             self._journal = opened.enter_context(closing(SharedJournal(open_place(journal, url, keep_s), journal)))
             self._opened = opened.pop_all()
 
-    def _providers(self) -> Iterator[str]:
-        """The providers that rows may use: the one that is set, or each provider of the two formats that has a key.
+    def _known_addresses(self) -> dict[str, ProviderAddress]:
+        """By provider that rows may use: the one that is set, or each provider of the two formats that has a key.
 
         Raises:
             SettingsError: There is no key.
         """
         if self._provider is not None:
-            yield self._provider
-            return
-        found = 0
-        for name in dict.fromkeys(reversed(FORMATS.values())):
+            return {self._provider: self._address(provider_named(self._provider))}
+        providers = [provider_named(name) for name in dict.fromkeys(reversed(FORMATS.values()))]
+        found = dict[str, ProviderAddress]()
+        for provider in providers:
             with suppress(SettingsError):
-                address_of(provider_named(name), self._config.base_url, os.environ)
-                found += 1
-                yield name
+                found[provider.name] = self._address(provider)
         if not found:
-            names = " or ".join(provider_named(name).key_env for name in dict.fromkeys(reversed(FORMATS.values())))
+            names = " or ".join(provider.key_env for provider in providers)
             raise SettingsError(f"the actors have no key: set {names} in the environment of the cluster's machines")
+        return found
+
+    def _address(self, provider: Provider) -> ProviderAddress:
+        return address_of(provider, self._config.base_url, os.environ)
 
     async def __call__(self, table: Any) -> Any:
         """The block ``table`` with the answers to its rows, in the same order."""
@@ -361,7 +363,7 @@ class Actor:
             request = request_of(0, value, self._provider)
             json.dumps(request.body)
             if request.provider.name not in self._addresses:
-                address_of(request.provider, self._config.base_url, os.environ)  # raises: it has no key
+                self._address(request.provider)  # raises: it has no key
         except (BadLineError, SettingsError, TypeError, UnicodeError) as error:
             return AnswerColumns(error_code="bad_line", error_message=str(error))
         return request
