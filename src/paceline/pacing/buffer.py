@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from paceline.core.pool import WAITING_MAX
 from paceline.core.results import QueueFullError, QuotaError, public
 from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, wake_all
+from paceline.pacing.sync import awaited, run_sync
 
 
 @public
@@ -109,25 +111,23 @@ class Place:
         """Give the place back, now rather than at the end of the block; without effect if that was done."""
         self._buffer._leave(self)  # noqa: SLF001
 
-    def __enter__(self) -> Self:
-        owner = ThreadOwner()
+    async def _taken(self, owner: Owner, wait: Callable[[], object]) -> Self:
+        """Take it, and ``wait`` before, if the buffer is held."""
         if not self._buffer._enter(self, owner):  # noqa: SLF001
             try:
-                owner.wait()
-            except BaseException:  # KeyboardInterrupt
+                await awaited(wait())
+            except BaseException:  # KeyboardInterrupt; or cancelled, before the place was taken or just after it
                 self.release()
                 raise
         return self
 
+    def __enter__(self) -> Self:
+        owner = ThreadOwner()
+        return run_sync(self._taken(owner, owner.wait))
+
     async def __aenter__(self) -> Self:
         owner = TaskOwner()
-        if not self._buffer._enter(self, owner):  # noqa: SLF001
-            try:
-                await owner.future
-            except BaseException:  # cancelled, before the place was taken or just after it
-                self.release()
-                raise
-        return self
+        return await self._taken(owner, lambda: owner.future)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -28,7 +28,7 @@ from paceline.core.results import (
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.pacer import BaseLimiter
 from paceline.pacing.permit import Acquisition, Permit, waiter_of
-from paceline.pacing.sync import run_sync
+from paceline.pacing.sync import awaited, run_sync
 
 SAME_S = 0.05
 """Members with about this difference are equally soon: weights decide."""
@@ -285,10 +285,10 @@ class GroupAcquisition:
             request;
                 the error of the last one that was tried.
         """
-        return run_sync(self._wait(lambda acquisition: _at_once(acquisition.wait)))
+        return run_sync(self._wait(Acquisition.wait))
 
     def __enter__(self) -> tuple[str, Permit]:
-        return run_sync(self._wait(lambda acquisition: _at_once(acquisition.__enter__)))
+        return run_sync(self._wait(Acquisition.__enter__))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         assert self._entered is not None
@@ -298,7 +298,7 @@ class GroupAcquisition:
         return self._wait(lambda acquisition: acquisition).__await__()
 
     def __aenter__(self) -> Coroutine[Any, Any, tuple[str, Permit]]:
-        return self._wait(lambda acquisition: acquisition.__aenter__())
+        return self._wait(Acquisition.__aenter__)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
@@ -306,13 +306,13 @@ class GroupAcquisition:
         assert self._entered is not None
         await self._entered.__aexit__(kind, error, tb)
 
-    async def _wait(self, wait: Callable[[Acquisition], Awaitable[Permit]]) -> tuple[str, Permit]:
+    async def _wait(self, wait: Callable[[Acquisition], Permit | Awaitable[Permit]]) -> tuple[str, Permit]:
         tries = self._tries()
         member, timeout = next(tries)
         while True:
             acquisition = self._group.ask(member, timeout, self._options)
             try:
-                permit = await wait(acquisition)
+                permit = await awaited(wait(acquisition))
             except HERE as error:
                 member, timeout = tries.send(error)
             else:
@@ -334,8 +334,3 @@ class GroupAcquisition:
 
     def _ask(self, member: str) -> Acquisition:
         return self._group.ask(member, None, self._options)
-
-
-async def _at_once(wait: Callable[[], Permit]) -> Permit:
-    """A wait that blocks this thread."""
-    return wait()
