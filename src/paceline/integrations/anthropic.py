@@ -13,6 +13,7 @@ from paceline.http.exchange import paced_above
 from paceline.http.httpx import exchange_async, exchange_sync, library_of
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.sync import awaited, run_sync
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
@@ -42,36 +43,23 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
     named = provider_named(provider)
     httpx = library_of(anthropic.DefaultHttpxClient, "Client")  # or httpx2, by anthropic's version
 
+    async def paced(attempt: _Attempt, exchange: Any, send: Any) -> Any:
+        described = _described(httpx, attempt.request)
+        if described is None:
+            return await awaited(attempt.call_next(attempt.request))
+        try:
+            return attempt.result(await awaited(exchange(limiter.pacer, send, described, named)))
+        except NothingSentError:
+            return attempt.answer
+
     class Pace(anthropic.Middleware):  # type: ignore[misc,name-defined]
         def handle(self, request: APIRequest, call_next: Any) -> Any:
-            attempt = _Attempt(anthropic.APIResponse, request)
-
-            def send(_: Any) -> Any:
-                with paced_above():
-                    return attempt.answered(call_next(request))
-
-            described = _described(httpx, request)
-            if described is None:
-                return call_next(request)
-            try:
-                return attempt.result(exchange_sync(limiter.pacer, send, described, named))
-            except NothingSentError:
-                return attempt.answer
+            attempt = _Attempt(anthropic.APIResponse, request, call_next)
+            return run_sync(paced(attempt, exchange_sync, lambda _: run_sync(attempt.send(_))))
 
         async def handle_async(self, request: APIRequest, call_next: Any) -> Any:
-            attempt = _Attempt(anthropic.AsyncAPIResponse, request)
-
-            async def send(_: Any) -> Any:
-                with paced_above():
-                    return attempt.answered(await call_next(request))
-
-            described = _described(httpx, request)
-            if described is None:
-                return await call_next(request)
-            try:
-                return attempt.result(await exchange_async(limiter.pacer, send, described, named))
-            except NothingSentError:
-                return attempt.answer
+            attempt = _Attempt(anthropic.AsyncAPIResponse, request, call_next)
+            return await paced(attempt, exchange_async, attempt.send)
 
     return cast("Middleware", Pace())
 
@@ -83,14 +71,15 @@ class NothingSentError(BaseException):
 class _Attempt:
     """One attempt, and the SDK's answer that wraps its HTTP response."""
 
-    def __init__(self, wrapper: Any, request: APIRequest) -> None:
-        self._wrapper, self._request = wrapper, request
+    def __init__(self, wrapper: Any, request: APIRequest, call_next: Any) -> None:
+        self._wrapper, self.request, self.call_next = wrapper, request, call_next
         self.answer: Any = None
 
-    def answered(self, answer: Any) -> Any:
-        """Keep the answer; return its HTTP response."""
-        self.answer = answer
-        response = getattr(answer, "http_response", None)
+    async def send(self, _: Any) -> Any:
+        """Send it, and keep the answer; return its HTTP response."""
+        with paced_above():
+            self.answer = await awaited(self.call_next(self.request))
+        response = getattr(self.answer, "http_response", None)
         if response is None:  # a middleware below has answered by itself
             raise NothingSentError
         return response
@@ -99,7 +88,7 @@ class _Attempt:
         """The SDK's answer of ``response``; a refusal of paceline is wrapped in the same way."""
         if response is getattr(self.answer, "http_response", None):
             return self.answer
-        request = self._request
+        request = self.request
         return self._wrapper(
             raw=response,
             client=None,  # for parsing an answer; the SDK raises its RateLimitError from this one
