@@ -43,23 +43,20 @@ class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,
 
     def acquire(self, *, blocking: bool = True) -> bool:
         """Charge one call to the pool; without ``blocking``, return whether it could be charged at once."""
-        if not blocking:
-            return self._try()
-        self._limiter.acquire(self._pool, **self._cost).wait().settle()
+        if blocking:
+            self._limiter.acquire(self._pool, **self._cost).wait().settle()
+            return True
+        permit = self._limiter.try_acquire(self._pool, **self._cost)
+        if not isinstance(permit, Permit):
+            return False
+        permit.settle()
         return True
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
         """Charge one call to the pool; without ``blocking``, return whether it could be charged at once."""
         if not blocking:
-            return self._try()
+            return self.acquire(blocking=False)
         (await self._limiter.acquire(self._pool, **self._cost)).settle()
-        return True
-
-    def _try(self) -> bool:
-        permit = self._limiter.try_acquire(self._pool, **self._cost)
-        if not isinstance(permit, Permit):
-            return False
-        permit.settle()
         return True
 
 
