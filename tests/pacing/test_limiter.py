@@ -15,7 +15,6 @@ from paceline.core.results import (
     PoolStoppedError,
     QueueFullError,
     QuotaError,
-    SettingsError,
 )
 from paceline.pacing.permit import Later, Permit, refuse
 from paceline.pacing.retry import GiveUp
@@ -191,10 +190,6 @@ class TestErrors:
         with pytest.raises(QuotaError, match=r"jbos.*jobs"):
             jobs(ManualClock()).acquire("jbos")
 
-    def test_a_headroom_that_nobody_can_mean(self):
-        with pytest.raises(SettingsError, match="headroom_s is -1"):
-            jobs(ManualClock(), headroom_s=-1)
-
 
 class TestTryAcquire:
     def test_a_permit_or_when_to_ask_again(self, clock):
@@ -335,13 +330,6 @@ class TestCallsThatAreTooLarge:
             with pytest.raises(paceline.NeverFitsError):
                 call("openai/m", input_tokens=1_501)
         assert limiter.try_acquire("openai/m", input_tokens=1_000, output_tokens=500)
-
-    @pytest.mark.parametrize("most", [0, -1, float("inf")])
-    def test_a_bound_is_above_0(self, most):
-        with pytest.raises(
-            SettingsError, match=r"max_tokens_per_call is .*: it must be tokens from 1 to 1,000,000,000"
-        ):
-            paceline.Limiter(max_tokens_per_call=most)
 
 
 class TestPacedFunctionsThatAreRetried:

@@ -1,10 +1,11 @@
-"""Invalid stores and leases are errors of the constructor."""
+"""Invalid stores and numbers are errors of the constructor."""
 
 from pathlib import Path
 
 import pytest
 
 import paceline
+from paceline.pacing.settings import PacingSettings, declared
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,12 @@ def test_what_is_no_store(options, said):
         paceline.Limiter({"jobs": "1 requests/min"}, **options)
 
 
-@pytest.mark.parametrize("lease_s", ["1", True, -1, 61, float("nan")])
-def test_what_is_no_lease(lease_s):
-    with pytest.raises(paceline.SettingsError, match=r"lease_s is .*: it must be seconds from 0 to 60"):
-        paceline.Limiter({"jobs": "1 requests/min"}, store="memory:", lease_s=lease_s)
+BOUNDS = {name: its.within for name, its in declared(PacingSettings).items() if its.within}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_number_outside_of_its_bounds(name):
+    what, least, most = BOUNDS[name]
+    for value in ("1", True, least - 1, most + 1, float("nan")):
+        with pytest.raises(paceline.SettingsError, match=rf"{name} is {value!r}: it must be {what} from .* to "):
+            paceline.Limiter({"jobs": "1 requests/min"}, store="memory:", **{name: value})
