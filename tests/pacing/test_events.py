@@ -52,38 +52,33 @@ class TestByHand:
             Event("settled", "jobs", "night", 0.0, reserved, {"tokens": 100, "requests": 1}, granted_s=START_S),
         ]
 
-    def test_only_the_first_act_counts(self):
+    @pytest.mark.parametrize(
+        ("acts", "used"),
+        [
+            ("settle settle cancel close refused", {"tokens": 10, "requests": 1}),
+            ("cancel cancel settle", None),
+            ("refused settle", None),
+        ],
+    )
+    def test_only_the_first_act_counts(self, acts, used):
         heard = Heard()
-        permit = limiter_with(heard).try_acquire("jobs", tokens=10)
-        permit.settle(tokens=5)
-        permit.settle(tokens=9)
-        permit.cancel()
-        permit.close()
-        permit.refused()
-        assert heard.kinds == ["acquired", "settled"]
+        permit, acts = limiter_with(heard).try_acquire("jobs", tokens=10), acts.split()
+        for act in acts:
+            getattr(permit, act)()
+        assert heard.kinds == ["acquired", {"settle": "settled", "cancel": "cancelled"}.get(acts[0], acts[0])]
+        assert heard[1].used == used
 
-    def test_cancelled(self):
+    @pytest.mark.parametrize(
+        ("refusal", "options", "told"),
+        [
+            (paceline.Refusal(paceline.RefusalKind.CAPACITY, retry_after_s=3), {}, ("capacity", 3)),
+            (None, {"retry_after_s": 7}, ("rate", 7)),  # the pause that the caller knows
+        ],
+    )
+    def test_a_refusal_has_its_reason_and_its_pause(self, refusal, options, told):
         heard = Heard()
-        permit = limiter_with(heard).try_acquire("jobs", tokens=10)
-        permit.cancel()
-        permit.cancel()
-        permit.settle()
-        assert heard.kinds == ["acquired", "cancelled"]
-        assert heard[1].used is None
-
-    def test_refused_and_tried_again(self):
-        heard = Heard()
-        limiter = limiter_with(heard)
-        permit = limiter.try_acquire("jobs")
-        permit.refused(paceline.Refusal(paceline.RefusalKind.CAPACITY, retry_after_s=3))
-        permit.settle()
-        assert heard.kinds == ["acquired", "refused"]
-        assert (heard[1].reason, heard[1].retry_after_s, heard[1].used) == ("capacity", 3, None)
-
-    def test_the_pause_that_the_caller_knows(self):
-        heard = Heard()
-        limiter_with(heard).try_acquire("jobs").refused(retry_after_s=7)
-        assert (heard[1].reason, heard[1].retry_after_s) == ("rate", 7)
+        limiter_with(heard).try_acquire("jobs").refused(refusal, **options)
+        assert (heard[1].reason, heard[1].retry_after_s) == told
 
     def test_forgotten_in_its_block(self):
         heard = Heard()
