@@ -39,11 +39,12 @@ def play(clock, function, *args, **options):
         return future.result(timeout=0)
 
 
-def join(thread: threading.Thread):
-    """Wait for the end of ``thread``; one that goes on fails the test, which shows where it is."""
-    thread.join(BOUND_S)
-    where = "".join(format_stack(sys._current_frames().get(thread.ident))) if thread.is_alive() else ""
-    assert not where, f"the thread {thread.name} goes on:\n{where}"
+def join(*threads: threading.Thread):
+    """Wait for the ends of ``threads``; one that goes on fails the test, which shows where it is."""
+    for thread in threads:
+        thread.join(BOUND_S)
+        where = "".join(format_stack(sys._current_frames().get(thread.ident))) if thread.is_alive() else ""
+        assert not where, f"the thread {thread.name} goes on:\n{where}"
 
 
 def started(work, *args, **options) -> threading.Thread:

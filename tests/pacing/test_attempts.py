@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from dataclasses import replace
 
 import httpx
@@ -14,7 +13,7 @@ from tests.simulation.troubles import SimulatedStore, SimulatedWorker
 import paceline
 from paceline.planner.timeline import Timeline
 from paceline.testing import ManualClock, run_virtual
-from waits import until
+from waits import play
 
 POOL = "openai/gpt-5"
 RETRY = paceline.RetryPolicy(max_attempts=3, max_refused=3, backoff_s=2.0, jitter=0.0)
@@ -70,16 +69,7 @@ def test_a_block_may_return():
                 return call.make(permit)
         raise AssertionError
 
-    thread = threading.Thread(target=lambda: said.append(work()))
-    said = []
-    thread.start()
-
-    def has_ended():
-        call.clock.advance(0.1)
-        return not thread.is_alive()
-
-    until(has_ended)
-    assert said == ["answer"]
+    assert play(call.clock, work) == "answer"
     assert len(call.at_s) == 2
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 
 import pytest
 
@@ -247,13 +246,10 @@ class TestWhoCannotWait:
         big = limiter.try_acquire("jobs", concurrency=3)
         fail(limiter.acquire("jobs")._wait_async())
         assert limiter.status()["pools"]["jobs"]["waiting"] == 0
-        threads = [threading.Thread(target=limiter.acquire("jobs").wait, daemon=True) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+        threads = [started(limiter.acquire("jobs").wait) for _ in range(3)]
         until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
         big.cancel()
-        for thread in threads:
-            join(thread)
+        join(*threads)
 
     def test_under_another_driver_than_asyncio(self):
         def fail(coroutine):

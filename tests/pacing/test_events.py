@@ -231,13 +231,11 @@ class TestAFaultyListener:
 
         threads = []
         for number in (1, 2):
-            threads.append(threading.Thread(target=work, daemon=True))
-            threads[-1].start()
+            threads.append(started(work))
             until(lambda number=number: scheduler.pool.queue.length == number)
         exits.append(SystemExit())
         first.settle()
-        for thread in threads:
-            join(thread)
+        join(*threads)
         assert sorted(type(one).__name__ for one in granted) == ["Permit", "SystemExit"]
         assert scheduler.pool.ledger.in_flight == 1
 

@@ -118,9 +118,7 @@ def test_what_a_finalizer_gives_back_late_in_the_section_lets_the_next_one_go():
     limiter = limiter_of("2 concurrency")
     scheduler, held = limiter.pacer.pools.scheduler("jobs"), [limiter.try_acquire("jobs") for _ in range(2)]
     gone = []
-    threads = [threading.Thread(target=lambda: gone.append(limiter.acquire("jobs").wait())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    threads = [started(lambda: gone.append(limiter.acquire("jobs").wait())) for _ in range(2)]
     until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 2)
     pump = scheduler.pool.pump
 
@@ -132,8 +130,7 @@ def test_what_a_finalizer_gives_back_late_in_the_section_lets_the_next_one_go():
 
     scheduler.pool.pump = pump_and_collect
     held.pop().settle()
-    for thread in threads:
-        join(thread)
+    join(*threads)
     assert len(gone) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,22 +15,9 @@ from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
 from shared_pools import shared_pool
-from waits import join, started, until
+from waits import BOUND_S, until
 
 GONE = StoreError("obedient:store: gone")
-
-
-def in_thread(work):
-    """What ``work`` returned or raised, in a thread that must end."""
-    said = []
-
-    def run():
-        try:
-            said.append(work())
-        except Exception as error:  # noqa: BLE001
-            said.append(error)
-
-    return started(run), said
 
 
 def asking(limiter):
@@ -37,13 +25,13 @@ def asking(limiter):
 
 
 def waiting_for(world, work, seconds=1.0):
-    """The same for one that may wait for ``seconds`` of the world's time."""
-    thread, said = in_thread(work)
-    until(lambda: said or world.limiters[0].status()["pools"]["jobs"]["waiting"], "a waiter")
-    if not said:
-        world.move(seconds)
-    join(thread)
-    return said[0]
+    """What ``work`` returns in a thread, where it may wait for ``seconds`` of the world's time."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        until(lambda: done.done() or world.limiters[0].status()["pools"]["jobs"]["waiting"], "a waiter")
+        if not done.done():
+            world.move(seconds)
+        return done.result(BOUND_S)
 
 
 class TestClosed:
@@ -130,7 +118,8 @@ class TestStale:
         one = world.limiter("6000 requests/min, 6k tokens/min")
         world.join(one)
         world.move(5)
-        assert isinstance(waiting_for(world, lambda: one.acquire("jobs", tokens=9_000).wait()), paceline.NeverFitsError)
+        with pytest.raises(paceline.NeverFitsError):
+            waiting_for(world, lambda: one.acquire("jobs", tokens=9_000).wait())
         assert isinstance(one.try_acquire("jobs", tokens=9_000), paceline.NeverFits)
 
 

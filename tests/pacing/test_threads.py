@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import paceline
-from waits import join, run_all, until
+from waits import join, run_all, started, until
 
 LOOPS, TASKS, THREADS, EACH = 3, 30, 4, 2
 RATE, BURST = 500, 50
@@ -59,10 +59,8 @@ def test_a_grant_in_one_world_wakes_a_waiter_in_another():
     threads = []
     for number in range(6):  # one after the other, so that the order of arrival is known
         work = plain if number % 2 else lambda name: asyncio.run(task(name))
-        threads.append(threading.Thread(target=work, args=(number,), daemon=True))
-        threads[-1].start()
+        threads.append(started(work, number))
         until(lambda number=number: limiter.status()["pools"]["jobs"]["waiting"] > number)
     held.settle()
-    for thread in threads:
-        join(thread)
+    join(*threads)
     assert order == list(range(6))
