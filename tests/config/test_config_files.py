@@ -175,17 +175,6 @@ class TestPrecedence:
         config = load(write('provider = "openai"'), {f"PACELINE_{variable}": "5 requests/min"})
         assert config.limits == {name: (Quota("requests", 5),)}
 
-    def test_where_each_was_said(self, write):
-        config = load(
-            write("workers: 5\nlanes:\n  wrap:\n    weight: 4\n", "a.yaml"), {"PACELINE_TIER": "2"}, timeout_s=3
-        )
-        assert config.origins == {
-            ("workers",): "a.yaml:1",
-            ("lanes", "wrap", "weight"): "a.yaml:4",
-            ("tier",): "PACELINE_TIER",
-            ("timeout_s",): "command line",
-        }
-
 
 class TestWhichFile:
     def test_the_one_named_then_the_variable_s_then_here(self, write):

@@ -194,15 +194,6 @@ class TestQueue:
         assert client.get(running.url + "/api/v1/queue/third").status_code == 404
         running.gateway.drain()
 
-    def test_a_stream_is_kept_alive_while_it_waits(self, serve, emulator, client, kept):
-        running = serve(emulator.base_url, limits={"gpt-5": "200 requests/min burst 1"})
-        client.post(running.url + CHAT, json=chat())
-        answer = client.post(running.url + CHAT, json=chat(stream=True), headers=kept)
-        comments = [line for line in answer.text.splitlines() if line.startswith(":")]
-        assert answer.status_code == 200
-        assert set(comments) == {": waiting"}
-        assert answer.text.endswith("data: [DONE]\n\n")
-
     @pytest.mark.parametrize(
         ("path", "event"), [(CHAT, "data: {"), ("/anthropic/v1/messages", "event: error\ndata: {")]
     )

@@ -1,6 +1,5 @@
 """Clients that wait long: notes on their streams, answers before they give up, and places for those that come back."""
 
-import asyncio
 import gzip
 import json
 from functools import partial
@@ -81,15 +80,10 @@ class TestPlaces:
 
     def held(self, body=b"body", key="alice", headers=(), *, waits=True):
         identify = partial(identity, key, "POST", "/v1", "", list(headers), body)
-        exchange = SimpleNamespace(waits=waits)
-
-        async def make():
-            return HeldRequest(exchange, [], identify, 0.0)
-
-        return asyncio.run(make())
+        return HeldRequest(SimpleNamespace(waits=waits), [], identify, 0.0)
 
     def claim(self, places, held, opened_s, now_s):
-        return places.claim(identity_key(held), held.identify, opened_s, now_s)
+        return places.claim(held.identify().key, held.identify, opened_s, now_s)
 
     def test_one_is_claimed_once_by_a_later_connection(self, places, ended):
         held, parts = self.held(), [b"body"]
@@ -143,10 +137,6 @@ class TestPlaces:
         assert places.keep(self.held(key="bob"), [], 1.0)
         places.clear()
         assert (len(places), len(ended)) == (0, PLACES_MAX + 1)
-
-
-def identity_key(held):
-    return held.identify().key
 
 
 class TestServed:
@@ -233,9 +223,10 @@ class TestServed:
 
     def test_a_stream_is_kept_alive_by_default(self, running, key, send_chat, monkeypatch):
         monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.01)
+        monkeypatch.setattr(dispatch, "NOTES_EVERY_S", 0.01)
         running.odd.parts, running.odd.headers = [STREAM], SSE
         connection = send_chat(running, key, stream=True)
-        got = read_until(connection, b": waiting\n\n")
+        got, _ = [read_until(connection, b": waiting\n\n") for _ in range(2)]
         running.odd.go.set()
         read_until(connection, STREAM)
         assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")
