@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 
 from paceline.gateway.handover import listen
 from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.server import server_config
 from waits import join, until
+
+CHAT = "/openai/v1/chat/completions"
+"""The path of a chat at a gateway."""
 
 
 @dataclass
@@ -92,6 +96,12 @@ async def tell(send, content, status=200, headers=()):
 def bearer(key, **more):
     """The headers of a client with this key, and more."""
     return {"authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}
+
+
+def samples_in(text):
+    """The samples of a page of metrics, by their names and labels."""
+    families = text_string_to_metric_families(text)
+    return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 
 
 def chat(**fields):

@@ -2,12 +2,10 @@
 
 import json
 
-from gateway_helpers import chat
+from gateway_helpers import CHAT, chat
 
 from paceline.gateway.keys import KeyFile
 from waits import until
-
-CHAT = "/openai/v1/chat/completions"
 
 
 def test_each_request_has_a_line(serve, emulator, client, tmp_path):

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 from attack_helpers import connect, leave, post, read, read_until
-from gateway_helpers import stub
-from test_gateway import CHAT, SSE, Odd
+from gateway_helpers import CHAT
+from test_gateway import SSE, Odd
 
 from paceline.gateway import answers as module
 from paceline.gateway import app, dispatch, waiting
@@ -138,12 +138,11 @@ class TestServed:
 
     @pytest.fixture
     def running(self, serve, odd, key):
-        with stub(odd) as url:
-            running = serve(url)
-            yield running
-            odd.go.set()
-            until(lambda: not running.dispatch._bodies.held and not running.dispatch._answers._under_way)
-            assert running.dispatch._answers._read.total == 0
+        running = serve(odd)
+        yield running
+        odd.go.set()
+        until(lambda: not running.dispatch._bodies.held and not running.dispatch._answers._under_way)
+        assert running.dispatch._answers._read.total == 0
 
     @pytest.fixture
     def ask(self, running, key, send_chat):
@@ -246,11 +245,10 @@ class TestServed:
         assert len(odd.seen) == 1
 
     def test_without_client_keys_none_is_kept(self, serve):
-        with stub(odd := Odd([ANSWER])) as url:
-            running = serve(url)
-            for _ in range(2):
-                with connect(running.url) as connection:
-                    connection.sendall(post(CHAT.encode(), b"idempotency-key: 1"))
-                    assert ANSWER in read(connection, 1)
-            assert len(odd.seen) == 2
-            assert not running.dispatch._answers._kept
+        running = serve(odd := Odd([ANSWER]))
+        for _ in range(2):
+            with connect(running.url) as connection:
+                connection.sendall(post(CHAT.encode(), b"idempotency-key: 1"))
+                assert ANSWER in read(connection, 1)
+        assert len(odd.seen) == 2
+        assert not running.dispatch._answers._kept

@@ -5,9 +5,8 @@ import gzip
 import json
 
 import pytest
-from gateway_helpers import chat, read_body, stub, tell
+from gateway_helpers import CHAT, chat, read_body, tell
 
-CHAT = "/openai/v1/chat/completions"
 NARROW = {"*": "60 requests/min burst 1"}
 
 
@@ -42,8 +41,7 @@ def test_an_error_that_is_no_json_becomes_an_event(serve, kept, path, expected):
         writer.close()
         return received
 
-    with stub(Server((200, b"{}"), (502, b"<html>"))) as url:
-        received = asyncio.run(main(serve(url, limits=NARROW).url))
+    received = asyncio.run(main(serve(Server((200, b"{}"), (502, b"<html>")), limits=NARROW).url))
     assert not received.endswith(b"0\r\n\r\n")  # it breaks off
     event = json.loads(received.rpartition(b"data: ")[2].partition(b"\n")[0])
     assert set(event) == expected
@@ -59,17 +57,15 @@ def test_an_error_that_is_no_json_becomes_an_event(serve, kept, path, expected):
     ],
 )
 def test_an_encoded_request_passes_unchanged_and_is_read(serve, client, encoding, content, pool):
-    with stub(server := Server()) as url:
-        running = serve(url)
-        client.post(running.url + CHAT, content=content, headers={"content-encoding": encoding})
-        assert running.pool(pool)["counts"]["granted"] == 1
+    running = serve(server := Server())
+    client.post(running.url + CHAT, content=content, headers={"content-encoding": encoding})
+    assert running.pool(pool)["counts"]["granted"] == 1
     headers, body = server.seen[0]
     assert (headers[b"content-encoding"], body) == (encoding.encode(), content)
 
 
 def test_a_web_socket_is_refused(serve, client):
     """Codex sends requests after a 426; after other errors it tries again first."""
-    with stub(server := Server()) as url:
-        headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
-        assert client.get(serve(url).url + "/openai/v1/responses", headers=headers).status_code == 426
+    headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    assert client.get(serve(server := Server()).url + "/openai/v1/responses", headers=headers).status_code == 426
     assert server.seen == []

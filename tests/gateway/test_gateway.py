@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import chat, read_body, stub
+from gateway_helpers import CHAT, chat, read_body, stub
 
 from paceline.cli.app import app
 from paceline.cli.serve import _greeting
@@ -30,7 +30,6 @@ from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
 from waits import until
 
-CHAT = "/openai/v1/chat/completions"
 SSE = {"content-type": "text/event-stream"}
 ANSWER = b'{"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 

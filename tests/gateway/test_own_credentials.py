@@ -8,8 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import bearer, chat, read_body, stub, tell
-from test_gateway import CHAT
+from gateway_helpers import CHAT, bearer, chat, read_body, stub, tell
 
 from paceline.cli.app import app as cli
 from paceline.config import Config

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from gateway_helpers import read_body, stub, tell
+from gateway_helpers import read_body, tell
 
 from odd_server import sse
 from paceline.gateway import dispatch
@@ -67,8 +67,7 @@ def plan():
 @pytest.fixture
 def running(serve, plan):
     """A gateway that gives up after 0.3 s, where a client cannot be kept waiting."""
-    with stub(plan) as url:
-        yield serve(url, retry={"max_retry_after_s": 0.3})
+    return serve(plan, retry={"max_retry_after_s": 0.3})
 
 
 def ask(client, running, *, agent="curl/8", stream=True, login=LOGIN, model="claude-opus-5-5", **more):

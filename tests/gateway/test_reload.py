@@ -19,7 +19,7 @@ import pytest
 import trustme
 from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
 from click.testing import CliRunner
-from gateway_helpers import chat, running_gateway
+from gateway_helpers import CHAT, chat, running_gateway
 
 from paceline.cli.app import app
 from paceline.config import Config
@@ -34,7 +34,6 @@ from paceline.gateway.supervisor import Supervisor
 from paceline.gateway.upstreams import Secret
 from waits import until
 
-CHAT = "/openai/v1/chat/completions"
 HEALTHCHECK = Path(__file__).parents[2] / "examples" / "gateway" / "healthcheck.py"
 
 

@@ -12,7 +12,7 @@ from itertools import product
 
 import pytest
 from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
-from gateway_helpers import chat
+from gateway_helpers import CHAT, chat
 
 from lost_signals import losing
 from paceline.core.quota import Quota
@@ -27,7 +27,6 @@ from paceline.shared.ledger import SharedLedger
 from paceline.stores.memory import MemoryStore
 from waits import until
 
-CHAT = "/openai/v1/chat/completions"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows passes no socket and has no such signals")
 
 

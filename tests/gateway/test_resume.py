@@ -6,11 +6,10 @@ import httpx2
 import pytest
 from attack_helpers import Process
 from click.testing import CliRunner
-from gateway_helpers import bearer, chat, read_body, stub, tell
+from gateway_helpers import CHAT, bearer, chat, read_body, stub, tell
 
 from paceline.cli.app import app
 
-CHAT = "/openai/v1/chat/completions"
 NO_MONEY = {"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "Check your billing."}}
 
 

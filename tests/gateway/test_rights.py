@@ -376,19 +376,16 @@ def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client,
         await read_body(receive)
         await tell(send, {"input_tokens": 14})
 
-    with stub(server) as url:
-        running = serve(url, keys=keys.file)
-        headers = {
-            "x-api-key": keys.add("bound", models=("claude-opus-5",), limits=("1 usd/day", "100 input_tokens/min"))
-        }
-        for model, status in (("claude-opus-5", 200), ("claude-fable-5", 403), ("count_tokens", 403)):
-            body = {"model": model, "messages": SAID}
-            answer = client.post(f"{running.url}/anthropic/v1/messages/count_tokens", json=body, headers=headers)
-            assert answer.status_code == status, answer.text
-        assert answer.status_code == 403
-        pools = running.limiter.status()["pools"]
-        spent = {quota["unit"]: quota["spent"] for quota in pools["anthropic/count_tokens"]["quotas"]}
-        assert spent == {"requests": 1}
-        used = client.get(f"{running.url}/api/v1/usage", headers=headers).json()["keys"]["bound"]
-        assert (used["input_tokens"], used["usd"]) == (0, 0)
+    running = serve(server, keys=keys.file)
+    headers = {"x-api-key": keys.add("bound", models=("claude-opus-5",), limits=("1 usd/day", "100 input_tokens/min"))}
+    for model, status in (("claude-opus-5", 200), ("claude-fable-5", 403), ("count_tokens", 403)):
+        body = {"model": model, "messages": SAID}
+        answer = client.post(f"{running.url}/anthropic/v1/messages/count_tokens", json=body, headers=headers)
+        assert answer.status_code == status, answer.text
+    assert answer.status_code == 403
+    pools = running.limiter.status()["pools"]
+    spent = {quota["unit"]: quota["spent"] for quota in pools["anthropic/count_tokens"]["quotas"]}
+    assert spent == {"requests": 1}
+    used = client.get(f"{running.url}/api/v1/usage", headers=headers).json()["keys"]["bound"]
+    assert (used["input_tokens"], used["usd"]) == (0, 0)
     assert asked == ["/v1/messages/count_tokens"]

@@ -6,8 +6,7 @@ import threading
 
 import aiohttp
 import pytest
-from gateway_helpers import bearer, chat, stub
-from prometheus_client.parser import text_string_to_metric_families
+from gateway_helpers import CHAT, bearer, chat, samples_in
 from test_gateway import Odd
 
 from paceline.core.results import SettingsError, StoreError
@@ -23,7 +22,6 @@ from paceline.telemetry import prometheus
 from paceline.telemetry.merged import merged
 from waits import join, soon, until
 
-CHAT = "/openai/v1/chat/completions"
 USAGE = "/api/v1/usage"
 
 
@@ -37,65 +35,57 @@ class TestWhoUsedWhat:
     def test_the_dollars_of_a_key_are_those_of_its_budget(self, serve, keys, client):
         alice = keys.add("alice", limits=("10 usd/day",))
         prices = {"openai/gpt-5": {"input": 1.0, "output": 1.0}, "openai/dear": {"input": 100.0, "output": 100.0}}
-        with stub(Odd([answer()])) as url:
-            running = serve(url, limits={"*": "100k requests/min"}, prices=prices)
-            asked = chat(max_tokens=100, fallbacks=[{"model": "dear"}])
-            assert client.post(running.url + CHAT, json=asked, headers=bearer(alice)).status_code == 200
-            used = client.get(running.url + USAGE, headers=bearer(alice)).json()["keys"]["alice"]["usd"]
-            (budget,) = running.limiter.status()["pools"]["budget/alice"]["quotas"]
+        running = serve(Odd([answer()]), limits={"*": "100k requests/min"}, prices=prices)
+        asked = chat(max_tokens=100, fallbacks=[{"model": "dear"}])
+        assert client.post(running.url + CHAT, json=asked, headers=bearer(alice)).status_code == 200
+        used = client.get(running.url + USAGE, headers=bearer(alice)).json()["keys"]["alice"]["usd"]
+        (budget,) = running.limiter.status()["pools"]["budget/alice"]["quotas"]
         assert used == pytest.approx(0.11)  # the price of the dearest model, which may have answered
         assert budget["remaining"] == pytest.approx(10 - used)
 
     def test_a_key_reads_its_own_and_an_operator_all(self, serve, keys, client):
         alice, bob, ops = keys.add("alice"), keys.add("bob", models=("gpt-5",)), keys.add("ops", may_read=True)
-        with stub(Odd([answer(cached=400)])) as url:
-            running = serve(url, limits={"*": "100k requests/min"})
-            for key in (alice, alice, bob):
-                assert client.post(running.url + CHAT, json=chat(), headers=bearer(key)).status_code == 200
-            refused = client.post(running.url + CHAT, json=chat(model="gpt-4o"), headers=bearer(bob))
-            assert refused.status_code == 403
-            client.get(running.url + "/openai/v1/models", headers=bearer(alice))  # costs nothing, and is refused
+        running = serve(Odd([answer(cached=400)]), limits={"*": "100k requests/min"})
+        for key in (alice, alice, bob):
+            assert client.post(running.url + CHAT, json=chat(), headers=bearer(key)).status_code == 200
+        refused = client.post(running.url + CHAT, json=chat(model="gpt-4o"), headers=bearer(bob))
+        assert refused.status_code == 403
+        client.get(running.url + "/openai/v1/models", headers=bearer(alice))  # costs nothing, and is refused
 
-            def used(key, query=""):
-                reply = client.get(running.url + USAGE + query, headers=bearer(key))
-                return reply.json()["keys"] if reply.status_code == 200 else reply.status_code
+        def used(key, query=""):
+            reply = client.get(running.url + USAGE + query, headers=bearer(key))
+            return reply.json()["keys"] if reply.status_code == 200 else reply.status_code
 
-            until(lambda: used(ops).keys() == {"alice", "bob"})
-            own = used(alice)
-            assert own.keys() == {"alice"}
-            days = own["alice"].pop("days")
-            usd = 2 * (600 * 1.25 + 400 * 0.125 + 100 * 10) / 1e6  # of gpt-5, 2026-11
-            expected = dict(zip(FIELDS, (2, 2_000, 800, 200, pytest.approx(usd), 0), strict=True))
-            assert (own["alice"], list(days.values())) == (expected, [expected])
-            assert used(bob)["bob"]["requests"] == 1
-            assert used(ops) == used(alice) | used(bob)
-            assert used("pk-wrong") == 401
-            assert used(bob, "?from=2999-01-01&to=2999-01-02")["bob"] == {**dict.fromkeys(FIELDS, 0), "days": {}}
-            assert used(bob, "?to=yesterday") == 400
-            assert client.get(running.url + "/status", headers=bearer(alice)).status_code == 403
+        until(lambda: used(ops).keys() == {"alice", "bob"})
+        own = used(alice)
+        assert own.keys() == {"alice"}
+        days = own["alice"].pop("days")
+        usd = 2 * (600 * 1.25 + 400 * 0.125 + 100 * 10) / 1e6  # of gpt-5, 2026-11
+        expected = dict(zip(FIELDS, (2, 2_000, 800, 200, pytest.approx(usd), 0), strict=True))
+        assert (own["alice"], list(days.values())) == (expected, [expected])
+        assert used(bob)["bob"]["requests"] == 1
+        assert used(ops) == used(alice) | used(bob)
+        assert used("pk-wrong") == 401
+        assert used(bob, "?from=2999-01-01&to=2999-01-02")["bob"] == {**dict.fromkeys(FIELDS, 0), "days": {}}
+        assert used(bob, "?to=yesterday") == 400
+        assert client.get(running.url + "/status", headers=bearer(alice)).status_code == 403
 
-            text = client.get(running.url + "/metrics", headers=bearer(ops)).text
-            samples = {
-                (one.name, *one.labels.values()): one.value
-                for family in text_string_to_metric_families(text)
-                if family.name.startswith("paceline_key_")
-                for one in family.samples
-            }
-            assert samples["paceline_key_requests_total", "alice"] == 2
-            assert samples["paceline_key_tokens_total", "alice", "cached"] == 800
-            assert samples["paceline_key_usd_total", "bob"] == pytest.approx(usd / 2)
-            for secret in (alice, bob, ops):
-                assert secret not in text
+        text = client.get(running.url + "/metrics", headers=bearer(ops)).text
+        samples = samples_in(text)
+        assert samples["paceline_key_requests_total", "alice"] == 2
+        assert samples["paceline_key_tokens_total", "alice", "cached"] == 800
+        assert samples["paceline_key_usd_total", "bob"] == pytest.approx(usd / 2)
+        for secret in (alice, bob, ops):
+            assert secret not in text
 
     @pytest.mark.parametrize("reports", [False, True])
     def test_streams_that_report_none_are_told_once(self, serve, keys, client, caplog, reports):
         alice = keys.add("alice")
         parts = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}\n\n', b"data: [DONE]\n\n"]
         parts[1:1] = [b"data: " + answer() + b"\n\n"] if reports else []
-        with stub(Odd(parts, {"content-type": "text/event-stream"})) as url:
-            running = serve(url, limits={"*": "100k requests/min"})
-            for stream in (True, True, False):
-                client.post(running.url + CHAT, json=chat(stream=stream), headers=bearer(alice))
+        running = serve(Odd(parts, {"content-type": "text/event-stream"}), limits={"*": "100k requests/min"})
+        for stream in (True, True, False):
+            client.post(running.url + CHAT, json=chat(stream=stream), headers=bearer(alice))
         told = "openai/gpt-5, key alice: its streams report no usage"
         assert caplog.text.count(told) == (0 if reports else 1)
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 from attack_helpers import leave, read, read_until
-from gateway_helpers import chat, stub
-from test_gateway import CHAT, SSE, Odd
+from gateway_helpers import CHAT, chat
+from test_gateway import SSE, Odd
 
 from paceline.gateway import dispatch, waiting
 from paceline.gateway.waiting import (
@@ -148,14 +148,13 @@ class TestServed:
 
     @pytest.fixture
     def running(self, serve, key, send_chat):
-        with stub(odd := Odd()) as url:
-            running = serve(url, limits={"*": "1 concurrency"})
-            running.odd = odd
-            odd.go.clear()
-            send_chat(running, key)
-            until(lambda: odd.seen)
-            yield running
-            odd.go.set()
+        running = serve(odd := Odd(), limits={"*": "1 concurrency"})
+        running.odd = odd
+        odd.go.clear()
+        send_chat(running, key)
+        until(lambda: odd.seen)
+        yield running
+        odd.go.set()
 
     def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, send_chat):
         first = send_chat(running, key, user="first")
@@ -197,29 +196,28 @@ class TestServed:
         assert b"200 OK" in read(back, 1)
 
     def test_without_client_keys_a_place_is_kept_of_one_that_has_waited(self, serve, send_chat, monkeypatch):
-        with stub(odd := Odd()) as url:
-            running = serve(url, limits={"*": "1 concurrency"})
-            odd.go.clear()
-            send_chat(running, "none")
-            until(lambda: odd.seen)
-            connection = send_chat(running, "none", user="first")
-            until(lambda: running.pool()["waiting"] == 1)
-            connection.close()
-            until(lambda: running.pool()["waiting"] == 0)
-            assert len(running.dispatch._places) == 0
-            monkeypatch.setattr(waiting, "FRESH_S", 0.0)
-            monkeypatch.setattr(dispatch, "SOON", 0.0001)
-            assert b"429" in read(send_chat(running, "none", b"x-stainless-runtime: node", user="first"), 1)
-            monkeypatch.setattr(dispatch, "SOON", 0.9)
-            other = send_chat(running, "another", user="first")  # with another key of a provider it is another request
-            until(lambda: running.pool()["waiting"] == 2)
-            back = send_chat(running, "none", b"x-stainless-runtime: node", user="first")
-            until(lambda: len(running.dispatch._places) == 0)
-            assert running.pool()["waiting"] == 2
-            odd.go.set()
-            assert b"200 OK" in read(back, 1)
-            assert b"200 OK" in read(other, 1)
-            until(lambda: running.dispatch._bodies.held == 0)
+        running = serve(odd := Odd(), limits={"*": "1 concurrency"})
+        odd.go.clear()
+        send_chat(running, "none")
+        until(lambda: odd.seen)
+        connection = send_chat(running, "none", user="first")
+        until(lambda: running.pool()["waiting"] == 1)
+        connection.close()
+        until(lambda: running.pool()["waiting"] == 0)
+        assert len(running.dispatch._places) == 0
+        monkeypatch.setattr(waiting, "FRESH_S", 0.0)
+        monkeypatch.setattr(dispatch, "SOON", 0.0001)
+        assert b"429" in read(send_chat(running, "none", b"x-stainless-runtime: node", user="first"), 1)
+        monkeypatch.setattr(dispatch, "SOON", 0.9)
+        other = send_chat(running, "another", user="first")  # with another key of a provider it is another request
+        until(lambda: running.pool()["waiting"] == 2)
+        back = send_chat(running, "none", b"x-stainless-runtime: node", user="first")
+        until(lambda: len(running.dispatch._places) == 0)
+        assert running.pool()["waiting"] == 2
+        odd.go.set()
+        assert b"200 OK" in read(back, 1)
+        assert b"200 OK" in read(other, 1)
+        until(lambda: running.dispatch._bodies.held == 0)
 
     def test_a_stream_is_kept_alive_by_default(self, running, key, send_chat, monkeypatch):
         monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.01)
@@ -241,27 +239,25 @@ class TestServed:
     @pytest.mark.parametrize("shared", [False, True])
     def test_one_that_waits_at_the_end_is_told_after_a_note(self, serve, client, kept, tmp_path, shared, caplog):
         got = []
-        with stub(Odd()) as url:
-            store = f"sqlite:{tmp_path / 'quotas.db'}" if shared else None
-            running = serve(url, store=store, limits={"*": "1 requests/day"}, stop_s=0.3)
-            assert client.post(running.url + CHAT, json=chat()).status_code == 200
-            with client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=kept) as answer:
-                lines = answer.iter_raw()
-                assert next(lines)[:1] == b":"
-                Thread(target=running.stop).start()
-                with pytest.raises(httpx2.RemoteProtocolError):  # it breaks off, so that no client takes it for whole
-                    got.extend(lines)
+        store = f"sqlite:{tmp_path / 'quotas.db'}" if shared else None
+        running = serve(Odd(), store=store, limits={"*": "1 requests/day"}, stop_s=0.3)
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        with client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=kept) as answer:
+            lines = answer.iter_raw()
+            assert next(lines)[:1] == b":"
+            Thread(target=running.stop).start()
+            with pytest.raises(httpx2.RemoteProtocolError):  # it breaks off, so that no client takes it for whole
+                got.extend(lines)
         assert b'"paceline_stopping"' in got[-1]
         assert "without completing" not in caplog.text
 
     def test_an_encoded_answer_after_a_note_is_decoded(self, serve, client, kept):
         odd = Odd([gzip.compress(STREAM)], SSE | {"content-encoding": "gzip"}, held=0)
-        with stub(odd) as url:
-            running = serve(url)
-            headers = {**kept, "accept-encoding": "gzip"}
-            with client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=headers) as answer:
-                lines = answer.iter_raw()
-                assert next(lines)[:1] == b":"
-                odd.go.set()
-                assert b"".join(lines).endswith(STREAM)
+        running = serve(odd)
+        headers = {**kept, "accept-encoding": "gzip"}
+        with client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=headers) as answer:
+            lines = answer.iter_raw()
+            assert next(lines)[:1] == b":"
+            odd.go.set()
+            assert b"".join(lines).endswith(STREAM)
         assert odd.seen[0][3][b"accept-encoding"] == b"gzip"
