@@ -2,8 +2,7 @@
 
 import httpx2
 import pytest
-from gateway_helpers import chat
-from test_gateway import CHAT
+from gateway_helpers import CHAT, chat
 
 from paceline.core.results import Refusal, RefusalKind
 from paceline.gateway import models
