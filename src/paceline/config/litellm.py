@@ -196,12 +196,7 @@ def convert(
 
 class _Conversion:
     def __init__(self, values: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-        self._router, self._own = _table(values, "router_settings"), _table(values, "litellm_settings")
-        self._defaults, self._variables = (
-            _table(self._router, "default_litellm_params"),
-            _table(values, "environment_variables"),
-        )
-        self._environ = environ
+        self._values, self._environ = values, environ
         self._lost: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
         self._needed: dict[str, None] = {}
@@ -297,10 +292,12 @@ class _Conversion:
 
     def _addressed(self, provider: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The settings of a deployment, with the address and the key that the file has for all."""
+        defaults = _table(_table(self._values, "router_settings"), "default_litellm_params")
         names = ("api_base", "base_url", "api_key", *ELSEWHERE)
-        known = {name: self._defaults[name] for name in names if self._defaults.get(name)} | dict(params)
+        known = {name: defaults[name] for name in names if defaults.get(name)} | dict(params)
         if not (known.get("api_base") or known.get("base_url")):
-            named = (self._variables.get(f"{provider}_{end}".upper()) for end in BASES)
+            variables = _table(self._values, "environment_variables")
+            named = (variables.get(f"{provider}_{end}".upper()) for end in BASES)
             known["api_base"] = next(filter(None, named), "")
         return known
 
@@ -410,12 +407,9 @@ class _Conversion:
     # What is of the whole file.
 
     def _store(self) -> None:
-        parts = {
-            name: str(self._value(self._router[name]))
-            for name in ("redis_url", "redis_host", "redis_port")
-            if self._router.get(name)
-        }
-        if parts and not self._router.get("redis_password"):
+        router, names = _table(self._values, "router_settings"), ("redis_url", "redis_host", "redis_port")
+        parts = {name: str(self._value(router[name])) for name in names if router.get(name)}
+        if parts and not router.get("redis_password"):
             url = parts.get("redis_url") or f"redis://{parts.get('redis_host', '')}:{parts.get('redis_port', '6379')}"
             if re.fullmatch(r"rediss?://[\w.-]+(:\d+)?(/\d*)?", url):
                 self._top["store"] = url
@@ -423,7 +417,8 @@ class _Conversion:
                 self._lose("router_settings", f"{', '.join(parts)}: set PACELINE_STORE to the URL of the Redis server")
 
     def _budget(self) -> None:
-        most, period = self._amount(self._own, "max_budget", "litellm_settings"), self._own.get("budget_duration")
+        own = _table(self._values, "litellm_settings")
+        most, period = self._amount(own, "max_budget", "litellm_settings"), own.get("budget_duration")
         if not most:
             return
         found = re.fullmatch(r"([1-9]\d*)(mo|[smhd])", str(period))
@@ -499,8 +494,7 @@ class _Conversion:
             name: self._targets(name) for name in dict.fromkeys(one.name for one in self._deployments)
         } | self._patterns
         found = {name: list(dict.fromkeys(targets)) for name, targets in found.items() if targets}
-        aliases = _table(self._router, "model_group_alias")
-        for alias, meant in aliases.items():
+        for alias, meant in _table(_table(self._values, "router_settings"), "model_group_alias").items():
             name = meant.get("model") if isinstance(meant, Mapping) else meant
             if targets := [one for one in found.get(str(name), ()) if "*" not in one]:
                 found[str(alias)] = targets
@@ -577,7 +571,8 @@ class _Conversion:
         """The fallbacks of each name, and the default ones."""
         listed: dict[str, list[str]] = {}
         default: list[str] = []
-        for table, place in ((self._router, "router_settings"), (self._own, "litellm_settings")):
+        for place in ("router_settings", "litellm_settings"):
+            table = _table(self._values, place)
             for entry in _entries(table.get("fallbacks")):
                 for name, others in entry.items() if isinstance(entry, Mapping) else ():
                     mine = listed.setdefault(str(name), [])
