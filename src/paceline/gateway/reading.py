@@ -1,4 +1,4 @@
-"""Large bodies, which are read for their cost and their models in a process of its own: no other client waits for that.
+"""What a body asks for: its cost and its models. A large one is read in a process of its own: no other client waits for that.
 
 JSON of 64 MB takes a tenth of a second to read, and many seconds if it has many values. An event loop does nothing else meanwhile, and
 a thread would hold the interpreter as long. One body is read at a time, of one key after another.
