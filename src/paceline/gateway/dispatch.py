@@ -209,6 +209,7 @@ class Dispatch:
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
                     identify = _identity_of(request)
                     if len(body) > LARGE:
+                        identify = cache(identify)
                         await asyncio.to_thread(identify)
                     found = self._held_place(request, exchange, requests, identify)
                     if isinstance(found, HeldRequest):
@@ -476,9 +477,10 @@ class Dispatch:
             one = None if found is None else at_account(pacer, found, upstream.provider, payer)
             if one is None:
                 provider = upstream.provider if payer is None else payer.account.provider
-                scheduler, own = pacer.pools.of_model(provider.name, call.model), replace(call, provider=provider.name)
-                again = partial(body_of, seen.content)
-                one = replace(metered(pacer, provider, own, scheduler, fields, again), payer=payer)
+                own = call if call.provider == provider.name else replace(call, provider=provider.name)
+                scheduler = pacer.pools.of_model(provider.name, call.model)
+                one = metered(pacer, provider, own, scheduler, fields, partial(body_of, seen.content))
+                one = one if payer is None else replace(one, payer=payer)
             known[id(call)] = one
             yield one
 
@@ -736,7 +738,7 @@ def _has_login(held: HeldRequest) -> bool:
 def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
     method = f"{request.user} {request.method}"  # a place and an answer are one user's
-    return cache(partial(identity, request.owner, method, request.path, request.query, request.headers, body))
+    return partial(identity, request.owner, method, request.path, request.query, request.headers, body)
 
 
 def _header_of(request: Incoming) -> Header:

@@ -284,7 +284,7 @@ class HeldRequest:
     Args:
         exchange: Its exchange.
         requests: The request to each server that may answer it.
-        identify: Returns its identity, which it makes once.
+        identify: Returns its identity.
         begun_s: When it came.
         named: Its identity by an ``Idempotency-Key``, by which its answer is kept; ``None`` without one.
 
