@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from attack_helpers import ANSWER, answers, post, raw_server, talk
 from test_attacks import attacked
+from test_gateway import Odd
 
 from grids import some
 from paceline.gateway import dispatch, reading
@@ -151,3 +152,10 @@ def test_the_gateway_passes_large_bodies_on_and_refuses_some(tmp_path, monkeypat
             assert answers(talk(running.url, sent)) == [status]
             assert bytes(upstream.raw).endswith(body) == (status == 200)
     assert body_of(body)["model"] == "good"
+
+
+def test_nothing_is_read_of_what_is_no_post(serve, client, monkeypatch):
+    monkeypatch.setattr(dispatch, "look", pytest.fail)
+    running = serve(odd := Odd())
+    assert client.put(f"{running.url}/openai/v1/files/x", json=["a"]).status_code == 200
+    assert odd.seen[0][-1] == b'["a"]'

@@ -455,8 +455,13 @@ class Dispatch:
             raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
 
     async def _look(self, request: Incoming, body: bytes, members: Sequence[Upstream]) -> Seen:
-        """What is in a body that ``members`` may get; another process reads one that takes long."""
+        """What is in a body that ``members`` may get; another process reads one that takes long.
+
+        Only a POST is metered. In the body of another request nothing is read but names of models.
+        """
         place, encoding = request.place, request.first.get(b"content-encoding", b"identity")
+        if members and request.method != "POST" and not place.reads_names:
+            return Seen((), (None,) * len(members))
         group = "" if place.choice is None else place.name
         those = tuple((one.provider, one.models) for one in members)
         task = Task(those, group, request.path, request.query, request.headers, encoding, request.key)
