@@ -1,4 +1,4 @@
-"""The status page as any server sees it, and `paceline status`, which reads it or a store."""
+"""`paceline status`, which reads a page or a store."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import httpx2
 import pytest
 import uvicorn
 from click.testing import CliRunner
-from starlette.applications import Starlette
-from starlette.routing import Mount
 
 import paceline
 from paceline.cli.app import app as cli
@@ -37,105 +34,6 @@ def limiter():
     limiter.try_acquire("jobs")
     limiter.try_acquire("openai/gpt-5", input_tokens=1_000).settle()
     return limiter
-
-
-async def ask(app, path="/", method="GET"):
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://app") as client:
-        return await client.request(method, path)
-
-
-class TestApp:
-    @pytest.mark.parametrize(
-        "path", ["/", "", "/status", "/status/", "/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"]
-    )
-    async def test_it_shows_all_that_the_limiter_says(self, limiter, path):
-        response = await ask(paceline.status_app(limiter), path)
-        assert response.status_code == 200
-        assert response.headers["content-type"] == "application/json"
-        assert response.headers["cache-control"] == "no-store"
-        assert response.json() == limiter.status()
-
-    @pytest.mark.parametrize(
-        "path", ["/status/openai/gpt-5", "/status/openai%2Fgpt-5", "/status/jobs", "/api/v1/rate-limits/status/jobs/"]
-    )
-    async def test_one_pool(self, limiter, path):
-        pools = limiter.status()["pools"]
-        expected = pools["jobs" if "jobs" in path else "openai/gpt-5"]
-        assert (await ask(paceline.status_app(limiter), path)).json() == expected
-
-    @pytest.mark.parametrize(
-        "path",
-        ["/status/nobody", "/statuses", "/nothing", "/status/jobs/more"],
-    )
-    async def test_nothing_is_there(self, limiter, path):
-        response = await ask(paceline.status_app(limiter), path)
-        assert response.status_code == 404
-        assert "error" in response.json()
-
-    async def test_a_long_path_is_not_repeated_in_full(self, limiter):
-        assert len((await ask(paceline.status_app(limiter), "/status/" + "x" * 5_000)).content) < 300
-
-    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
-    async def test_it_is_only_read(self, limiter, method):
-        response = await ask(paceline.status_app(limiter), "/status/jobs", method)
-        assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
-
-    async def test_head_has_the_same_headers_and_no_body(self, limiter):
-        app = paceline.status_app(limiter)
-        head, get = await ask(app, method="HEAD"), await ask(app)
-        assert (head.status_code, head.content, head.headers) == (200, b"", get.headers)
-
-    async def test_mounted_below_another_app(self, limiter):
-        app = Starlette(routes=[Mount("/paceline", paceline.status_app(limiter))])
-        assert (await ask(app, "/paceline/")).json() == limiter.status()
-        assert (await ask(app, "/paceline/status/jobs")).json() == limiter.status()["pools"]["jobs"]
-        assert (await ask(app, "/paceline/status/nobody")).status_code == 404
-
-    @pytest.mark.parametrize("path", ["/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"])
-    async def test_with_and_without_a_slash_at_the_end(self, limiter, path):
-        app = Starlette(routes=[Mount("/api/v1/rate-limits", paceline.status_app(limiter))])
-        response = await ask(app, path)
-        assert (response.status_code, response.json()) == (200, limiter.status())
-
-    async def test_a_server_that_strips_the_prefix_itself(self, limiter):
-        sent = []
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {"type": "http", "method": "GET", "path": "/status/jobs", "root_path": "/paceline"}
-        await paceline.status_app(limiter)(scope, None, send)
-        assert sent[0]["status"] == 200
-
-    async def test_lifespan_and_websockets_get_an_answer(self, limiter):
-        app, sent = paceline.status_app(limiter), []
-        events = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
-
-        async def receive():
-            return next(events)
-
-        async def send(message):
-            sent.append(message["type"])
-
-        await app({"type": "lifespan"}, receive, send)
-        await app({"type": "websocket", "path": "/"}, receive, send)
-        assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
-
-    async def test_whatever_has_a_status_can_be_shown(self, limiter):
-        class More:
-            def status(self):
-                return limiter.status() | {"queue": ["agent_8"]}
-
-        assert (await ask(paceline.status_app(More()))).json()["queue"] == ["agent_8"]
-
-    async def test_a_store_s_password_and_a_provider_s_key_are_not_shown(self, tmp_path):
-        store = f"sqlite:{tmp_path}/quotas.db"
-        limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, store=store)
-        permit = await limiter.acquire("openai/gpt-5")
-        permit.settle()
-        text = (await ask(paceline.status_app(limiter))).text
-        limiter.close()
-        assert str(tmp_path) not in text
 
 
 @contextmanager

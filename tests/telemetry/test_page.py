@@ -12,6 +12,8 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 import paceline
 from paceline.core.results import SettingsError
@@ -38,8 +40,76 @@ def limiter():
     return paceline.Limiter({"openai/gpt-5": "500 requests/min"}, clock=ManualClock())
 
 
+@pytest.fixture
+def used():
+    """A limiter with two pools that were used."""
+    quotas = {"jobs": "60 requests/min burst 2", "openai/gpt-5": ["500 requests/min", "400k tokens/min"]}
+    limiter = paceline.Limiter(quotas, clock=ManualClock())
+    limiter.try_acquire("jobs")
+    limiter.try_acquire("openai/gpt-5", input_tokens=1_000).settle()
+    return limiter
+
+
+API = "/api/v1/rate-limits/status"
+ALL = ("/", "", "/status", "/status/", API, f"{API}/")
+ONE = {"/status/openai/gpt-5": "openai/gpt-5", "/status/jobs": "jobs", f"{API}/jobs/": "jobs"}
+"""The paths of the status, and of one pool."""
+
+
 class TestRoutes:
-    """The tests of the status alone are in cli/test_status.py."""
+    @pytest.mark.parametrize("path", [*ALL, *ONE])
+    def test_it_shows_all_that_the_limiter_says(self, used, path):
+        code, headers, body = ask(paceline.status_app(used), path)
+        assert (code, headers[b"content-type"], headers[b"cache-control"]) == (200, b"application/json", b"no-store")
+        status = used.status()
+        assert json.loads(body) == (status["pools"][ONE[path]] if path in ONE else status)
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+    def test_it_is_only_read(self, limiter, method):
+        code, headers, _ = ask(paceline.status_app(limiter), "/status/jobs", method=method)
+        assert (code, headers[b"allow"]) == (405, b"GET, HEAD")
+
+    def test_head_has_the_same_headers_and_no_body(self, used):
+        app = paceline.status_app(used)
+        code, headers, _ = ask(app, "/")
+        assert ask(app, "/", method="HEAD") == (code, headers, b"")
+
+    @pytest.mark.parametrize("path", [API, f"{API}/"])
+    def test_with_and_without_a_slash_at_the_end(self, used, path):
+        app = Starlette(routes=[Mount("/api/v1/rate-limits", paceline.status_app(used))])
+        assert json.loads(ask(app, path)[2]) == used.status()
+
+    def test_mounted_below_another_app(self, used):
+        app = Starlette(routes=[Mount("/paceline", paceline.status_app(used))])
+        assert json.loads(ask(app, "/paceline/")[2]) == used.status()
+        assert json.loads(ask(app, "/paceline/status/jobs")[2]) == used.status()["pools"]["jobs"]
+        assert ask(app, "/paceline/status/nobody")[0] == 404
+        by_server = ask(paceline.status_app(used), "/status/jobs", root="/paceline")  # which strips the prefix itself
+        assert by_server[0] == 200
+
+    async def test_lifespan_and_websockets_get_an_answer(self, limiter):
+        app, sent = paceline.status_app(limiter), []
+        events = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+        async def receive():
+            return next(events)
+
+        async def send(message):
+            sent.append(message["type"])
+
+        await app({"type": "lifespan"}, receive, send)
+        await app({"type": "websocket", "path": "/"}, receive, send)
+        assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
+
+    def test_whatever_has_a_status_can_be_shown(self):
+        more = SimpleNamespace(status=lambda: {"pools": {}, "queue": ["agent_8"]})
+        assert json.loads(ask(paceline.status_app(more), "/")[2])["queue"] == ["agent_8"]
+
+    def test_the_address_of_a_store_is_not_shown(self, tmp_path):
+        limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, store=f"sqlite:{tmp_path}/quotas.db")
+        limiter.acquire("openai/gpt-5").wait().settle()
+        assert str(tmp_path).encode() not in ask(paceline.status_app(limiter), "/")[2]
+        limiter.close()
 
     def test_when_headers_last_stated_a_quota(self):
         limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min, 10k tokens/min"}, clock=(clock := ManualClock()))
@@ -77,9 +147,13 @@ class TestRoutes:
         assert (code, headers[b"content-type"].split(b";")[0]) == (200, kind)
         assert body
 
-    @pytest.mark.parametrize("path", ["/assets/../status_app.py", "/assets/index.html", "/assets/", "/x", "/statusx"])
-    def test_nothing_else(self, limiter, path):
-        assert ask(paceline.status_app(limiter), path)[0] == 404
+    @pytest.mark.parametrize("path", [
+        "/assets/../status_app.py", "/assets/index.html", "/assets/", "/x", "/statusx", "/statuses", "/status/nobody",
+        "/status/jobs/more", "/status/" + "x" * 5_000, "/" + "x" * 5_000,
+    ])  # fmt: skip
+    def test_nothing_else(self, used, path):
+        code, _, body = ask(paceline.status_app(used), path)
+        assert (code, "error" in json.loads(body), len(body) < 300) == (404, True, True)
 
     def test_the_page_loads_nothing_from_elsewhere(self):
         text = ask(paceline.status_app(SimpleNamespace(status=dict)), "/", accept=b"text/html")[2].decode()
