@@ -52,22 +52,8 @@ RULES: dict[str, set[str]] = {
     "gateway": LOCAL | {"config", "limiter", "telemetry"},
     "demo": {"emulator", "limiter"},
     "__main__": {"cli"},
-    "cli": LOCAL
-    | {
-        "shared",
-        "stores",
-        "config",
-        "limiter",
-        "batch",
-        "check",
-        "demo",
-        "emulator",
-        "telemetry",
-        "planner",
-        "launcher",
-        "gateway",
-    },
 }
+RULES["cli"] = LOCAL | {*RULES} - {"integrations", "data", "testing", "__main__"}
 
 LIGHT = LOCAL - {"http"} | {"shared", "stores", "limiter", "planner", "telemetry"}
 """Importing them imports no heavy library."""

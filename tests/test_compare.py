@@ -172,13 +172,8 @@ def test_the_page_has_the_gateways_that_were_measured(tmp_path):
         "paceline": {"request": cost, "stream": cost, "mb": [56, 60]},
         "Other 1.2": {"request": {"us": 900, "ratio": 3.1, "least": 2.8, "most": 3.4}, "stream": cost, "mb": [90, 200]},
     }
-    measured = {
-        "command": "python -m benchmarks",
-        "date": "2026-11-24",
-        "rounds": 9,
-        "load": [0.4, 2.0],
-        "missing": {"Third": "needs Node"},
-    }
+    measured = {"command": "python -m benchmarks", "date": "2026-11-24", "rounds": 9, "load": [0.4, 2.0]}
+    measured |= {"missing": {"Third": "needs Node"}}
     page.write(tmp_path, made_up(gateways=measured | {"gateways": gateways}))
     text = (tmp_path / page.PAGE).read_text()
     assert "| **paceline** | 300 us | 300 us | 56 to 60 MB |" in text
@@ -187,12 +182,8 @@ def test_the_page_has_the_gateways_that_were_measured(tmp_path):
 
 
 def test_the_ratio_of_two_gateways_is_of_the_same_round():
-    assert gateway._beside([200.0, 900.0, 330.0], [100.0, 300.0, 110.0]) == {
-        "us": 330,
-        "ratio": 3.0,
-        "least": 2.0,
-        "most": 3.0,
-    }
+    beside = gateway._beside([200.0, 900.0, 330.0], [100.0, 300.0, 110.0])
+    assert beside == {"us": 330, "ratio": 3.0, "least": 2.0, "most": 3.0}
 
 
 def test_the_summary_replaces_what_stands_between_the_markers_and_nothing_else(tmp_path):

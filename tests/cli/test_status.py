@@ -39,7 +39,7 @@ def limiter():
 @contextmanager
 def served(app):
     """The root of a real server that runs ``app``."""
-    config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=0)
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=0)
     server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
     thread = started(server.run, sockets=[listener])
     try:

@@ -1,13 +1,11 @@
 """`paceline top` on a real status page, driven by textual's own pilot; and `paceline status` with a key."""
 
 import asyncio
-import socket
 import time
-from contextlib import contextmanager
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
+from test_status import served
 from textual.css.query import NoMatches
 from textual.widgets import DataTable, Input, Static
 
@@ -16,7 +14,6 @@ from paceline.cli.app import app
 from paceline.cli.top import make_app
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.http import unpaced
-from waits import join, started
 
 ODD = "odd [/red]\x1b[31m"
 
@@ -29,19 +26,6 @@ def limiter():
         waiter = Waiter({"requests": 1, "tokens": 1}, LaneSpec(f"lane {number % 2}"), name=f"agent_{number}")
         scheduler.pool.submit(scheduler.now_ns(), waiter)
     return limiter
-
-
-@contextmanager
-def stub(app):
-    """A server of the test's own: an ASGI application."""
-    config = uvicorn.Config(
-        app, log_config=None, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1
-    )
-    server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
-    thread = started(server.run, sockets=[listener])
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    join(thread)
 
 
 @pytest.fixture
@@ -114,7 +98,7 @@ def test_a_server_that_serves_something_else(document):
     async def script(top, pilot):
         await shown(top, pilot, lambda: "what it answers is not the status of a program" in text_of(top, "#headline"))
 
-    with stub(serve) as url:
+    with served(serve) as url:
         drive(url, script)
 
 

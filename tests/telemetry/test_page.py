@@ -198,16 +198,17 @@ class TestHistory:
     def test_the_speed_is_what_was_granted_in_the_last_minute(self):
         quotas = "60 requests/min exact, 600 tokens/min exact, 1k tokens/day, 3 concurrency"
         limiter = paceline.Limiter({"jobs": quotas}, clock=(clock := ManualClock()))
-        recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
-        recorder_of_status = Recorder(SimpleNamespace(status=limiter.status), lambda: clock.now_ns() / 1e9)
+        recorders = [
+            Recorder(one, lambda: clock.now_ns() / 1e9) for one in (limiter, SimpleNamespace(status=limiter.status))
+        ]
         limiter.pacer.pools.scheduler("jobs")
         for second in range(100):
             if second < 50:
                 permit = limiter.try_acquire("jobs", tokens=4)
                 assert permit is not None
                 permit.settle()
-            recorder.sample()
-            recorder_of_status.sample()
+            for recorder in recorders:
+                recorder.sample()
             clock.advance(1.01)
         speed = recorder.document()["pools"]["jobs"]["speed"]
         requests, tokens = speed.values()
@@ -216,18 +217,19 @@ class TestHistory:
         assert requests[30] == pytest.approx(60 / 60.6, abs=0.001)
         assert tokens[30] == pytest.approx(24 / 60.6, abs=0.001)
         assert requests[80] == pytest.approx(28 / 60.6, abs=0.02)
-        assert recorder_of_status.document() == recorder.document()
+        assert recorders[0].document() == recorder.document()
 
     @pytest.mark.parametrize(("quota", "refused"), [("600 requests/min", 3), ("600 requests/min exact", 0)])
     def test_refused_attempts_are_no_speed(self, quota, refused):
         """An exact quota does not keep their charge, because the refusal says how long to wait."""
         limiter = paceline.Limiter({"jobs": quota}, clock=(clock := ManualClock()))
-        recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
-        recorder_of_status = Recorder(SimpleNamespace(status=limiter.status), lambda: clock.now_ns() / 1e9)
+        recorders = [
+            Recorder(one, lambda: clock.now_ns() / 1e9) for one in (limiter, SimpleNamespace(status=limiter.status))
+        ]
         limiter.pacer.pools.scheduler("jobs")
         for second in range(10):
-            recorder.sample()
-            recorder_of_status.sample()
+            for recorder in recorders:
+                recorder.sample()
             if second < 6:
                 permit = limiter.try_acquire("jobs")
                 if second % 2:
@@ -239,7 +241,7 @@ class TestHistory:
         assert (status["spent"], status["refused"]) == (3 + refused, refused)
         (speed,) = recorder.document()["pools"]["jobs"]["speed"].values()
         assert speed[-1] == pytest.approx(3 / 9 / 10, abs=1e-4)
-        assert recorder_of_status.document() == recorder.document()
+        assert recorders[0].document() == recorder.document()
 
     def test_another_limit_is_another_speed(self):
         pool = {"quotas": [{"quota": "q", "unit": "requests", "remaining": 1, "rule": "bucket", "period_s": 60.0}]}

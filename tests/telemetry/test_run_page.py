@@ -23,21 +23,9 @@ def start(tmp_path, emulator, *options):
     lines = [{"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body} for n in range(30)]
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
-    given = [
-        "--base-url",
-        emulator.base_url,
-        "--provider",
-        "openai",
-        "--limit",
-        "*=600 requests/min burst 15",
-        *options,
-    ]
-    return subprocess.Popen(
-        [*command, *given],
-        env={"OPENAI_API_KEY": "k", "PATH": "", "HOME": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    given = ["--base-url", emulator.base_url, "--provider", "openai", "--limit", "*=600 requests/min burst 15"]
+    environ = {"OPENAI_API_KEY": "k", "PATH": "", "HOME": str(tmp_path)}
+    return subprocess.Popen([*command, *given, *options], env=environ, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.long("runs for seconds of real time")
