@@ -24,22 +24,18 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     pools: dict[str, list[Any]] = {}
     for name, pool in (named for status in statuses for named in status.get("pools", {}).items()):
         pools.setdefault(name, []).append(pool)
-    unpaced: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in _rows(statuses, "unpaced"):
-        key = row["provider"], row["host"], row["kind"]
-        unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
-    plans: dict[tuple[str, ...], list[Any]] = {}
-    for row in _rows(statuses, "plans"):
-        plans.setdefault((row["account"], row["window"]), []).append(row)
     used: dict[str, dict[str, Any]] = {}
     for by, table in ((by, status[by]) for by in ("keys", "teams") for status in statuses if by in status):
         found = used.setdefault(by, {})
         found |= {name: summed((found.get(name, {}), sums)) for name, sums in table.items()}
     together: dict[str, Any] = {
         "pools": {name: _pool(found) for name, found in sorted(pools.items())},
-        "plans": [_plan(found) for found in plans.values()],
+        "plans": [_plan(found) for found in _grouped(_rows(statuses, "plans"), "account", "window")],
         "answers": _answers(_rows(statuses, "answers")),
-        "unpaced": [*unpaced.values()],
+        "unpaced": [
+            found[-1] | {"count": sum(row["count"] for row in found)}
+            for found in _grouped(_rows(statuses, "unpaced"), "provider", "host", "kind")
+        ],
     }
     return dict(statuses[0]) | together | used
 
@@ -48,23 +44,27 @@ def _rows(statuses: Sequence[Mapping[str, Any]], name: str) -> Iterator[Any]:
     return (row for status in statuses for row in status.get(name, ()))
 
 
+def _grouped(rows: Iterable[Any], *names: str) -> Iterable[list[Any]]:
+    """The rows that have the same values of these fields."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups.values()
+
+
 def _answers(rows: Iterable[Any]) -> list[Any]:
     """What came of the attempts of all; a trouble has its remedy until any process has had a newer answer."""
-    answers: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        kind = row["upstream"], row["pool"], row["status"], row["cause"]
-        other = answers.get(kind, row | {"count": 0})
-        newest = min(row, other, key=lambda one: one["last_ago_s"])
-        answers[kind] = newest | {"count": row["count"] + other["count"], "remedy": row["remedy"] or other["remedy"]}
-    newest_s: dict[tuple[str, str], float] = {}
-    for row in answers.values():
-        if row["cause"] not in PASSED:
-            where = row["upstream"], row["pool"]
-            newest_s[where] = min(row["last_ago_s"], newest_s.get(where, row["last_ago_s"]))
-    for row in answers.values():
-        if row["last_ago_s"] > newest_s.get((row["upstream"], row["pool"]), row["last_ago_s"]):
-            row["remedy"] = None
-    return [*answers.values()]
+    answers = []
+    for found in _grouped(rows, "upstream", "pool", "status", "cause"):
+        newest = min(found, key=lambda row: row["last_ago_s"])
+        counts, remedy = sum(row["count"] for row in found), _first(row["remedy"] for row in found)
+        answers.append(newest | {"count": counts, "remedy": remedy})
+    for found in _grouped(answers, "upstream", "pool"):
+        newest_s = min((row["last_ago_s"] for row in found if row["cause"] not in PASSED), default=math.inf)
+        for row in found:
+            if row["last_ago_s"] > newest_s:
+                row["remedy"] = None
+    return answers
 
 
 def _plan(found: list[Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _plan(found: list[Any]) -> dict[str, Any]:
     newest = dict(min(found, key=lambda row: row["stated_ago_s"]))
     own = [row["own"] for row in found if row.get("own") is not None]
     part = min(1.0, newest["used"] / sum(own)) if any(own) and newest.get("used") is not None else 1.0
-    most = sorted(_sessions(_rows(found, "sessions")), key=lambda one: -_both(one["own"], one["subagents_own"]))
+    most = sorted(_sessions(_rows(found, "sessions")), key=lambda one: -sum(one[name] or 0 for name in _SHARES))
     together: dict[str, Any] = {
         "own": _part(sum(own), part) if own else None,
         "waiting": sum(row.get("waiting", 0) for row in found),
@@ -89,12 +89,9 @@ def _plan(found: list[Any]) -> dict[str, Any]:
 
 def _sessions(rows: Iterable[Any]) -> Iterable[dict[str, Any]]:
     """The sessions of all; a subagent may be in several processes, and each counts its own."""
-    sessions: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in rows:
-        before = sessions.get((one["program"], one["session"]))
-        both = one if before is None else one | {name: _both(before[name], one[name]) for name in _OF_SESSION}
-        sessions[one["program"], one["session"]] = both
-    return sessions.values()
+    for found in _grouped(rows, "program", "session"):
+        sums = {name: round(sum(row[name] or 0 for row in found), 4) for name in _OF_SESSION}
+        yield found[0] | (sums if len(found) > 1 else {})
 
 
 _SHARES: Final = ("own", "subagents_own")
@@ -103,10 +100,6 @@ _OF_SESSION: Final = ("subagents", *_SHARES)
 
 def _part(share: float | None, part: float) -> float | None:
     return None if share is None else round(part * share, 4)
-
-
-def _both(one: float | None, other: float | None) -> float:
-    return round((one or 0) + (other or 0), 4)
 
 
 def _pool(found: list[Any]) -> dict[str, Any]:
