@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ from paceline.demo.batch import DemoBatch, Half
 from paceline.demo.live import sparkline
 
 # One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
-SMALL = [
-    "--requests", "620", "--workers", "60", "--requests-per-min", "600", "--tokens-per-min", "2000000", "--latency", "0.02",
-    "--cut", "3", "--start", "0.3",
-]  # fmt: skip
+SMALL = {
+    "requests": 620, "workers": 60, "requests_per_min": 600, "tokens_per_min": 2_000_000, "latency_s": 0.02, "cut_s": 3.0, "start_s": 0.3,
+}  # fmt: skip
 
 
 def half(title: str = "with paceline", *, refused: int = 0, done: int = 10, stopped: bool = False) -> Half:
@@ -27,8 +27,9 @@ def half(title: str = "with paceline", *, refused: int = 0, done: int = 10, stop
 
 
 @pytest.mark.long("draws pictures of two runs")
-def test_small_demo_runs_and_draws(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *SMALL])
+def test_small_demo_runs_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.demo.batch.DemoBatch", partial(DemoBatch, **SMALL))
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "620 of 620" in result.output
     assert (tmp_path / "paceline-demo.svg").read_text().startswith("<?xml")
@@ -38,8 +39,11 @@ def test_small_demo_runs_and_draws(tmp_path: Path) -> None:
 @pytest.mark.long("starts several processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
-    code = "from paceline.cli import main; main()"
-    command = [sys.executable, "-u", "-c", code, "demo", "--out", str(tmp_path), *SMALL, "--cut", "60"]
+    code = (
+        "from functools import partial; from paceline.demo import batch; from paceline.cli import main\n"
+        f"batch.DemoBatch = partial(batch.DemoBatch, **{SMALL | {'cut_s': 60.0}}); main()"
+    )
+    command = [sys.executable, "-u", "-c", code, "demo", "--out", str(tmp_path)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
