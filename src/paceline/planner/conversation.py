@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from paceline.emulator.prompt_cache import PromptPart
 from paceline.planner.wire import Request
+
+LIFE: Final = "5m"
+"""How long the provider is asked to cache each prompt."""
 
 
 class Conversation:
@@ -16,26 +19,23 @@ class Conversation:
         name: What tells its messages from other conversations'.
         prompt: The size of the first prompt, in tokens.
         shared: The part of it that all conversations of the model begin with: tools and a system text.
-        life: How long the provider is asked to cache each prompt: ``5m`` or ``1h``.
         among: What tells the shared part from other groups of conversations'.
 
     Attributes:
         tokens: The size of the next prompt.
     """
 
-    __slots__ = ("_life", "_model", "_name", "_parts", "tokens")
+    __slots__ = ("_model", "_name", "_parts", "tokens")
 
-    def __init__(
-        self, model: str, name: str, prompt: int, *, shared: int = 0, life: str = "5m", among: str = ""
-    ) -> None:
-        self._model, self._name, self._life, self.tokens = model, name, life, prompt
-        self._parts = [PromptPart("system", f"shared {among}", shared, life)] if shared else []
+    def __init__(self, model: str, name: str, prompt: int, *, shared: int = 0, among: str = "") -> None:
+        self._model, self._name, self.tokens = model, name, prompt
+        self._parts = [PromptPart("system", f"shared {among}", shared, LIFE)] if shared else []
         self._append(prompt - shared)
 
     def request(self, output_tokens: int, **fields: Any) -> Request:
         """The next turn, with further ``fields`` of :class:`~paceline.planner.wire.Request`."""
         *before, last = self._parts
-        parts = (*before, last._replace(life=self._life))
+        parts = (*before, last._replace(life=LIFE))
         return Request(self._model, self.tokens, output_tokens, parts=parts, **fields)
 
     def grow(self, tokens: int) -> None:
