@@ -21,7 +21,7 @@ import paceline
 from paceline.cli import standing
 from paceline.cli import status as command
 from paceline.cli.app import app
-from paceline.cli.standing import KEPT_S, LOOKS, PROCESSES_SHOWN, Reader, View, _processes
+from paceline.cli.standing import KEPT_S, LOOKS, PROCESSES_SHOWN, Reader, _processes
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.shared.messages import Message, Refused
 from paceline.shared.meters import BOUNDLESS
@@ -66,7 +66,7 @@ def ask(view, path):
 def test_all_processes_of_a_store(store):
     fill(store)
     with closing(Reader(store, 5.0)) as reader:
-        code, text = ask(View(reader), "/status")
+        code, text = ask(reader, "/status")
     pool = json.loads(text)["pools"]["openai/gpt-5"]
     assert (code, round(pool["cool_down_s"] / 10)) == (200, 3)
     assert pool["paused"] == "after a refusal or failures"
@@ -100,9 +100,8 @@ def test_an_account_has_six_digits_and_a_limit_that_was_not_found_has_no_row(sto
 def test_its_history_and_its_metrics(store):
     fill(store)
     with closing(Reader(store, 5.0)) as reader:
-        view = View(reader)
-        pool = json.loads(ask(view, "/history")[1])["pools"]["openai/gpt-5"]
-        metrics = {family.name: family for family in text_string_to_metric_families(ask(view, "/metrics")[1])}
+        pool = json.loads(ask(reader, "/history")[1])["pools"]["openai/gpt-5"]
+        metrics = {family.name: family for family in text_string_to_metric_families(ask(reader, "/metrics")[1])}
     assert (pool["waiting"], pool["refused"]) == ([1], [5])
     left = {one.labels["unit"]: one.value for one in metrics["paceline_quota_remaining"].samples}
     assert left["tokens"] == 990
@@ -115,29 +114,21 @@ def test_a_store_that_does_not_answer_is_an_answer(tmp_path, monkeypatch):
     seconds = count()
     monkeypatch.setattr(standing, "time", SimpleNamespace(monotonic=lambda: next(seconds), time_ns=time.time_ns))
     with closing(Reader(f"sqlite:{file}", 5.0)) as reader:
-        view = View(reader)
-        assert ask(view, "/status")[0] == 200
+        assert ask(reader, "/status")[0] == 200
         kept = file.read_bytes()
         file.write_bytes(b"something else " * 100)
-        code, text = ask(view, "/status")
+        code, text = ask(reader, "/status")
         assert (code, json.loads(text)["error"][:6]) == (503, "sqlite")
-        assert ask(view, "/history")[0] == 200
+        assert ask(reader, "/history")[0] == 200
         file.write_bytes(kept)
-        assert ask(view, "/status")[0] == 200
+        assert ask(reader, "/status")[0] == 200
 
 
-def test_pages_that_ask_at_once_are_one_reading():
-    class Counted:
-        count = 0
-
-        def read(self):
-            self.count += 1
-            return {"pools": {}}, ["a problem"]
-
-    counted = Counted()
-    view = View(counted)
-    assert [view.status() for _ in range(3)] == [{"pools": {}, "problems": ["a problem"]}] * 3
-    assert counted.count == 1
+def test_pages_that_ask_at_once_are_one_reading(tmp_path):
+    with closing(Reader(f"sqlite:{tmp_path}/q.db", 5.0)) as reader:
+        readings = iter([({"pools": {}}, ["a problem"])])  # a second one would raise
+        reader.read = lambda: next(readings)
+        assert [reader.status() for _ in range(3)] == [{"pools": {}, "problems": ["a problem"]}] * 3
     assert KEPT_S < 1  # a page asks each second
 
 

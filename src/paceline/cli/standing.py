@@ -78,6 +78,8 @@ class Reader:
         assert place is not None
         self._place = place
         self._names: tuple[float, list[str]] = -math.inf, []
+        self._lock, self._until_s = threading.Lock(), -math.inf
+        self._kept: dict[str, Any] | ReadError = {}
 
     def read(self) -> tuple[dict[str, Any], list[str]]:
         """The pools and the runs in the store, and what cannot be shown.
@@ -120,25 +122,8 @@ class Reader:
             self._names = time.monotonic(), names
         return names
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._store.close()
-
-
-class View:
-    """What is in a store, for the page: many that look at once are one reading.
-
-    Args:
-        reader: Reads the store.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader, self._lock = reader, threading.Lock()
-        self._until_s = -math.inf
-        self._found: dict[str, Any] | ReadError = {}
-
     def status(self) -> dict[str, Any]:
-        """The pools and the runs in the store, as of ``KEPT_S`` ago at most.
+        """The pools and the runs in the store, for the page, as of ``KEPT_S`` ago at most: many that look at once are one reading.
 
         Raises:
             ReadError: The store cannot be read.
@@ -146,14 +131,18 @@ class View:
         with self._lock:
             if time.monotonic() >= self._until_s:
                 try:
-                    status, problems = self._reader.read()
-                    self._found = status | {"problems": problems}
+                    status, problems = self.read()
+                    self._kept = status | {"problems": problems}
                 except ReadError as error:
-                    self._found = error
+                    self._kept = error
                 self._until_s = time.monotonic() + KEPT_S
-            if isinstance(self._found, ReadError):
-                raise ReadError(str(self._found))
-            return self._found
+            if isinstance(self._kept, ReadError):
+                raise ReadError(str(self._kept))
+            return self._kept
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._store.close()
 
 
 def read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list[str]]:

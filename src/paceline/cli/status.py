@@ -96,14 +96,13 @@ def _refuse_pairs(url: str | None, store: str | None, page: int | None, *, as_js
 
 def _serve(store: str | None, timeout_s: float, port: int) -> None:
     """Serve the page over a store until the user ends it."""
-    from paceline.cli.standing import Reader, View
+    from paceline.cli.standing import Reader
     from paceline.telemetry.server import StatusServer
 
     with closing(Reader(store, timeout_s)) as reader:
-        view = View(reader)
         try:
-            view.status()
-            server = StatusServer(view, "127.0.0.1", port, None)
+            reader.status()
+            server = StatusServer(reader, "127.0.0.1", port, None)
         except ImportError as error:
             raise click.UsageError(f"--page: {error}") from None
         except OSError as error:

@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 import paceline
-from paceline.cli.standing import Reader, View
+from paceline.cli.standing import Reader
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import NO_ANSWER
@@ -230,7 +230,7 @@ def test_the_page_of_a_fleet(browser, tmp_path):
         }.items():
             store.exchange("openai/gpt-5", Message(who, 1, quotas, [-1], headroom_s=0.0, **fields))
     with closing(Reader(f"sqlite:{file}", 5.0)) as reader:
-        server = StatusServer(View(reader), "127.0.0.1", 0, None)
+        server = StatusServer(reader, "127.0.0.1", 0, None)
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         try:
             page = context.new_page()
