@@ -48,7 +48,7 @@ def test_models_that_work_for_an_answer_are_named():
         "max_tokens": 9,
     }
     call = PROVIDER.describe("/model/anthropic.claude-sonnet-5/invoke", body)
-    assert (call.others, call.beside, call.max_output_tokens) == (("claude-opus-5",), True, 9)
+    assert (call.others, call.max_output_tokens) == ((("claude-opus-5",), True), 9)
 
 
 @each(CASES, "charge")

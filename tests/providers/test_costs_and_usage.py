@@ -403,7 +403,7 @@ def test_usage_cost_of_real_sdk_objects():
 def test_images_of_a_form_are_counted_as_asked(n, images):
     part = b'--x\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n'
     body = body_of(part % (b"model", b"gpt-image-2") + part % (b"n", n) + b"--x--\r\n")
-    assert OPENAI.describe("/v1/images/edits", body).images == images
+    assert OPENAI.describe("/v1/images/edits", body).units == {"images": images}
 
 
 @pytest.mark.parametrize(

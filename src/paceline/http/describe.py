@@ -24,11 +24,10 @@ from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.answers import unsized_cost
-from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.base import AUDIO_SECONDS, Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import base_of, changed, is_loopback, provider_named
 from paceline.providers.tables import known_providers, stated_tiers
-from paceline.providers.texts import AUDIO_SECONDS
 from paceline.responses.values import as_text
 
 log = logging.getLogger("paceline.http")

@@ -236,7 +236,7 @@ class Allowances:
                 if self._unpriced == "refuse" and prices.find(call.provider, call.model) is None:
                     unknown = f"no price is known of {call.model} at {call.provider}, and unpriced = 'refuse' is set"
                     raise BudgetError(budget.pool.name, f"{unknown}: give one under [prices]", None)
-                most += [_most(prices, call, model, one.expected()) for model in (call.model, *call.others)]
+                most += [_most(prices, call, model, one.expected()) for model in (call.model, *call.others.models)]
         dearest = max(most, key=lambda one: one.usd, default=None)
         if dearest is not None and not all(one.known for one in most):
             dearest = dearest._replace(known=False)
@@ -276,7 +276,7 @@ def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
     usage = replace(expected, input_tokens=input_tokens, output_tokens=OUTPUT_MAX if output is None else output)
     usd = prices.most_usd(call.provider, model, usage)
     free = output is None and usd == prices.most_usd(call.provider, model, replace(usage, output_tokens=0))
-    return Most(usage, usd, known=(output is not None and not call.beside) or free)
+    return Most(usage, usd, known=(output is not None and not call.others.beside) or free)
 
 
 def _most_output(prices: Prices, call: Call, model: str) -> int | None:
@@ -285,9 +285,9 @@ def _most_output(prices: Prices, call: Call, model: str) -> int | None:
     ``None``: not known.
     """
     stated = call.max_output_tokens or call.billed_max
-    if call.beside:
-        own = [_most_output(prices, replace(call, beside=False), model)]
-        outputs = own + [prices.output_max(call.provider, other) for other in call.others]
+    if call.others.beside:
+        own = [_most_output(prices, replace(call, others=call.others._replace(beside=False)), model)]
+        outputs = own + [prices.output_max(call.provider, other) for other in call.others.models]
         return None if None in outputs else sum(filter(None, outputs))
     if stated or not call.writes:
         return stated or 0
@@ -409,10 +409,10 @@ class Charge:
 
     def _dearest(self, usage: Usage, call: Call) -> str:
         """The model of ``call`` that this usage costs the most with, where there is a budget."""
-        if self._most is None or not call.others:
+        if self._most is None or not call.others.models:
             return call.model
         prices = self._prices()
-        return max((call.model, *call.others), key=lambda model: prices.usd(call.provider, model, usage))
+        return max((call.model, *call.others.models), key=lambda model: prices.usd(call.provider, model, usage))
 
     def _counted(self, usage: Usage | None) -> Usage:
         """``usage``, and what it leaves open as the most, or as estimated: hidden tokens are not in the text."""

@@ -8,14 +8,32 @@ input never raises: a value that cannot be read is absent.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
 
 from paceline.core.quota import Cost
 from paceline.core.results import Reading, Refusal
 
 Headers = Mapping[str, str]
 """Header names in lower case to their values."""
+
+
+class Others(NamedTuple):
+    """The models that a request names beside its own.
+
+    Attributes:
+        models: They may answer in place of it, or work beside it.
+        beside: Whether some work beside it: ``max_output_tokens`` does not bound what they write.
+    """
+
+    models: tuple[str, ...] = ()
+    beside: bool = False
+
+
+NO_OTHERS: Final = Others()
+
+AUDIO_SECONDS: Final = "audio_seconds"
+"""The unit of recordings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +50,14 @@ class Call:
         mode: The mode of the request where the provider limits that mode apart from the model's other requests
             (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
             but its answer teaches the pool nothing.
-        images: How many images the request asks for, or embeds where the provider counts these.
-        inputs: How many texts and images it embeds, where the provider counts these.
         choices: How many answers it asks for.
         others: The models that may answer in place of ``model``, or work beside it.
-        beside: Whether some of these work beside it: ``max_output_tokens`` does not bound what they write.
         billed_max: The most tokens of output that are billed although no quota counts them: of pictures, speech, transcriptions and jobs,
             whose ``max_output_tokens`` is 0. ``None``: not known.
         tier: The service tier that the request asks for, if its price is another one; empty: the standard one.
-        requests: How many requests the provider counts for it: more than one for a batch of texts whose texts are counted.
-        audio_s: How long the recording is that it uploads, in seconds, by its header or else by its size; 0: none, or not known.
+        units: What the provider counts of it beside tokens, by unit: the images that it asks for or embeds, the texts and images that it
+            embeds, the seconds of the recording that it uploads (by its header, or else by its size), and more than one
+            request for a batch of texts whose texts are counted.
     """
 
     provider: str
@@ -51,15 +67,16 @@ class Call:
     max_output_tokens: int | None = None
     stream: bool = False
     mode: str = ""
-    images: int = 0
     tier: str = ""
-    requests: int = 1
     choices: int = 1
-    others: tuple[str, ...] = ()
-    audio_s: float = 0.0
-    beside: bool = False
+    others: Others = NO_OTHERS
     billed_max: int | None = 0
-    inputs: int = 0
+    units: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def audio_s(self) -> float:
+        """How long the recording is that it uploads, in seconds; 0: none, or not known."""
+        return self.units.get(AUDIO_SECONDS, 0.0)
 
     @property
     def writes(self) -> bool:

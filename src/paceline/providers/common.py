@@ -12,13 +12,12 @@ from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS,
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
+from paceline.providers.base import AUDIO_SECONDS, Call, Headers, Provider, Usage, UsageReader
 from paceline.providers.naming import others_of
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in
 from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
-from paceline.providers.texts import AUDIO_SECONDS
 from paceline.responses.errors import error_in, error_of, message_of
 from paceline.responses.values import decode, values_at
 
@@ -82,9 +81,7 @@ class CostRule:
 
     def _cost(self, call: Call, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
         cost = token_cost(input_tokens, output_tokens, self.output_weight)
-        if call.requests > 1:
-            cost[REQUESTS] = float(call.requests)
-        for unit, counted in ((IMAGES, call.images), (INPUTS, call.inputs), (AUDIO_SECONDS, call.audio_s)):
+        for unit, counted in call.units.items():
             if counted:
                 cost[unit] = float(counted)
         if self.uncached_unit:
@@ -205,12 +202,10 @@ class BaseProvider(Provider):
         schemas = values_at(body, own["schemas"])
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
-        choices, (others, beside) = self._choices(own, body), others_of(body, model)
+        choices, others = self._choices(own, body), others_of(body, model)
         most = parse.stated(body, limits.get(endpoint, limits[""])) * choices or None
         most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)
-        return Call(
-            self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others, beside=beside
-        )
+        return Call(self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others)
 
     def encoding_of(self, model: str) -> str:  # noqa: ARG002
         """The estimator's weights for a model."""

@@ -131,14 +131,14 @@ class Cohere(Compatible):
         if endpoint is None:
             call = super().describe(path, body)
             is_embedding = call is not None and call.endpoint == "embeddings"
-            return replace(call, inputs=parse.inputs_in(body.get("input"))) if call and is_embedding else call
+            return replace(call, units={INPUTS: parse.inputs_in(body.get("input"))}) if call and is_embedding else call
         call = self._call(dialect("cohere"), endpoint, parse.model_of(body), body)
         if endpoint != "embed":
             return call
         inputs = sum(len(found) for key in ("texts", "images", "inputs") if isinstance(found := body.get(key), list))
         parts = [items_of(one.get("content")) for one in items_of(body.get("inputs"))]
         with_image = sum(any(part.get("type") == "image_url" for part in one) for one in parts)
-        return replace(call, inputs=inputs, images=len(items_of(body.get("images"))) + with_image)
+        return replace(call, units={INPUTS: inputs, IMAGES: len(items_of(body.get("images"))) + with_image})
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""
@@ -157,8 +157,8 @@ class Perplexity(Compatible):
         if api == "async-api":
             body = as_mapping(body.get("request"))
             job = self._described("chat", api, body)  # its answer
-            most, others = job.max_output_tokens, (parse.model_of(body), *job.others)
-            return replace(job, max_output_tokens=0, billed_max=most, others=others)
+            most, others = job.max_output_tokens, (parse.model_of(body), *job.others.models)
+            return replace(job, max_output_tokens=0, billed_max=most, others=job.others._replace(models=others))
         call = super().describe("/responses" if api else path, body)
         return replace(call, model=api) if call is not None and api else call
 

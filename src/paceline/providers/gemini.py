@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from paceline.core.quota import REQUESTS
 from paceline.providers import parse
-from paceline.providers.base import Call, Usage
+from paceline.providers.base import Call, Others, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.openai import MESSAGES, OpenAIDialect
@@ -45,19 +46,20 @@ class Gemini(OpenAIDialect):
         if match is None:
             call, texts = super().describe(path, body), parse.inputs_in(body.get("input"))
             is_batch = call is not None and call.endpoint == "embeddings" and texts > 1
-            return replace(call, requests=texts) if call is not None and is_batch else call
+            return replace(call, units={REQUESTS: texts}) if call is not None and is_batch else call
         model, method = match.groups()
         return self._own(model, method, body) if method in _OWN["methods"] else None
 
     def _own(self, model: str, method: str, body: Mapping[str, Any]) -> Call:
         call = self._call(_OWN, _OWN["methods"][method], model, body)
         if method == "batchEmbedContents":  # each of its texts is a request (100 used up a free key's minute, 2026-06)
-            call = replace(call, requests=max(parse.inputs_in(body.get("requests")), 1))
+            call = replace(call, units={REQUESTS: max(parse.inputs_in(body.get("requests")), 1)})
         # https://ai.google.dev/gemini-api/docs/priority-inference, 2026
         tier = call.tier or parse.tier_of({"service_tier": body.get("serviceTier")})
-        others = tuple(name for name in call.others if name.removeprefix("models/") != model)  # of each text of a batch
-        stream, beside = method.startswith("stream"), call.beside and bool(others)
-        return replace(call, tier=tier, stream=stream, others=others, beside=beside)
+        # Each text of a batch names the model.
+        others = tuple(name for name in call.others.models if name.removeprefix("models/") != model)
+        beside = call.others.beside and bool(others)
+        return replace(call, tier=tier, stream=method.startswith("stream"), others=Others(others, beside))
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any, Final
 
+from paceline.providers.base import NO_OTHERS, Others
 from paceline.providers.forms import table
 from paceline.providers.parse import UNKNOWN
 from paceline.responses.values import as_mapping
@@ -89,17 +90,17 @@ OTHERS_MAX: Final = 50
 """The models beside the first that are looked at. Of more, one that is not known stands for the rest."""
 
 
-def others_of(body: Mapping[str, Any], model: str) -> tuple[tuple[str, ...], bool]:
-    """The models that a body names beside ``model``, and whether some of them work beside it and not in its place.
+def others_of(body: Mapping[str, Any], model: str) -> Others:
+    """The models that a body names beside ``model``.
 
     In its place: what a field at the top names (``models``, ``fallbacks``). Beside it: the models of tools and plugins.
     """
     fields = {**body, "model": None}
     names = [*islice(named(fields), OTHERS_MAX + 1)]
     if not names:
-        return (), False
+        return NO_OTHERS
     found = dict.fromkeys(name[:NAME_MAX] for name in names)
     found.pop(model, None)
     deep = {name: one for name, one in fields.items() if not is_naming(plain(name))}
     others = (*found,) if len(found) <= OTHERS_MAX else (*list(found)[:OTHERS_MAX], UNKNOWN)
-    return others, any(name != model for name in named(deep))
+    return Others(others, any(name != model for name in named(deep)))

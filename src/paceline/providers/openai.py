@@ -9,14 +9,13 @@ from typing import Any, Final
 
 from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
-from paceline.providers.base import Call, Usage, UsageReader
+from paceline.providers.base import AUDIO_SECONDS, Call, Usage, UsageReader
 from paceline.providers.common import IMAGES, BaseProvider, CostRule
 from paceline.providers.forms import about, dialect, endpoint_of, is_long, pool_in
 from paceline.providers.plan_headers import EVENT
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found, TranscriptReader
-from paceline.providers.texts import AUDIO_SECONDS
 from paceline.responses.finish import ENDS, is_last
 from paceline.responses.values import MAPPING, as_mapping, as_text, count, first_mapping, items_of
 
@@ -135,10 +134,13 @@ def _answer_of(payload: Mapping[str, Any]) -> str:
 def _media(endpoint: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """What a request for pictures, speech or a transcription says of their amount."""
     if endpoint == "images":
-        return {"images": max(count(body.get("n")), 1), "billed_max": None}
+        return {"units": {IMAGES: max(count(body.get("n")), 1)}, "billed_max": None}
     if endpoint == "speech":
         return {"billed_max": SPEECH_TOKENS * max(len(as_text(body.get("input"))), 1)}
-    return {"audio_s": parse.seconds(body.get(AUDIO_SECONDS)), "billed_max": None}  # as the form was read
+    return {
+        "units": {AUDIO_SECONDS: parse.seconds(body.get(AUDIO_SECONDS))},
+        "billed_max": None,
+    }  # as the form was read
 
 
 def _recording(payload: Mapping[str, Any]) -> Usage | None:

@@ -15,8 +15,6 @@ from paceline.providers.forms import table
 TEXT_MAX: Final = 2_048
 """The characters of a message that are read."""
 
-AUDIO_SECONDS: Final = "audio_seconds"
-
 
 @dataclass(frozen=True, slots=True)
 class Said:
