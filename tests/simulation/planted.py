@@ -14,8 +14,8 @@ from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.unstated.rate import MeasuredRate
 from paceline.http import exchange
+from paceline.pacing.clock import Alarm
 from paceline.pacing.retry import GiveUp, RetryPolicy
-from paceline.pacing.section import Section
 from paceline.shared.exchange import StoreExchange
 from paceline.shared.ledger import SharedLedger
 
@@ -34,13 +34,13 @@ def plain_refunds() -> Iterator[None]:
 @contextmanager
 def lost_wake_up() -> Iterator[None]:
     """A timer that is set to an earlier instant is not moved."""
-    original = Section._arm_at
+    original = Alarm.set
 
-    def arm_at(self: Section, wake_ns: int) -> None:
-        if self._timer is None or self._timer_ns == wake_ns or self._pool.queue.length < 2:
-            original(self, wake_ns)
+    def unmoved(self: Alarm, at_ns: int) -> None:
+        if self._timer is None or self._at_ns == at_ns or self._call.__self__._pool.queue.length < 2:
+            original(self, at_ns)
 
-    with patch.object(Section, "_arm_at", arm_at):
+    with patch.object(Alarm, "set", unmoved):
         yield
 
 

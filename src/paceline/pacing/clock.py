@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Protocol
 
-from paceline.core.quota import NS
+from paceline.core.quota import FAR_NS, NS
 from paceline.pacing.inbox import Inbox
 
 CANCELLED_MAX = 100
@@ -83,6 +83,29 @@ class Clock(Protocol):
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` at ``at_ns`` or soon after, on any thread."""
+
+
+class Alarm:
+    """One call at the earliest of several instants."""
+
+    __slots__ = ("_at_ns", "_call", "_clock", "_timer")
+
+    def __init__(self, clock: Clock, call: Callable[[], None]) -> None:
+        self._clock, self._call = clock, call
+        self._timer: Timer | None = None
+        self._at_ns = FAR_NS
+
+    def set(self, at_ns: int) -> None:
+        """Make the call at ``at_ns``, unless it will be made earlier."""
+        if at_ns < self._at_ns:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._at_ns = at_ns
+            self._timer = self._clock.call_at(at_ns, self._call)
+
+    def rang(self) -> None:
+        """The call is made: the next one has an instant of its own."""
+        self._at_ns = FAR_NS
 
 
 class _Timer:

@@ -42,7 +42,7 @@ from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
 from paceline.pacing.patience import Patience
 from paceline.pacing.periods import of_periods
-from paceline.pacing.section import Section
+from paceline.pacing.section import Exchanges, Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ class Scheduler:
         self.now_ns = clock.now_ns
         self._read_ns = 0  # until when the headers that were read suffice
         self._lateness = Lateness(pool)
-        of_worker = () if worker is None else (partial(worker.poke, self), lambda: worker.running)
-        self._section = Section(pool, clock, self._lateness, *of_worker)
+        exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)
+        self._section = Section(pool, clock, self._lateness, exchanges)
         self.read = self._section.read
         self.lines = self._section.lines = Lines(pool, self.read, self.why)
         self.transact = self._section.transact  # for the worker

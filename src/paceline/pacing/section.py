@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 
+from paceline.core.capacity import Capacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import Outcome, Reservation, WaitUntil
-from paceline.pacing.clock import Clock, Timer
+from paceline.pacing.clock import Alarm, Clock
 from paceline.pacing.forks import Kin
 from paceline.pacing.lateness import Lateness
 from paceline.pacing.lines import Lines
@@ -40,6 +41,39 @@ class Due(Enum):
     TOLD = "told"  # the worker is informed, and has not begun
 
 
+class Exchanges:
+    """What a section knows of its exchanges with the store.
+
+    Args:
+        poke: Informs the worker that one is due, and returns whether it will be made.
+        running: Whether the worker's thread lives.
+
+    Attributes:
+        due: Whether the next one is due.
+    """
+
+    __slots__ = ("_running", "due", "poke")
+
+    def __init__(self, poke: Callable[[], bool], running: Callable[[], bool]) -> None:
+        self.poke, self._running = poke, running
+        self.due = Due.LATER
+
+    def look(self, capacity: Capacity, now_ns: int) -> int:
+        """See whether the next one is due; return when to look again, if nothing makes one before."""
+        capacity.exchange_due = False
+        if self.due is Due.TOLD and self._running():
+            return FAR_NS
+        if (at_ns := capacity.exchange_ns) > now_ns:
+            return at_ns
+        self.due = Due.NOW
+        return FAR_NS
+
+    def begun(self) -> None:
+        """The worker has begun; it is informed again when the next one is due."""
+        if self.due is Due.TOLD:
+            self.due = Due.LATER
+
+
 class Section:
     """The critical section of one pool.
 
@@ -47,12 +81,11 @@ class Section:
         pool: The pool.
         clock: The clock.
         lateness: The granted waiters that have not continued.
-        poke: Informs the worker that an exchange with the store is due, and returns whether it will be made; ``None``
-            where this process keeps the quotas alone.
-        running: Whether the worker's thread lives.
+        exchanges: Those with the store; ``None`` where this process keeps the quotas alone.
 
     Attributes:
         lines: The log lines of the pool.
+        kin: The processes with the same quotas, where no store keeps them.
     """
 
     def __init__(
@@ -60,21 +93,18 @@ class Section:
         pool: Pool,
         clock: Clock,
         lateness: Lateness,
-        poke: Callable[[], bool] | None = None,
-        running: Callable[[], bool] = bool,
+        exchanges: Exchanges | None,
     ) -> None:
         self._pool, self._clock = pool, clock
         self.lines: Lines  # which reads the pool in this section
-        self._lateness, self._poke, self._running = lateness, poke, running
-        self._due = Due.LATER
+        self._lateness, self._exchanges = lateness, exchanges
         self._lock = threading.RLock()  # reentrant, for finalizers and signal handlers
         self._busy = False  # whether the thread that holds the lock is in the section
         self._deferred: deque[Callable[[int], object]] = deque()  # changes
         self._postponed: deque[Callable[[], None]] = deque()  # calls outside of the section
-        self._timer: Timer | None = None
-        self._timer_ns = FAR_NS
+        self._alarm = Alarm(clock, self._on_timer)
         self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
-        self.kin: Kin | None = None  # the processes with the same quotas, where no store keeps them
+        self.kin: Kin | None = None
 
     def enter(self, submit: Callable[[int, Waiter], Outcome], waiter: Waiter, owner: Callable[[], Owner]) -> Outcome:
         """Submit ``waiter`` to the pool. If it joins the queue, ``owner`` makes its owner.
@@ -123,7 +153,7 @@ class Section:
                 change(now_ns, *args)
             finally:
                 self._busy = False
-            if self._poke is None and not (self._pool.queue.length or self._deferred or self._postponed):
+            if self._exchanges is None and not (self._pool.queue.length or self._deferred or self._postponed):
                 return  # no request waits, and no store is to be told
             done = self._work(now_ns)
         self._leave(done)
@@ -152,7 +182,7 @@ class Section:
     @property
     def idle(self) -> bool:
         """Whether no exchange is due, except one that has begun."""
-        return self._due is Due.LATER
+        return self._exchanges is None or self._exchanges.due is Due.LATER
 
     def transact(self, step: Callable[[int], object]) -> None:
         """Make a step of an exchange.
@@ -162,8 +192,8 @@ class Section:
         The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
         with self._lock:
-            if self._due is Due.TOLD:  # the worker has begun; it is informed again when the next exchange is due
-                self._due = Due.LATER
+            if self._exchanges is not None:
+                self._exchanges.begun()
             now_ns = self._clock.now_ns()
             result = self._run(now_ns, step)
             done = result if isinstance(result, list) else []
@@ -240,34 +270,21 @@ class Section:
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
         wake_ns = self._pool.wake_ns
-        if self._poke is not None:
-            capacity = self._pool.capacity
-            capacity.exchange_due = False
-            if self._due is not Due.TOLD or not self._running():
-                if (at_ns := capacity.exchange_ns) <= now_ns:
-                    self._due = Due.NOW
-                elif wake_ns is None or at_ns < wake_ns:
-                    wake_ns = at_ns
+        if self._exchanges is not None:
+            at_ns = self._exchanges.look(self._pool.capacity, now_ns)
+            wake_ns = at_ns if wake_ns is None else min(wake_ns, at_ns)
         if wake_ns is not None:
-            self._arm_at(wake_ns)
-
-    def _arm_at(self, wake_ns: int) -> None:
-        """Set the timer to ``wake_ns``, unless it is set to an earlier instant."""
-        if wake_ns < self._timer_ns:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_ns = wake_ns
-            self._timer = self._clock.call_at(wake_ns, self._on_timer)
+            self._alarm.set(wake_ns)
 
     def _on_timer(self) -> None:
         done: list[Waiter] = []
         try:
             with self._lock:
-                self._timer_ns = FAR_NS
+                self._alarm.rang()
                 done = self._work(self._clock.now_ns())
         except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
             with self._lock:
-                self._arm_at(self._clock.now_ns() + NS)
+                self._alarm.set(self._clock.now_ns() + NS)
             raise
         finally:
             self._leave(done)
@@ -283,8 +300,8 @@ class Section:
         """
         if done and (closed := wake_all([waiter.owner for waiter in done])):
             self.change(self._forget, closed, done)
-        while self._due is Due.NOW:
-            self._tell()
+        while self._exchanges is not None and self._exchanges.due is Due.NOW:
+            self._tell(self._exchanges)
         while self._postponed:
             try:
                 call = self._postponed.popleft()
@@ -292,15 +309,13 @@ class Section:
                 break
             call()
 
-    def _tell(self) -> None:
+    def _tell(self, exchanges: Exchanges) -> None:
         """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
-        assert self._poke is not None  # else nothing is due
-        self._due = Due.TOLD
-        if self._poke():
+        exchanges.due = Due.TOLD
+        if exchanges.poke():
             return
         with self._lock:  # the worker is closed, and no request waits
-            if self._due is Due.TOLD:
-                self._due = Due.LATER
+            exchanges.begun()
             if self._pool.queue.length:  # a request has arrived since
                 self._arm(self._clock.now_ns())
 
@@ -335,8 +350,9 @@ class Section:
     def after_fork(self) -> None:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
         self._lock, self._busy = threading.RLock(), False
-        self._timer, self._timer_ns = None, FAR_NS
+        self._alarm = Alarm(self._clock, self._on_timer)
         self._deferred.clear()
         self._postponed.clear()
         self._loops = set()
-        self._due = Due.LATER
+        if self._exchanges is not None:
+            self._exchanges.due = Due.LATER
