@@ -33,9 +33,14 @@ def each(cases, kind):
 
 def feed(provider, data, **call):
     """The reader of an answer's bytes, which come three at a time."""
-    reader = provider.usage_reader(Call(provider.name, "chat", call.pop("model", "m"), 1, **call))
-    for at in range(0, len(data), 3):
-        reader.feed(data[at : at + 3])
+    return read(provider, *(data[at : at + 3] for at in range(0, len(data), 3)), **call)
+
+
+def read(provider, *chunks, call=None, **fields):
+    """The reader of an answer to ``call``, or to a chat, after these bytes and their end."""
+    reader = provider.usage_reader(call or Call(provider.name, "chat", "m", 1, **fields))
+    for chunk in chunks:
+        reader.feed(chunk)
     reader.close()
     return reader
 

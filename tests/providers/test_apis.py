@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from cases import feed, load, sse
+from cases import feed, load, read, sse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,24 +124,66 @@ def test_the_usage_of_a_stream(provider, stream, usage):
 
 META = {"meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9, "output_tokens": 4}}}
 OLD_EVENTS = ({"event_type": "text-generation", "text": "x"}, {"event_type": "stream-end", "response": META})
-
-
-@pytest.mark.parametrize(
-    ("provider", "path", "body", "answer", "usage"),
-    [
-        ("cohere", "/v1/chat", {"message": "hi", "stream": True}, [json.dumps(one).encode() + b"\n" for one in OLD_EVENTS], Usage(9, 4)),
-        ("cohere", "/v2/embed", {"texts": ["x"]}, [json.dumps({"embeddings": {"float": [[0.125] * 50_000]}, **META}).encode()], Usage(9, 4)),
-        ("deepseek", "/chat/completions", {}, [b"\n" * 300 + json.dumps(CACHED).encode()], Usage(9, 4, 8)),
-        ("deepseek", "/chat/completions", {}, [b"\n" * 200_000 + json.dumps({**CACHED, "choices": ["x" * 200_000]}).encode()], Usage(9, 4, 8)),
-    ],
-    ids=["lines", "long embeddings", "empty lines", "many empty lines before a long body"],
+MESSAGE = (
+    {"type": "message_start", "message": {"usage": {"input_tokens": 1, "cache_read_input_tokens": 8}}},
+    {"type": "message_delta", "usage": {"output_tokens": 4}}, {"type": "message_stop"},
 )  # fmt: skip
+SO_MUCH = [{"output": {"text": "So"}, "usage": {"input_tokens": 9, "output_tokens": most}} for most in (1, 4)]
+DASHSCOPE = "/api/v1/services/aigc/text-generation/generation"
+OLLAMA = b'{"model": "m", "done": true, "prompt_eval_count": 9, "eval_count": 4}'
+INTERACTION = {  # ai.google.dev/gemini-api/docs/interactions/streaming, 2026-05-20
+    "id": "v1_x", "status": "completed", "usage": {
+        "total_input_tokens": 8, "input_tokens_by_modality": [{"modality": "text", "tokens": 5}, {"modality": "audio", "tokens": 3}],
+        "total_cached_tokens": 2, "total_output_tokens": 4, "total_thought_tokens": 20, "total_tool_use_tokens": 1, "total_tokens": 33,
+    },
+}  # fmt: skip
+BEGUN = {"event_type": "interaction.created", "interaction": {"id": "v1_x", "status": "in_progress"}}
+STREAM = {"stream": True}
+
+
+def line(value):
+    return json.dumps(value).encode() + b"\n"
+
+
+ANSWERS = {
+    "lines": ("cohere", "/v1/chat", {"message": "hi", "stream": True}, [*map(line, OLD_EVENTS)], Usage(9, 4)),
+    "long embeddings": ("cohere", "/v2/embed", {"texts": ["x"]}, [line({"embeddings": {"float": [[0.125] * 50_000]}, **META})], Usage(9, 4)),
+    "empty lines": ("deepseek", "/chat/completions", {}, [b"\n" * 300 + line(CACHED)], Usage(9, 4, 8)),
+    "many empty lines before a long body": (
+        "deepseek", "/chat/completions", {}, [b"\n" * 200_000 + line({**CACHED, "choices": ["x" * 200_000]})], Usage(9, 4, 8),
+    ),
+    "on Anthropic's path": ("openrouter", "/api/v1/messages", STREAM, [sse(*MESSAGE, name=True)], Usage(9, 4, 8)),
+    "OpenAI's form at Anthropic": ("anthropic", "/v1/chat/completions", {"max_completion_tokens": 9}, [line({"usage": USED})], Usage(9, 4)),
+    "OpenAI's events at Anthropic": (
+        "anthropic", "/v1/chat/completions", STREAM, [sse({"choices": [], "usage": None}, {"usage": USED}, DONE)], Usage(9, 4),
+    ),
+    # A header asks DashScope for events, so that the request does not tell; each event has the usage so far.
+    "DashScope's own": ("dashscope", DASHSCOPE, {"input": {"messages": [{"content": "why?"}]}}, [line(SO_MUCH[1])], Usage(9, 4)),
+    "DashScope's own events": ("dashscope", DASHSCOPE, {}, [b"id:1\nevent:result\ndata:" + line(one) + b"\n" for one in SO_MUCH], Usage(9, 4)),
+    "a total": ("voyage", "/v1/embeddings", {}, [line({"data": [{"embedding": [0.1]}], "usage": {"total_tokens": 9}})], Usage(9, partial=True)),
+    "Ollama": ("ollama", "/api/chat", {"stream": False}, [OLLAMA], Usage(9, 4)),
+    "Ollama's lines": ("ollama", "/api/chat", STREAM, [line({"message": {"content": "a"}, "done": False})] * 3_000 + [OLLAMA + b"\n"], Usage(9, 4)),
+    "Ollama's two lines": ("ollama", "/api/generate", STREAM, [line({"response": "a", "done": False}), OLLAMA], Usage(9, 4)),
+    "behind a long context": (
+        "ollama", "/api/generate", STREAM,
+        [line({"response": "a", "done": False}), b'{"context": [' + b"128000, " * 40_000 + b"1], ", OLLAMA[1:]], Usage(9, 4),
+    ),
+    "an interaction": ("gemini", "/v1beta/interactions", {"input": "hi"}, [line(INTERACTION)], Usage(9, 24, 2, audio_tokens=3)),
+    "the events of an interaction": (
+        "gemini", "/v1beta/interactions", {"input": "hi", "stream": True},
+        [sse(BEGUN, {"event_type": "interaction.completed", "interaction": INTERACTION})], Usage(9, 24, 2, audio_tokens=3),
+    ),
+    "the end of a long answer": (
+        "gemini", f"{GEMINI}:generateContent", {},
+        [b'{"candidates": ["' + b"QUJD" * 100_000 + b'"], "usageMetadata": {"promptTokenCount": 9}}'], Usage(9, partial=True),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "path", "body", "answer", "usage"), ANSWERS.values(), ids=ANSWERS)
 def test_the_usage_of_an_answer(provider, path, body, answer, usage):
-    reader = provider_named(provider).usage_reader(provider_named(provider).describe(path, body))
-    for part in answer:
-        reader.feed(part)
-    reader.close()
-    assert reader.usage == usage
+    one = provider_named(provider)
+    assert read(one, *answer, call=one.describe(path, {"model": "m", **body})).usage == usage
 
 
 @pytest.mark.parametrize(
@@ -242,19 +284,6 @@ def test_free_is_its_other_name(provider, tier):
     named = lookup(provider, model, tier)
     assert lookup(provider, model, "Free").sources == named.sources
     assert named.tier == tier
-
-
-@pytest.mark.parametrize(
-    ("provider", "model", "pool"),
-    [
-        ("openrouter", "google/gemma-4-31b-it:free", "free"),
-        ("openrouter", "free-lunch/m", "free-lunch/m"),
-        ("vertex", "google/gemini-3.6-flash", "gemini-3.6-flash"),
-        ("groq", "moonshotai/kimi-k2-instruct-0905", "moonshotai/kimi-k2-instruct-0905"),
-    ],
-)
-def test_the_pool_of_a_model(provider, model, pool):
-    assert provider_named(provider).pool(model) == pool
 
 
 class Message:

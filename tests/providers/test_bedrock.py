@@ -170,28 +170,3 @@ def test_the_region_comes_from_the_host():
 def test_settling_by_hand_as_with_boto3():
     answer = {"usage": {"inputTokens": 100, "outputTokens": 10}}
     assert usage_cost("bedrock/us-east-1/us.anthropic.claude-opus-5-5-v1:0", answer)[TOKENS] == 200
-
-
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.sampled_from([
-                "messages", "content", "role", "toolUse", "toolResult", "image", "input", "name", "inferenceConfig", "maxTokens",
-                "system", "toolConfig", "textGenerationConfig", "usage", "inputTokens", "results", "tokenCount",
-            ]),
-            inner,
-            max_size=5,
-        ),
-    ),
-    max_leaves=15,
-)  # fmt: skip
-
-
-@given(JSON)
-def test_no_body_raises(value):
-    body = value if isinstance(value, dict) else {"messages": value, "results": value}
-    assert PROVIDER.describe("/model/m/converse", body).input_tokens >= 0
-    usage = PROVIDER.usage(body)
-    assert usage is None or 0 <= usage.cached_tokens <= usage.input_tokens

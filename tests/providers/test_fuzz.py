@@ -68,6 +68,8 @@ JSON = st.recursive(
                 "image_url", "model", "max_tokens", "n", "stream", "tools", "system", "data",
                 "contents", "parts", "inlineData", "mimeType", "generationConfig", "maxOutputTokens", "candidateCount", "texts",
                 "images", "inputs", "documents", "usageMetadata", "billed_units", "meta", "x_groq", "violations",
+                "toolUse", "toolResult", "image", "name", "inferenceConfig", "maxTokens", "toolConfig", "textGenerationConfig",
+                "inputTokens", "results", "tokenCount",
             ]),
             inner,
             max_size=6,
@@ -186,6 +188,8 @@ def test_describe(data, alike, path, body):
             provider.charged(call, provider.usage({"input_tokens": 3, "output_tokens": 1})),
         ):
             assert all(math.isfinite(amount) and amount >= 0 for amount in units.values())
+    usage = provider.usage(body if isinstance(body, dict) else {"results": body})
+    assert usage is None or 0 <= usage.cached_tokens <= usage.input_tokens
 
 
 @every_kind

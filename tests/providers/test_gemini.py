@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -101,38 +100,6 @@ def test_audio_is_a_part_of_either_side():
         "candidatesTokensDetails": 5,
     }
     assert PROVIDER.usage({"usageMetadata": found}) == Usage(9, 9, audio_tokens=7)
-
-
-COUNTED = {
-    "total_input_tokens": 8,
-    "input_tokens_by_modality": [{"modality": "text", "tokens": 5}, {"modality": "audio", "tokens": 3}],
-    "total_cached_tokens": 2,
-    "total_output_tokens": 4,
-    "total_thought_tokens": 20,
-    "total_tool_use_tokens": 1,
-    "total_tokens": 33,
-}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_usage_of_an_interaction(stream):
-    """As ai.google.dev/gemini-api/docs/interactions/streaming shows it, 2026-05-20."""
-    call = PROVIDER.describe("/v1beta/interactions", {"model": "m", "input": "hi", "stream": stream})
-    reader, answer = PROVIDER.usage_reader(call), {"id": "v1_x", "status": "completed", "usage": COUNTED}
-    begun = {"event_type": "interaction.created", "interaction": {"id": "v1_x", "status": "in_progress"}}
-    events = sse(begun, {"event_type": "interaction.completed", "interaction": answer})
-    reader.feed(events if stream else json.dumps(answer).encode())
-    reader.close()
-    assert reader.usage == Usage(9, 24, 2, audio_tokens=3)
-
-
-def test_usage_at_the_end_of_a_long_answer():
-    from paceline.providers.base import Call
-
-    reader = PROVIDER.usage_reader(Call("gemini", "generate", "m", 1))
-    reader.feed(b'{"candidates": ["' + b"QUJD" * 100_000 + b'"], "usageMetadata": {"promptTokenCount": 9}}')
-    reader.close()
-    assert reader.usage == Usage(9, partial=True)
 
 
 @pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 99 Nov 2026 00:00:00 GMT", "x"])

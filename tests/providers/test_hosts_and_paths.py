@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from cases import read, sse
 
 from paceline.core.results import Reading, RefusalKind
-from paceline.providers.base import Usage
 from paceline.providers.registry import provider_for_host, provider_named
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 50}
@@ -128,44 +126,24 @@ def test_paths(host, path, model):
     assert call is None or call.input_tokens > 3
 
 
-@pytest.mark.parametrize(("path", "output"), [("/v1/images/generations", 0), ("/v1/rerank", 0), ("/v1/messages", 50)])
-def test_only_text_has_tokens_of_output(path, output):
-    assert provider_named("together").describe(path, BODY).max_output_tokens == output
-
-
-def test_the_answer_on_anthropic_s_path_is_read_as_anthropic_s():
-    provider = provider_named("openrouter")
-    start = {"type": "message_start", "message": {"usage": {"input_tokens": 5, "cache_read_input_tokens": 90}}}
-    events = [start, {"type": "message_delta", "usage": {"output_tokens": 7}}, {"type": "message_stop"}]
-    reader = provider.usage_reader(provider.describe("/api/v1/messages", BODY | {"stream": True}))
-    for event in events:
-        reader.feed(b"event: e\ndata: " + json.dumps(event).encode() + b"\n\n")
-    assert (reader.usage, reader.done) == (Usage(95, 7, 90), True)
-
-
-OPENAI_USAGE = {"usage": {"prompt_tokens": 95, "completion_tokens": 7, "total_tokens": 102}}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_in_openai_s_form_is_read_at_anthropic(stream):
-    provider = provider_named("anthropic")
-    call = provider.describe(
-        "/v1/chat/completions", BODY | {"stream": stream, "max_completion_tokens": 9, "max_tokens": 0}
-    )
-    assert (call.endpoint, call.max_output_tokens) == ("messages", 9)
-    reader = provider.usage_reader(call)
-    text = json.dumps(OPENAI_USAGE).encode()
-    reader.feed(b'data: {"choices": [], "usage": null}\n\ndata: ' + text + b"\n\ndata: [DONE]\n\n" if stream else text)
-    assert reader.done == stream
-    reader.close()
-    assert reader.usage == Usage(95, 7)
+@pytest.mark.parametrize(
+    ("name", "path", "more", "output"),
+    [
+        ("together", "/v1/images/generations", {}, 0),
+        ("together", "/v1/rerank", {}, 0),
+        ("together", "/v1/messages", {}, 50),
+        ("anthropic", "/v1/chat/completions", {"max_completion_tokens": 9, "max_tokens": 0}, 9),
+    ],
+)
+def test_only_text_has_tokens_of_output(name, path, more, output):
+    assert provider_named(name).describe(path, BODY | more).max_output_tokens == output
 
 
 def test_a_refusal_in_a_stream_in_openai_s_form_is_read_at_anthropic():
     provider = provider_named("anthropic")
-    reader = provider.usage_reader(provider.describe("/v1/chat/completions", BODY | {"stream": True}))
-    reader.feed(b'data: {"error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n')
-    assert reader.refusal.kind is RefusalKind.CAPACITY
+    call = provider.describe("/v1/chat/completions", BODY | {"stream": True})
+    overloaded = sse({"error": {"type": "overloaded_error", "message": "Overloaded"}})
+    assert read(provider, overloaded, call=call).refusal.kind is RefusalKind.CAPACITY
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
@@ -175,27 +153,16 @@ def test_ollama_streams_unless_told_otherwise(path):
     assert not provider_named("ollama").describe("/v1/chat/completions", BODY).stream
 
 
-@pytest.mark.parametrize("name", ["reader of JSON", "events"])
-def test_the_usage_of_dashscope_s_own_answers_is_read(name):
-    """A header asks for events, so that the request does not tell; each event has the usage so far."""
-    provider = provider_named("dashscope")
-    path = "/api/v1/services/aigc/text-generation/generation"
-    messages = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
-    call = provider.describe(path, {"model": "qwen-plus", "input": messages, "parameters": {}})
-    assert call.input_tokens > 3
-    reader = provider.usage_reader(call)
-    answers = [{"output": {"text": "So"}, "usage": {"input_tokens": 22, "output_tokens": most}} for most in (1, 17)]
-    data = [json.dumps(answer).encode() for answer in answers]
-    reader.feed(data[1] if name != "events" else b"".join(b"id:1\nevent:result\ndata:" + one + b"\n\n" for one in data))
-    reader.close()
-    assert reader.usage == Usage(22, 17)
-
-
 def test_perplexity_s_asynchronous_requests_have_limits_of_their_own():
     body = {"request": BODY | {"model": "sonar-deep-research"}}
     call = provider_named("perplexity").describe("/async/chat/completions", body)
     assert (call.model, call.max_output_tokens) == ("async-api", 0)
     assert call.input_tokens > 3
+
+
+def test_the_prompt_of_dashscope_s_own_requests_counts():
+    path, messages = "/api/v1/services/aigc/text-generation/generation", {"messages": BODY["messages"]}
+    assert provider_named("dashscope").describe(path, {"model": "qwen-plus", "input": messages}).input_tokens > 3
 
 
 @pytest.mark.parametrize(
@@ -215,6 +182,9 @@ def test_perplexity_s_asynchronous_requests_have_limits_of_their_own():
         ("anthropic", "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
         ("anthropic", "claude-fable-5-1", "claude-fable-5"),
         ("acme", "gpt-4o-2024-08-06", "gpt-4o-2024-08-06"),
+        ("openrouter", "google/gemma-4-31b-it:free", "free"),
+        ("openrouter", "free-lunch/m", "free-lunch/m"),
+        ("groq", "moonshotai/kimi-k2-instruct-0905", "moonshotai/kimi-k2-instruct-0905"),
         ("anthropic", "claude-haiku-4.5", "claude-haiku-4-5"),
         ("anthropic", "claude-sonnet-4.5", "claude-sonnet-4x"),
         ("openai", "ft:gpt-4o-mini-2024-07-18:org::id", "gpt-4o-mini"),
@@ -265,28 +235,3 @@ def test_predictions_of_replicate_share_a_limit():
     refusal = provider.refusal(429, {}, throttled)
     assert (refusal.unit, refusal.retry_after_s) == ("requests", 30)
     assert provider.refusal(429, {"retry-after": "4"}, throttled).retry_after_s == 4
-
-
-VOYAGE_ANSWER = (
-    b'{"object": "list", "data": [{"embedding": [0.1], "index": 0}], "model": "m", "usage": {"total_tokens": 26}}'
-)
-OLLAMA_LAST = b'{"model": "m", "done": true, "prompt_eval_count": 26, "eval_count": 7}'
-
-
-@pytest.mark.parametrize(
-    ("host", "path", "chunks", "usage"),
-    [
-        ("api.voyageai.com", "/v1/embeddings", [VOYAGE_ANSWER], Usage(26, 0, partial=True)),
-        ("ollama.com", "/api/chat", [OLLAMA_LAST], Usage(26, 7)),
-        ("ollama.com", "/api/chat", [b'{"message": {"content": "a"}, "done": false}\n'] * 3_000 + [OLLAMA_LAST + b"\n"], Usage(26, 7)),
-        ("ollama.com", "/api/generate", [b'{"response": "a", "done": false}\n', OLLAMA_LAST], Usage(26, 7)),
-        ("ollama.com", "/api/generate", [b'{"response": "a", "done": false}\n{"context": [' + b"128000, " * 40_000 + b"1], ", OLLAMA_LAST[1:]], Usage(26, 7)),
-    ],
-)  # fmt: skip
-def test_usage_under_names_of_their_own(host, path, chunks, usage):
-    provider = provider_for_host(host)
-    reader = provider.usage_reader(provider.describe(path, BODY | {"stream": len(chunks) > 1}))
-    for chunk in chunks:
-        reader.feed(chunk)
-    reader.close()
-    assert reader.usage == usage

@@ -47,6 +47,7 @@ STREAMS = {
     "messages": (ANTHROPIC, MESSAGES, Usage(9, 4, 6)),
     "spread over lines": (OPENAI, SPREAD, Usage(9, 4)),
     "lone carriage returns": (OPENAI, LONE_CR, Usage(9, 4)),
+    "chat at Anthropic": (ANTHROPIC, CHAT, Usage(9, 4)),
 }
 BODIES = {
     "chat": (OPENAI, {"choices": [{"message": {"content": '"usage": {"prompt_tokens": 1}'}}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}),

@@ -1,10 +1,9 @@
 """What answers report of their price: service tiers, writes to a cache that keeps them for an hour, and the cost itself."""
 
-import json
-
 import pytest
+from cases import read, sse
 
-from paceline.providers.base import Call, Usage
+from paceline.providers.base import Usage
 from paceline.providers.registry import provider_named
 
 XAI, OPENROUTER, PERPLEXITY, OPENAI, ANTHROPIC, GEMINI = map(
@@ -88,12 +87,6 @@ def test_writes_that_are_kept_for_an_hour_are_told_apart():
     "last", [{"output_tokens": 50}, {"input_tokens": 10, "cache_creation_input_tokens": 900, "output_tokens": 50}]
 )
 def test_a_stream_that_names_them_once_keeps_them(last):
-    reader = ANTHROPIC.usage_reader(Call("anthropic", "messages", "claude-opus-5", 0, stream=True))
-    for event in (
-        {"type": "message_start", "message": {"usage": WROTE}},
-        {"type": "message_delta", "delta": {}, "usage": last},
-        {"type": "message_stop"},
-    ):
-        reader.feed(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
-    reader.close()
-    assert reader.usage == Usage(910, 50, 0, 900, hour_write_tokens=400, tier="fast")
+    start, delta = {"type": "message_start", "message": {"usage": WROTE}}, {"type": "message_delta", "usage": last}
+    found = read(ANTHROPIC, sse(start, delta, {"type": "message_stop"}, name=True), stream=True).usage
+    assert found == Usage(910, 50, 0, 900, hour_write_tokens=400, tier="fast")
