@@ -75,21 +75,6 @@ def test_changes_hold_for_models_that_come_later():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ([{"at": 60, "limits": "5 requests/min"}], "changes[0]: write {at_s = 60"),
-        ([{"at_s": -1, "limits": "5 requests/min"}], "changes[0].at_s is -1"),
-        ([{"at_s": 1, "limits": "5 apples/min"}], "unknown unit 'apples'"),
-        (5, "wrong type"),
-        ([5], "wrong type"),
-    ],
-)
-def test_wrong_changes_say_what_would_be_right(changes, message):
-    with pytest.raises(SettingsError, match=re.escape(message)):
-        Settings.of({"changes": changes})
-
-
-@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("rule = ", "Invalid value"),

@@ -57,6 +57,21 @@ def test_wrong_limits_say_what_would_be_right(limit, message):
         ({"latency_s": "1"}, "latency_s is '1'"),
         ({"jitter": float("nan")}, "jitter is nan"),
         ({"limits": 5}, "wrong type"),
+        ({"changes": [{"at": 60, "limits": "5 requests/min"}]}, "changes[0]: write {at_s = 60"),
+        ({"changes": [{"at_s": -1, "limits": "5 requests/min"}]}, "changes[0].at_s is -1"),
+        ({"changes": [{"at_s": 1, "limits": "5 apples/min"}]}, "unknown unit 'apples'"),
+        ({"changes": 5}, "wrong type"),
+        ({"changes": [5]}, "wrong type"),
+        ({"batches": {"turnaround": 5}}, "batches: unknown setting 'turnaround'; did you mean 'turnaround_s'?"),
+        (
+            {"batches": {"turnaround_spread": 0.5}},
+            "batches.turnaround_spread is 0.5: it must be a number from 1 to 1000",
+        ),
+        ({"batches": {"queue_full": "428"}}, "batches.queue_full is '428'; did you mean '429'?"),
+        ({"batches": {"enqueued_tokens": {"gpt-5": "2M"}}}, "batches.enqueued_tokens.gpt-5 is '2M'"),
+        ({"batches": {"queued_requests": -1}}, "batches.queued_requests is -1"),
+        ({"batches": {"in_order": 1}}, "batches.in_order is 1: it must be true or false"),
+        ({"batches": 5}, "wrong type"),
     ],
 )
 def test_wrong_settings_say_what_would_be_right(values, message):
