@@ -31,10 +31,9 @@ from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.endpoints import FULL
 from paceline.batch.journal import LOST
-from paceline.batch.progress import ProgressView
 from paceline.batch.results import encode_answer
 from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
-from paceline.batch.timing import Outage, StopError, Timing, jittered, stopping
+from paceline.batch.timing import LIFE_S, Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid
 from paceline.core.hints import counted
 from paceline.providers.registry import provider_named
@@ -120,10 +119,15 @@ class FirstAnswers:
 
 
 class AnswerWriter:
-    """Writes the answers of batches, and counts them. What may be another answer the next time is asked for once more."""
+    """Writes the answers of batches, and counts them. What may be another answer the next time is asked for once more.
+
+    Attributes:
+        view: Shows the progress.
+    """
 
     def __init__(self, answers: RunAnswers, timing: Timing) -> None:
-        self._answers, self._index, self._time, self._firsts = answers, answers.index, timing, FirstAnswers()
+        self.view, self._answers, self._index = answers.view, answers, answers.index
+        self._time, self._firsts = timing, FirstAnswers()
         self._maxima = array("L")  # of tokens, by line; 0 is unknown
 
     def note(self, line: int, maximum: int) -> None:
@@ -214,7 +218,7 @@ class AnswerWriter:
         said, started_s, results = False, time.monotonic(), self._answers.results
         while results.kept or not results.settle():
             if not said:
-                self._answers.view.say(f"cannot write {results.path}: {results.why}{results.remedy}")
+                self.view.say(f"cannot write {results.path}: {results.why}{results.remedy}")
             said = True
             if time.monotonic() - started_s > self._time.lost_s:
                 raise StopError(FAILED, f"{results.path} cannot be written: {results.why}")
@@ -258,7 +262,6 @@ class Flight:
         ends: Mapping[str, Endpoints],
         batches: Batches,
         answers: AnswerWriter,
-        view: ProgressView,
         timing: Timing,
         *,
         last: bool = True,
@@ -269,10 +272,13 @@ class Flight:
         self.seen: dict[str, SeenBatch] = {}
         self.leaving = asyncio.Event()
         self.returned = False
-        self._ends, self._batches, self._answers, self._view, self._time = ends, batches, answers, view, timing
+        self._ends, self._batches, self._answers, self._time = ends, batches, answers, timing
         self._worked: set[BatchKind] = set()  # a batch of these was not failed by the provider's validation
         # One search at a time: a batch may fit two chunks, and the first to find it takes it.
         self._finding = asyncio.Lock()
+
+    def _say(self, text: str) -> None:
+        self._answers.view.say(text)
 
     @property
     def done(self) -> int:
@@ -300,13 +306,13 @@ class Flight:
             if there is False:
                 return await self._refused(chunk, error, load.size)
             if there:
-                self._view.say(f"batch {chunk.batch}: there, although its creation was refused with a {error.status}")
+                self._say(f"batch {chunk.batch}: there, although its creation was refused with a {error.status}")
             else:
                 refusal = error
-                self._view.say(f"the creation of a batch was refused with a {error.status} ({error}): looking for it")
+                self._say(f"the creation of a batch was refused with a {error.status} ({error}): looking for it")
                 self.unclear.add(chunk.name)
         except BrokenError as error:
-            self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
+            self._say(f"the answer to the creation of a batch is lost ({error}): looking for it")
         self.follow(chunk, refusal, load.size)
         return None
 
@@ -324,9 +330,7 @@ class Flight:
         self._batches.drop(chunk, "refused")
         if too_large:
             self._batches.most_bytes[kind.provider] = min(self._batches.most_bytes[kind.provider], max(1, size // 2))
-            self._view.say(
-                f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most"
-            )
+            self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
         elif error.code == "upload_failed" or error.status in PASSING:
             await self._pause(error)
         elif error.status == 429 or error.code == FULL:
@@ -344,13 +348,20 @@ class Flight:
             return False
 
     async def _look_for(self, chunk: Chunk) -> bool:
-        """Look for the batch of a chunk in the provider's list, and note it; whether there is one."""
-        ends, journal = self._ends[chunk.kind.provider], self._batches.journal
+        """Look for the batch of a chunk in the provider's list, and note it; whether there is one.
+
+        One that was lost is cancelled if all its requests are answered.
+        """
+        ends, batches = self._ends[chunk.kind.provider], self._batches
         async with self._finding:
             with known_form():
-                batch = await ends.find(chunk, journal.known, self._batches.index)
+                batch = await ends.find(chunk, batches.journal.known, batches.index)
+                if batch is not None and chunk in batches.lost:
+                    chunk.batch = batch
+                    if all(map(batches.index.is_done, filter(None, chunk.lines))):
+                        await ends.cancel(chunk)
             if batch is not None:
-                self._batches.note_created(chunk, batch)
+                batches.note_created(chunk, batch)
         return batch is not None
 
     async def _pause(self, error: object) -> None:
@@ -361,7 +372,7 @@ class Flight:
         """
         if self._batches.unable_s is None:
             self._batches.unable_s = time.monotonic()
-            self._view.say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
+            self._say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
         if time.monotonic() - self._batches.unable_s > self._time.lost_s:
             raise StopError(FAILED, f"no batch can be created: {error}")
         await asyncio.sleep(jittered(self._time.retry_s))
@@ -370,7 +381,7 @@ class Flight:
         queue, before = self._batches.queue(kind), self._batches.queue(kind).limit
         queue.refused(text, time.monotonic(), self._time.full_first_s, self._time.full_most_s)
         if queue.limit != before:
-            self._view.say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
+            self._say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
 
     def follow(self, chunk: Chunk, refusal: RefusedError | None = None, size: int = 0) -> None:
         """Begin to follow a batch, whose creation may have been refused; ``size``: its bytes."""
@@ -389,45 +400,21 @@ class Flight:
     async def find_lost(self) -> bool:
         """Look once more for the batches whose creation had no answer; whether any batch is followed now."""
         for chunk in list(self._batches.lost):
-            if time.time() - chunk.at_s > self._time.life_s:
+            if time.time() - chunk.at_s > LIFE_S:
                 continue
-            async with self._finding:
-                try:
-                    found = await self._find_late(chunk)
-                except (BrokenError, RefusedError) as error:
-                    if any(
-                        map(self._batches.is_open, filter(None, chunk.lines))
-                    ):  # to create another one could be paid twice
-                        self._batches.lost.remove(chunk)
-                        self._batches.hold(chunk)
-                        self.follow(chunk)
-                        continue
-                    self._view.say(
-                        f"not known whether a batch was created after all: {error}; the same command looks again"
-                    )
+            try:
+                if not await self._look_for(chunk):
                     continue
-                if not found:
-                    continue
-                self._batches.note_created(chunk, chunk.batch)
-            self._view.say(
-                f"batch {chunk.batch} was created after the wait for it: its {counted(len(chunk.lines), 'request')} may be paid twice"
-            )
+                requests = counted(len(chunk.lines), "request")
+                self._say(f"batch {chunk.batch} was created after the wait for it: its {requests} may be paid twice")
+            except (BrokenError, RefusedError) as error:
+                if not any(map(self._batches.is_open, filter(None, chunk.lines))):
+                    self._say(f"not known whether a batch was created after all: {error}; the same command looks again")
+                    continue  # otherwise it is waited for: to create another one could be paid twice
             self._batches.lost.remove(chunk)
             self._batches.hold(chunk)
             self.follow(chunk)
         return bool(self.tasks)
-
-    async def _find_late(self, chunk: Chunk) -> bool:
-        """Look for the batch of a lost creation; whether there is one. It is cancelled if all its requests are answered."""
-        ends = self._ends[chunk.kind.provider]
-        with known_form():
-            batch = await ends.find(chunk, self._batches.journal.known, self._batches.index)
-            if batch is None:
-                return False
-            chunk.batch = batch
-            if all(map(self._batches.index.is_done, filter(None, chunk.lines))):
-                await ends.cancel(chunk)
-        return True
 
     async def _finish(self, chunk: Chunk, refusal: RefusedError | None, size: int) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
@@ -476,7 +463,7 @@ class Flight:
             if reading.first
             else ""
         )
-        self._view.say(
+        self._say(
             f"batch {chunk.batch}: {seen.state}, {left:,} of {counted(len(chunk.lines), 'request')} left{none}{why}"
         )
         return left > 0, why
@@ -486,7 +473,7 @@ class Flight:
         self._batches.drop(chunk, LOST)
         if refusal is not None and refusal.status not in PASSING:
             raise stopping(refusal, chunk.kind)
-        self._view.say("no batch was found: one is created again; if the first appears later, this command reads it")
+        self._say("no batch was found: one is created again; if the first appears later, this command reads it")
         self.returned = True
         await self._pause(refusal or "the answers are lost")
 
@@ -522,7 +509,7 @@ class Flight:
 
         After a refusal that stands the run stops in any case, so that a list that cannot be read is not waited for.
         """
-        outage, stands = Outage(self._view, self._time), refusal is not None and refusal.status not in PASSING
+        outage, stands = Outage(self._answers.view, self._time), refusal is not None and refusal.status not in PASSING
         while True:
             settled = time.time() >= chunk.at_s + self._time.settle_s or outage.seconds > self._time.settle_s
             try:
@@ -548,7 +535,7 @@ class Flight:
 
     async def _poll(self, chunk: Chunk) -> SeenBatch:
         """Look at a batch until it has ended."""
-        ends, outage, cancelled = self._ends[chunk.kind.provider], Outage(self._view, self._time), False
+        ends, outage, cancelled = self._ends[chunk.kind.provider], Outage(self._answers.view, self._time), False
         wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
         while True:
             try:
@@ -569,10 +556,8 @@ class Flight:
                 self.seen[chunk.name] = seen
                 if seen.ended:
                     return seen
-                if time.time() - chunk.at_s > self._time.life_s:
-                    raise StopError(
-                        FAILED, f"batch {chunk.batch} has not ended after {self._time.life_s / 86_400:.0f} days"
-                    )
+                if time.time() - chunk.at_s > LIFE_S:
+                    raise StopError(FAILED, f"batch {chunk.batch} has not ended after {LIFE_S / 86_400:.0f} days")
             if self.leaving.is_set():
                 await asyncio.sleep(jittered(wait_s))
             else:
@@ -599,7 +584,7 @@ class Flight:
                 break
             if since_s == math.inf:
                 since_s = time.monotonic()
-                self._view.say(f"{text}; reading them again for {most_s / 60:.0f} min")
+                self._say(f"{text}; reading them again for {most_s / 60:.0f} min")
             await asyncio.sleep(jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
         self._unread(chunk, reading, text)
@@ -607,14 +592,14 @@ class Flight:
 
     def _unread(self, chunk: Chunk, reading: ResultsRead, text: str) -> None:
         """Record that requests may be answered, and paid, although no answer could be read."""
-        self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
+        self._say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
         for line in list(self._batches.unanswered(chunk)):
             if line in reading.left and line not in reading.again:
                 self._answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
 
     async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> str:
         """Write the results of a batch that are not in the output; return why there are none, empty if there are."""
-        ends, outage = self._ends[chunk.kind.provider], Outage(self._view, self._time)
+        ends, outage = self._ends[chunk.kind.provider], Outage(self._answers.view, self._time)
         own_ids = ends.own_ids(chunk.ids(self._batches.index))
         while True:
             try:

@@ -27,7 +27,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
-from paceline.batch.timing import StopError, Timing
+from paceline.batch.timing import CALL_S, FULL_ALL_S, StopError, Timing
 from paceline.batch.transport import session
 from paceline.http.describe import Metered
 from paceline.responses.finish import State
@@ -82,7 +82,7 @@ class Offline:
         self._ends: dict[str, Endpoints] = {}
         self.batches = Batches(journal, answers.index, queue)
         self._writer = AnswerWriter(answers, self._time)
-        self._flight = Flight(self._ends, self.batches, self._writer, answers.view, self._time, last=deadline is None)
+        self._flight = Flight(self._ends, self.batches, self._writer, self._time, last=deadline is None)
 
     @property
     def left(self) -> bool:
@@ -116,10 +116,10 @@ class Offline:
             loop.call_soon_threadsafe(main.cancel)
 
         restore = heed(on_signal)
-        client = session(self._time.call_s)
+        client = session(CALL_S)
         proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
         for name, address in self._addresses.items():
-            web = Web(client, address, secrets, self._time.call_s, proxy)
+            web = Web(client, address, secrets, CALL_S, proxy)
             self._ends[name] = endpoints(name, web, self._time.retry_s, self.batches.journal.run)
         progress = asyncio.create_task(self._show())
         looks = asyncio.create_task(look_after(self._answers.results, self._answers.view, self.batches.journal.settle))
@@ -250,7 +250,7 @@ class Offline:
             or self._flight.unclear
             or not queue.fits(load.tokens, time.monotonic())
         ):
-            if not queue.held and time.monotonic() - started_s > self._time.full_all_s:
+            if not queue.held and time.monotonic() - started_s > FULL_ALL_S:
                 raise StopError(
                     FAILED, f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
+from typing import Final
 
 from paceline.batch.api import UNTRUSTED, BrokenError, NotYetError, RefusedError
 from paceline.batch.chunks import BatchKind
@@ -13,6 +14,15 @@ from paceline.batch.runner import FAILED, USAGE
 from paceline.core.results import PacelineError
 from paceline.providers.refusals import refuses_key
 from paceline.providers.registry import provider_named
+
+CALL_S: Final = 1_800.0
+"""The longest time of one call, which a large file needs."""
+
+FULL_ALL_S: Final = 86_400.0
+"""How long the queue may be full without a batch of this run in it, before the run stops."""
+
+LIFE_S: Final = 8 * 86_400.0
+"""The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +35,11 @@ class Timing:
         settle_s: How long after a creation without an answer the list of batches is believed.
         full_first_s: The pause when the queue was full; it doubles.
         full_most_s: The longest such pause.
-        full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
         quiet_s: How long a provider may give no usable answer, before the run says so.
         lost_s: The same, before the run stops; and how long results that are not there are asked for.
         unread_s: How long the results of a batch are read again that are fewer than the provider counts.
         retry_s: Between a call without a usable answer and the next one.
-        call_s: The longest time of one call, which a large file needs.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
-        life_s: The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week.
         last_s: What the last answers of requests that are sent one by one take, beside the limits.
     """
 
@@ -41,14 +48,11 @@ class Timing:
     settle_s: float = 30.0
     full_first_s: float = 60.0
     full_most_s: float = 600.0
-    full_all_s: float = 86_400.0
     quiet_s: float = 30.0
     lost_s: float = 3_600.0
     unread_s: float = 900.0
     retry_s: float = 5.0
-    call_s: float = 1_800.0
     cancel_s: float = 600.0
-    life_s: float = 8 * 86_400.0
     last_s: float = 60.0
 
 
