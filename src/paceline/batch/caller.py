@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from paceline.batch.requests import keyless
 
@@ -18,30 +18,12 @@ _ARGUMENTS: Final = {"column": "prompt", "template": "prompt"}
 """The names of options that are others in Python."""
 
 
-class Caller(Protocol):
-    """One of the two ways.
-
-    Attributes:
-        noun: What it is called.
-    """
-
-    noun: ClassVar[str]
-
-    def option(self, name: str) -> str:
-        """What the user writes to give an option."""
-
-    def giving(self, name: str, value: str | bool) -> str:
-        """What the user writes to give an option this value."""
-
-    def again(self, source: str, **changed: Any) -> str:
-        """The same call of ``source`` with these options as well, which works as it is printed; without those that are ``None``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A call of the command.
 
     Attributes:
+        noun: What it is called.
         words: The words after the program's name.
         name: The name of the subcommand.
     """
@@ -51,15 +33,18 @@ class Command:
     name: str = "run"
 
     def option(self, name: str) -> str:
-        """See :meth:`Caller.option`."""
+        """What the user writes to give an option."""
         return f"--{name.replace('_', '-')}"
 
     def giving(self, name: str, value: str | bool) -> str:
-        """See :meth:`Caller.giving`."""
+        """What the user writes to give an option this value."""
         return self.option(name) if value is True else f"{self.option(name)} {value}"
 
     def again(self, source: str, **changed: Any) -> str:
-        """See :meth:`Caller.again`. An option that was given is replaced, and another one is added at the end."""
+        """The same call of ``source`` with these options as well, which works as it is printed; without those that are ``None``.
+
+        An option that was given is replaced, and another one is added at the end.
+        """
         words, left = list(self.words or (source,)), {self.option(name): value for name, value in changed.items()}
         for option in [option for option in left if any(word.partition("=")[0] == option for word in words)]:
             at = next(at for at, word in enumerate(words) if word.partition("=")[0] == option)
@@ -76,6 +61,7 @@ class Call:
     """A call of ``paceline.run``.
 
     Attributes:
+        noun: What it is called.
         arguments: The arguments that were given.
         function: Its name.
     """
@@ -85,18 +71,22 @@ class Call:
     function: str = "paceline.run"
 
     def option(self, name: str) -> str:
-        """See :meth:`Caller.option`."""
+        """See :meth:`Command.option`."""
         return f"{_ARGUMENTS.get(name, name)}="
 
     def giving(self, name: str, value: str | bool) -> str:
-        """See :meth:`Caller.giving`."""
+        """See :meth:`Command.giving`."""
         return f"{self.option(name)}{value!r}"
 
     def again(self, source: str, **changed: Any) -> str:
-        """See :meth:`Caller.again`."""
+        """See :meth:`Command.again`."""
         given = {**self.arguments, **{_ARGUMENTS.get(name, name): value for name, value in changed.items()}}
         told = [f"{name}={_shown(value)}" for name, value in given.items() if value is not None]
         return f"{self.function}({', '.join([source, *told])})"
+
+
+Caller = Command | Call
+"""How a user has called a run."""
 
 
 def _without_key(word: str) -> str:

@@ -20,7 +20,7 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from paceline.core.results import SettingsError, StoreError, UnfinishedError
@@ -55,44 +55,6 @@ class Kept(NamedTuple):
 
     value: Any = None
     error: UnfinishedError | None = None
-
-
-class Journal(Protocol):
-    """The values by key, as a map uses them, and the errors of answers that would end the same.
-
-    Attributes:
-        has_kept: Whether it has kept a value: this function returns what it can keep.
-    """
-
-    has_kept: bool
-
-    async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
-        """What there is of an item; ``None`` if its function is to be called now.
-
-        Args:
-            key: Its key.
-            again: The states of unfinished answers that do not count.
-
-        Raises:
-            StoreError: The journal cannot be read, or the value in it is damaged.
-        """
-
-    async def keep(self, key: str, entry: bytes) -> None:
-        """Keep what :func:`encoded` made.
-
-        Raises:
-            StoreError: The journal cannot be written to.
-        """
-
-    def give_up(self, key: str) -> None:
-        """The end of an item that was begun; if nothing was kept for it, another process may begin it."""
-
-    async def settle(self) -> None:
-        """Find out at the end that all values are where the next map looks for them, and put them there if that is needed.
-
-        Raises:
-            StoreError: They cannot be there.
-        """
 
 
 class InvalidKeyError(SettingsError):
@@ -170,6 +132,9 @@ class OwnJournal:
     Args:
         path: The file. It is made when it is missing.
 
+    Attributes:
+        has_kept: Whether it has kept a value: this function returns what it can keep.
+
     Raises:
         StoreError: The file cannot be used, is another program's, or is in use.
     """
@@ -191,7 +156,15 @@ class OwnJournal:
             pass
 
     async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
-        """See :meth:`Journal.begin`."""
+        """What there is of an item; ``None`` if its function is to be called now.
+
+        Args:
+            key: Its key.
+            again: The states of unfinished answers that do not count.
+
+        Raises:
+            StoreError: The journal cannot be read, or the value in it is damaged.
+        """
         entry = self._entries.look_up([key]).get(key)
         try:
             found = None if entry is None else _read(entry)
@@ -202,12 +175,16 @@ class OwnJournal:
             ) from error
 
     async def keep(self, key: str, entry: bytes) -> None:
-        """See :meth:`Journal.keep`."""
+        """Keep what :func:`encoded` made.
+
+        Raises:
+            StoreError: The journal cannot be written to.
+        """
         self._entries.write(key, entry)
         self.has_kept |= not entry.startswith(_ERROR)
 
     def give_up(self, key: str) -> None:
-        """See :meth:`Journal.give_up`."""
+        """The end of an item that was begun; if nothing was kept for it, another process may begin it."""
 
     def look(self) -> None:
         """Write the file again if another program has deleted it: the calls of a map may take long, and a kill would lose the values."""
@@ -215,7 +192,11 @@ class OwnJournal:
             self._entries.settle()
 
     async def settle(self) -> None:
-        """See :meth:`Journal.settle`."""
+        """Find out at the end that all values are where the next map looks for them, and put them there if that is needed.
+
+        Raises:
+            StoreError: They cannot be there.
+        """
         self._entries.settle()
 
     def close(self) -> None:
@@ -249,7 +230,7 @@ class SharedJournal:
         self._keeper.start()
 
     async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
-        """See :meth:`Journal.begin`. It waits while another process, or another map of this one, pays for the value."""
+        """See :meth:`OwnJournal.begin`. It waits while another process, or another map of this one, pays for the value."""
         token = f"{self._who}-{self._number()}"
         while True:
             found = await self._claimed(key, token)
@@ -266,19 +247,19 @@ class SharedJournal:
             await asyncio.sleep(AGAIN_S)
 
     async def keep(self, key: str, entry: bytes) -> None:
-        """See :meth:`Journal.keep`."""
+        """See :meth:`OwnJournal.keep`."""
         await asyncio.wrap_future(self._threads.submit(self._place.write, key, zlib.compress(entry, 1)))
         self._claims.pop(key, None)
         self.has_kept |= not entry.startswith(_ERROR)
 
     def give_up(self, key: str) -> None:
-        """See :meth:`Journal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
+        """See :meth:`OwnJournal.give_up`. It waits for nothing: if it fails, the claim runs out by itself."""
         token = self._claims.pop(key, None)
         if token is not None:
             self._given_up.put((key, token))
 
     async def settle(self) -> None:
-        """See :meth:`Journal.settle`."""
+        """See :meth:`OwnJournal.settle`."""
         await asyncio.wrap_future(self._threads.submit(self._place.settle))
 
     def close(self) -> None:
@@ -339,6 +320,10 @@ class SharedJournal:
             raise StoreError(
                 f"the journal {self._name}: the value of {key[:60]!r} is damaged, or was written by another program; give another name"
             ) from error
+
+
+Journal = OwnJournal | SharedJournal
+"""The values by key, as a map uses them, and the errors of answers that would end the same."""
 
 
 def _read(entry: bytes) -> Kept:

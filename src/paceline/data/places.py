@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Collection
 from math import inf
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 from paceline.core.results import SettingsError, StoreError
 from paceline.stores import NO_STORE
@@ -39,31 +39,6 @@ class Claim(NamedTuple):
 
     entry: bytes | None
     ours: bool
-
-
-class JournalPlace(Protocol):
-    """Entries and claims by key; each call is for any thread, and raises :class:`StoreError` if the place cannot be used now."""
-
-    def claim(self, key: str, token: str) -> Claim:
-        """Claim a key, unless its entry is there, or another one has claimed it. ``token``: who claims."""
-
-    def renew(self, claims: Collection[tuple[str, str]]) -> None:
-        """Hold on to claims, each a key and its token."""
-
-    def release(self, key: str, token: str) -> None:
-        """Give a claim up, without an entry."""
-
-    def write(self, key: str, entry: bytes) -> None:
-        """Keep an entry; on return it outlives this process. Its claim ends."""
-
-    def drop(self, key: str) -> None:
-        """Remove an entry."""
-
-    def settle(self) -> None:
-        """Find out that all entries are where the next process looks for them, and put them there if that is needed."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 def open_place(name: str, store_url: str | None, keep_s: float | None = None) -> JournalPlace:
@@ -105,13 +80,16 @@ def _path(url: str) -> str:
 
 
 class FilePlace(EntryFile):
-    """A file; see :class:`JournalPlace`. It counts the time of claims by the wall clock, which all its processes read."""
+    """Entries and claims by key in a file; each call is for any thread, and raises :class:`StoreError` if the file cannot be used now.
+
+    It counts the time of claims by the wall clock, which all its processes read.
+    """
 
     kind = 2
     TABLES: ClassVar[dict[str, str]] = EntryFile.TABLES | {"claims": "key TEXT PRIMARY KEY, token TEXT, until REAL"}
 
     def claim(self, key: str, token: str) -> Claim:
-        """See :meth:`JournalPlace.claim`."""
+        """Claim a key, unless its entry is there, or another one has claimed it. ``token``: who claims."""
         now_s = time.time()
         with self._used() as db:
             if (entry := _entry(db, key)) is not None:
@@ -124,7 +102,7 @@ class FilePlace(EntryFile):
             return Claim(_entry(db, key), taken.rowcount > 0)  # one may have been written meanwhile
 
     def renew(self, claims: Collection[tuple[str, str]]) -> None:
-        """See :meth:`JournalPlace.renew`."""
+        """Hold on to claims, each a key and its token."""
         until_s = time.time() + CLAIM_S
         with self._used() as db, db:
             db.execute("BEGIN IMMEDIATE")
@@ -134,19 +112,19 @@ class FilePlace(EntryFile):
             )
 
     def release(self, key: str, token: str) -> None:
-        """See :meth:`JournalPlace.release`."""
+        """Give a claim up, without an entry."""
         with self._used() as db:
             db.execute("DELETE FROM claims WHERE key = ? AND token = ?", (key, token))
 
     def write(self, key: str, entry: bytes) -> None:
-        """See :meth:`JournalPlace.write`."""
+        """Keep an entry; on return it outlives this process. Its claim ends."""
         with self._used() as db, db:
             db.execute("BEGIN IMMEDIATE")
             db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
             db.execute("DELETE FROM claims WHERE key = ?", (key,))
 
     def drop(self, key: str) -> None:
-        """See :meth:`JournalPlace.drop`."""
+        """Remove an entry."""
         with self._used() as db:
             db.execute("DELETE FROM entries WHERE key = ?", (key,))
 
@@ -178,7 +156,7 @@ class RedisPlace:
             raise StoreError(f"{self._url}: {explain(error)}") from error
 
     def claim(self, key: str, token: str) -> Claim:
-        """See :meth:`JournalPlace.claim`."""
+        """See :meth:`FilePlace.claim`."""
         taken, holder, entry = self._ask(
             # The claim first: an entry that is written meanwhile is seen.
             ("set", self._claims + key, token, None, round(CLAIM_S * 1_000), True),
@@ -188,28 +166,28 @@ class RedisPlace:
         return Claim(entry, bool(taken) or holder == token.encode())
 
     def renew(self, claims: Collection[tuple[str, str]]) -> None:
-        """See :meth:`JournalPlace.renew`. One that has run out meanwhile may be another's already, and is not taken back."""
+        """See :meth:`FilePlace.renew`. One that has run out meanwhile may be another's already, and is not taken back."""
         self._ask(*(("pexpire", self._claims + key, round(CLAIM_S * 1_000)) for key, _ in claims))
 
     def release(self, key: str, token: str) -> None:
-        """See :meth:`JournalPlace.release`."""
+        """See :meth:`FilePlace.release`."""
         [holder] = self._ask(("get", self._claims + key))
         if holder == token.encode():
             self._ask(("delete", self._claims + key))
 
     def write(self, key: str, entry: bytes) -> None:
-        """See :meth:`JournalPlace.write`. The claim runs out by itself."""
+        """See :meth:`FilePlace.write`. The claim runs out by itself."""
         self._ask(("set", self._prefix + key, entry, self._keep_s))
 
     def drop(self, key: str) -> None:
-        """See :meth:`JournalPlace.drop`."""
+        """See :meth:`FilePlace.drop`."""
         self._ask(("delete", self._prefix + key))
 
     def settle(self) -> None:
-        """See :meth:`JournalPlace.settle`. No other program moves them."""
+        """See :meth:`EntryFile.settle <paceline.stores.entries.EntryFile.settle>`. No other program moves them."""
 
     def close(self) -> None:
-        """See :meth:`JournalPlace.close`."""
+        """Close the connections."""
         self._client.close()
 
     def _ask(self, *calls: tuple[object, ...]) -> list[Any]:
@@ -222,3 +200,7 @@ class RedisPlace:
         except Exception as error:
             raise StoreError(f"{self._url}: {explain(error)}") from error
         return answers
+
+
+JournalPlace = FilePlace | RedisPlace
+"""Entries and claims by key."""
