@@ -111,4 +111,4 @@ def test_a_run_sends_nothing_also_where_no_store_was_named(monkeypatch, tmp_path
     config = Config.load(environ=environ, given={"provider": "openai"})
     one = job.Job(str(tmp_path / "in.jsonl"), config=config, environ=environ)
     with pytest.raises(paceline.StoreError, match="newer paceline; nothing has been sent"):
-        one._store(["openai/gpt-5"], {}, None)
+        one.store(["openai/gpt-5"], {}, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,7 +34,7 @@ class RunAnswers:
     index: Index
     tally: RunTally
     view: ProgressView
-    before: Mapping[int, str] = field(default_factory=dict)
+    before: dict[int, str] = field(default_factory=dict)
 
     @property
     def acceptance(self) -> Acceptance:

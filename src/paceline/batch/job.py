@@ -13,7 +13,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
@@ -275,7 +275,9 @@ class Job:
                     table.require_column(rows)
                 with ResultsFile(path, self.output.acceptance) as results, explained():
                     given.file.seek(0)
-                    code, report = self._run(given, results, view)
+                    answers = RunAnswers(results, Index(), RunTally(bill=Bill(self.config.prices or {})), view)
+                    with closing(answers.index):
+                        code, report = _Run(self, given, answers).run()
                     if table is not None and code == INTERRUPTED:
                         told = f"paceline run: {table.path} is not written yet: run the same command again, which writes it at its end"
                         print(told, file=sys.stderr)  # noqa: T201
@@ -294,133 +296,7 @@ class Job:
             return FAILED
         return DONE
 
-    def _run(self, given: Source, results: ResultsFile, view: ProgressView) -> tuple[int, dict[str, Any]]:
-        group = self._group()
-        members, file = group.servers if group is not None else (), given.file
-        given, arguments = self._arguments(given, members)
-        limiter, index, saved = Limiter(**arguments), Index(), list[str]()
-        try:
-            journal = self.batching.journal(results, restart=self.output.restart)
-            whole = journal is not None or self._checks_first(file, results)
-            checker, most = self._checker(limiter, index if whole else Index(), members), None if whole else SAMPLE
-            plan = check(given, checker, most=most, tick=lambda n: view.say(f"checked {n:,} requests"))
-            _say(view, self._foretold(plan, members))
-            addresses = self._addresses(plan, given.provider, members, whole=whole)
-            store = self._store(plan.shares, addresses, view) if self.batching.mode != "batch" else None
-            limiter, journal = _sharing(limiter, arguments, store, plan), self.output.leave(results, journal, view)
-            recovered = results.recover(index, repair=self.output.repair) if whole else Recovered()
-            tally = self._tally(plan, recovered, limiter)
-            answers = RunAnswers(results, index, tally, view, recovered.before_this(plan.requests))
-            checker = self._checker(limiter, index, members)
-            again = partial(_checked, given, index, plan.last_line, checker)
-            if whole:
-                source = again()
-            else:
-                tally.requests, tally.about = (plan.requests + plan.refused) * _size(file) // file.tell(), "about "
-                source = self._unchecked(given, checker, addresses, answers)
-            _say(view, _opened(given, answers))
-            _say(view, _opening(plan, recovered, tally))
-            _say(
-                view, () if self.batching.mode == "batch" else _limits_now(plan, tally, limiter, store)
-            )  # batches have others
-            meter = ProgressLine(plan if whole else checker.plan, tally, self.config.workers)
-            runner = self._runners(limiter, addresses, answers, meter, Packer(checker.describe), group)
-            recount = _Recount(answers, whole=whole)
-            with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
-                try:
-                    if journal is not None:
-                        end_s, batching = self.batching.end_s(journal), self.batching
-                        offline = partial(
-                            Offline, again, addresses, answers, most_lines=batching.batch_lines, queue=batching.batch_queue,
-                            deadline=batching.deadline(end_s, plan, limiter, tally, view),
-                        )  # fmt: skip
-                        ended, created = _in_batches(offline, journal, end_s, again, runner, recount)
-                    else:
-                        page = partial(self._serve_page, limiter, reporter)
-                        ended, created = _one_by_one(page, runner, source, again, recount), None
-                finally:
-                    saved += _save(results, tally)
-                _tell_added(given, plan if whole else None, view)
-                code, report = self._end(ended, created, limiter, answers, store)
-                reporter.end(report)
-            return code or (FAILED if saved else DONE), report
-        finally:
-            view.close()
-            sys.stderr.writelines(f"paceline run: {line}\n" for line in saved)
-            index.close()
-            limiter.close()
-
-    def _runners(
-        self,
-        limiter: Limiter,
-        addresses: Mapping[str, ProviderAddress],
-        answers: RunAnswers,
-        meter: ProgressLine,
-        packer: Packer,
-        group: ServerGroup | None,
-    ) -> Callable[[Iterator[tuple[RunRequest, Metered]]], Runner]:
-        """What makes the sender of some requests, with connections of its own."""
-        say, timeout_s, workers = answers.view.say, self.config.timeout_s, self.config.workers
-
-        def runner(source: Iterator[tuple[RunRequest, Metered]]) -> Runner:
-            client = RunClient(limiter, addresses, timeout_s, say, lambda: bool(answers.results.kept), group)
-            return Runner(source, client, answers, meter, packer, workers)
-
-        return runner
-
-    def _arguments(self, given: Source, members: Sequence[Server]) -> tuple[Source, dict[str, Any]]:
-        """The input with its provider, and the arguments of its limiter."""
-        given = replace(given, provider=members[0].provider.name) if members else given
-        return given, self.config.arguments(base_of(given.provider) if given.provider else _provider_of_first(given))
-
-    def _tally(self, plan: InputPlan, recovered: Recovered, limiter: Limiter) -> RunTally:
-        """What is counted from here on, and what was done before."""
-        return RunTally(
-            plan.requests + plan.refused,
-            recovered.answered - recovered.doubtful,
-            final=recovered.final + Counter({UNREAD: recovered.doubtful}),
-            start=RunStart(limiter.status()["pools"]),
-            bill=Bill(self.config.prices or {}),
-        )
-
-    def _end(
-        self, ended: Runner | Offline, created: int | None, limiter: Limiter, answers: RunAnswers, store: Store | None
-    ) -> tuple[int, dict[str, Any]]:
-        """Print the summary; return the exit code and the summary. ``created``: how many batches the run has created."""
-        stop, tally, view, results = ended.stop, answers.tally, answers.view, answers.results
-        report = tally.report(
-            limiter.status()["pools"],
-            attempts=ended.attempts,
-            refused=ended.refused,
-            interrupted=stop is not None and stop[0] == INTERRUPTED,
-            store=store.url if store else None,
-            output=results.place if self.output.keeps else None,
-        )
-        if created is not None:
-            report["batches"] = created
-        lines = in_words(report, tally.left, tally.about)
-        bill = cost.in_words(report, tally.bill.answers)
-        if isinstance(ended, Offline):
-            left = report["batches_in_progress"] = ended.batches.journal.unfinished
-            again = f"{f'{left:,} batches continue at the provider: ' if left else ''}the same command again continues"
-            calls = f"{ended.attempts:,} calls, {ended.refused:,} of them refused with a 429"
-            lines = [lines[0], f"{created:,} batches created in {calls}", *lines[2:], *bill]
-        else:
-            resumes = results.resumable and self.output.keeps
-            again = "the same command again sends the rest" if resumes else "nothing can be resumed"
-            lines = [*lines, *bill, *ended.client.reach.at_end()]
-        view.close()
-        _say(view, lines)
-        if stop is not None:
-            with suppress(OSError):  # the terminal was closed
-                requests = f"{tally.about}{counted(tally.left, 'request')}"
-                print(f"paceline run: stopped: {stop[1]}; {requests} left: {again}", file=sys.stderr)  # noqa: T201
-            return stop[0], report
-        if self.output.keeps:
-            _say(view, tally.remedies(report, self.form.caller))
-        return FAILED if tally.failed or tally.final or tally.left else DONE, report
-
-    def _group(self) -> ServerGroup | None:
+    def group(self) -> ServerGroup | None:
         """The group that answers all requests, if one is set.
 
         Raises:
@@ -440,114 +316,12 @@ class Job:
             raise SettingsError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
         return found
 
-    def _notes(self, store: Store | None) -> Notes | None:
-        """Where this run reports its progress: beside its store, if that is in a place of its own."""
-        return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
-
-    def _serve_page(self, limiter: Limiter, reporter: Reporter) -> None:
-        """Serve the status page with the counts of this run until the process ends.
-
-        Raises:
-            SettingsError: The port is taken, or the server is missing.
-        """
-        if self.page is not None:
-            try:
-                from paceline.telemetry.server import StatusServer
-
-                url = StatusServer(RunStatus(limiter, reporter), "127.0.0.1", self.page, None).url
-            except OSError as error:
-                raise SettingsError(f"--page {self.page}: the port cannot be used: {error.strerror}") from None
-            except ImportError as error:
-                raise SettingsError(f"--page: {error}") from None
-            print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
-
     @staticmethod
     def _require_other_file(file: BinaryIO, output: str) -> None:
         if output != STDOUT and os.path.exists(output) and os.path.samestat(os.fstat(file.fileno()), os.stat(output)):  # noqa: PTH110, PTH116
             raise OutputError(f"{output}: this is the input; choose another output with -o")
 
-    def _address(self, provider: Provider) -> ProviderAddress:
-        return address_of(provider, self.config.base_url, self.environ)
-
-    def _checker(self, limiter: Limiter, index: Index, members: Sequence[Server]) -> Checker:
-        return Checker(limiter, index, members, placing(self.config, limiter.limits, self.environ))
-
-    def _foretold(self, plan: InputPlan, members: Sequence[Server]) -> Iterator[str]:
-        """Where requests go that do not go to their provider, without the path, which may hold a key; and warnings."""
-        for provider in () if members else plan.providers.values():
-            root, variable = root_of(provider, self.config.base_url, self.environ)
-            if root and root != usual_root(provider):
-                host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
-                yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
-        if self.batching.mode != "batch":  # batches have other limits
-            yield from (f"warning: {one}" for one in plan.warnings[:SHOWN])
-
-    def _checks_first(self, file: BinaryIO, results: ResultsFile) -> bool:
-        """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
-        return (
-            self.check_first
-            or self.strict
-            or _size(file) <= CHECKED_FIRST_MAX
-            or (not self.output.restart and results.has_lines())
-        )
-
-    def _addresses(
-        self, plan: InputPlan, provider: str | None, members: Sequence[Server], *, whole: bool
-    ) -> dict[str, ProviderAddress]:
-        """The addresses of the providers in ``plan``; where that is not the whole input, of all that have a key.
-
-        Raises:
-            SettingsError: A provider of ``plan`` has no address or no key.
-        """
-        if members:
-            return {one.provider.name: address_at(one.provider, one.base_url, one.key or "none") for one in members}
-        self.batching.require(plan.providers)
-        addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
-        if not whole and provider is None:
-            for name in {*FORMATS.values()} - addresses.keys():
-                with suppress(SettingsError):
-                    addresses[name] = self._address(provider_named(name))
-        return addresses
-
-    def _unchecked(
-        self,
-        given: Source,
-        checker: Checker,
-        addresses: Mapping[str, ProviderAddress],
-        answers: RunAnswers,
-    ) -> Iterator[tuple[RunRequest, Metered]]:
-        """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed.
-
-        Of a row that is recorded, too. A line may have no id of its own.
-        """
-        file, plan, bad, warned = given.file, checker.plan, 0, len(checker.plan.warnings)
-        size, tally, view = _size(file), answers.tally, answers.view
-        for line, raw in given.from_start():
-            try:
-                request = given.read(line, raw)
-                if request.provider.name not in addresses:
-                    self._address(request.provider)  # raises: it has no key
-                found = request, checker.add(request)
-            except (BadLineError, SettingsError) as error:
-                plan.requests, bad = plan.requests + 1, bad + 1
-                if given.strict:
-                    tally.fail("bad_line")
-                else:
-                    checker.refuse(line, raw, str(error))
-                    _record(decode(raw or b"")["custom_id"], str(error), answers)
-                if bad <= SHOWN:
-                    view.say(f"{given.unit} {line}: {error}; it is not sent")
-                continue
-            tally.requests = max(plan.requests * size // file.tell(), plan.requests)
-            for warning in plan.warnings[warned : SHOWN if line > SAMPLE else 0]:
-                view.say(f"warning: {warning}")
-            warned = len(plan.warnings)
-            yield found
-        tally.requests, tally.about = plan.requests, ""
-
-    def _store(
-        self, pools: Iterable[str], addresses: Mapping[str, ProviderAddress], view: ProgressView
-    ) -> Store | None:
+    def store(self, pools: Iterable[str], addresses: Mapping[str, ProviderAddress], view: ProgressView) -> Store | None:
         """The store for the quotas of ``pools``, after one exchange with it for each; ``None`` to keep the quotas in this process.
 
         Raises:
@@ -577,6 +351,338 @@ class Job:
             )
             return None
         return store
+
+
+class _Run:
+    """One run of a job: its input is checked, its requests are sent, and its summary is printed."""
+
+    def __init__(self, job: Job, given: Source, answers: RunAnswers) -> None:
+        self._job, self._answers, self._group = job, answers, job.group()
+        self._given = given if self._group is None else replace(given, provider=self._members[0].provider.name)
+        provider = self._given.provider
+        self._arguments = job.config.arguments(base_of(provider) if provider else _provider_of_first(self._given))
+        self._limiter, self._store = Limiter(**self._arguments), cast("Store | None", None)
+
+    @property
+    def _members(self) -> Sequence[Server]:
+        """The servers of the group that answers all requests, if there is one."""
+        return self._group.servers if self._group is not None else ()
+
+    def run(self) -> tuple[int, dict[str, Any]]:
+        """Send everything.
+
+        Returns:
+            The exit code, and the summary.
+        """
+        job, file, saved = self._job, self._given.file, list[str]()
+        results, tally, view = self._answers.results, self._answers.tally, self._answers.view
+        try:
+            journal = job.batching.journal(results, restart=job.output.restart)
+            self._whole = self._repeats = journal is not None or self._checks_first()
+            plan = self._check()
+            journal = job.output.leave(results, journal, view)
+            self._open(plan)
+            with Reporter(self._notes(), file, job.source, job.shard, tally, self._meter, view) as reporter:
+                try:
+                    if journal is not None:
+                        ended, created = self._in_batches(journal)
+                    else:
+                        ended, created = self._one_by_one(reporter), None
+                finally:
+                    saved += _save(results, tally)
+                self._tell_added()
+                code, report = self._end(ended, created)
+                reporter.end(report)
+            return code or (FAILED if saved else DONE), report
+        finally:
+            view.close()
+            sys.stderr.writelines(f"paceline run: {line}\n" for line in saved)
+            self._limiter.close()
+
+    def _checks_first(self) -> bool:
+        """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
+        job, results = self._job, self._answers.results
+        return (
+            job.check_first
+            or job.strict
+            or _size(self._given.file) <= CHECKED_FIRST_MAX
+            or (not job.output.restart and results.has_lines())
+        )
+
+    def _check(self) -> InputPlan:
+        """Check the input, or the beginning of it; find where its requests go, and open the store of their quotas."""
+        index, view = self._answers.index, self._answers.view
+        first, most = self._checking(index if self._whole else Index()), None if self._whole else SAMPLE
+        plan = check(self._given, first, most=most, tick=lambda n: view.say(f"checked {n:,} requests"))
+        _say(view, self._foretold(plan))
+        self._addresses = self._addressed(plan)
+        if self._job.batching.mode != "batch":
+            self._store = self._job.store(plan.shares, self._addresses, view)
+        if self._store is not None:
+            self._limiter = Limiter(**self._arguments | {"store": self._store})
+            _join(self._limiter, (share.model for share in plan.shares.values()))
+        self._checker = self._checking(index)
+        self._checker.plan = plan if self._whole else self._checker.plan
+        return plan
+
+    def _checking(self, index: Index) -> Checker:
+        place = placing(self._job.config, self._limiter.limits, self._job.environ)
+        return Checker(self._limiter, index, self._members, place)
+
+    def _foretold(self, plan: InputPlan) -> Iterator[str]:
+        """Where requests go that do not go to their provider, without the path, which may hold a key; and warnings."""
+        for provider in () if self._members else plan.providers.values():
+            root, variable = root_of(provider, self._job.config.base_url, self._job.environ)
+            if root and root != usual_root(provider):
+                host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
+                yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
+        if self._job.batching.mode != "batch":  # batches have other limits
+            yield from (f"warning: {one}" for one in plan.warnings[:SHOWN])
+
+    def _addressed(self, plan: InputPlan) -> dict[str, ProviderAddress]:
+        """The addresses of the providers in ``plan``; where that is not the whole input, of all that have a key.
+
+        Raises:
+            SettingsError: A provider of ``plan`` has no address or no key.
+        """
+        if members := self._members:
+            return {one.provider.name: address_at(one.provider, one.base_url, one.key or "none") for one in members}
+        self._job.batching.require(plan.providers)
+        addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
+        if not self._whole and self._given.provider is None:
+            for name in {*FORMATS.values()} - addresses.keys():
+                with suppress(SettingsError):
+                    addresses[name] = self._address(provider_named(name))
+        return addresses
+
+    def _address(self, provider: Provider) -> ProviderAddress:
+        return address_of(provider, self._job.config.base_url, self._job.environ)
+
+    def _open(self, plan: InputPlan) -> None:
+        """Recover the output, and say what is left to do."""
+        job, answers, tally, view = self._job, self._answers, self._answers.tally, self._answers.view
+        recovered = Recovered()
+        if self._whole:
+            recovered = answers.results.recover(answers.index, repair=job.output.repair)
+        answers.before.update(recovered.before_this(plan.requests))
+        tally.requests, tally.skipped = plan.requests + plan.refused, recovered.answered - recovered.doubtful
+        tally.final = recovered.final + Counter({UNREAD: recovered.doubtful})
+        tally.start = RunStart(self._limiter.status()["pools"])
+        if not self._whole:
+            file = self._given.file
+            tally.requests, tally.about = tally.requests * _size(file) // file.tell(), "about "
+        _say(view, _opened(self._given, answers))
+        _say(view, _opening(plan, recovered, tally))
+        if job.batching.mode != "batch":  # batches have other limits
+            _say(view, _limits_now(plan, tally, self._limiter, self._store))
+        self._meter = ProgressLine(self._checker.plan, tally, job.config.workers)
+
+    def _notes(self) -> Notes | None:
+        """Where this run reports its progress: beside its store, if that is in a place of its own."""
+        return None if self._store is None else notes_beside(choose_store(self._job.config, self._job.environ))
+
+    def _one_by_one(self, reporter: Reporter) -> Runner:
+        """Send the requests one by one; return their sender."""
+        current = self._runner(self._again() if self._whole else self._unchecked())
+        if self._answers.tally.left:
+            self._serve_page(reporter)
+            _run(current)
+        if self._lacks_some(stopped=current.stop is not None):
+            current = _after(current, self._runner(self._again()))
+            _run(current)
+            self._lacks_some(stopped=True)
+        return current
+
+    def _in_batches(self, journal: BatchJournal) -> tuple[Runner | Offline, int]:
+        """Send in batches; where these are left for a deadline, send the rest one by one.
+
+        A request is sent one by one only after its batch has ended. Where the end of a cancelled batch takes too long, the others
+        are sent first.
+
+        Returns:
+            The sender that was the last one, and how many batches were created.
+        """
+        batching, answers, tally = self._job.batching, self._answers, self._answers.tally
+        created, sender, path = 0, cast("Runner | None", None), answers.results.path
+        end_s = batching.end_s(journal)
+        deadline = batching.deadline(end_s, self._checker.plan, self._limiter, tally, answers.view)
+        while True:
+            current = Offline(
+                self._again, self._addresses, answers, journal=journal, most_lines=batching.batch_lines,
+                queue=batching.batch_queue, deadline=deadline,
+            )  # fmt: skip
+            if tally.left or journal.unfinished or journal.lost:
+                try:
+                    journal.open()
+                    journal.keep_deadline(end_s)
+                    asyncio.run(current.run(create=sender is None))
+                finally:
+                    journal.close()
+            created += current.batches.created
+            if current.stop is not None or not (current.left if sender is None else tally.left):
+                if self._lacks_some(stopped=current.stop is not None):
+                    journal = BatchJournal(path, reread=sender is None)
+                    continue
+                _forget_deadline(journal, ended=current.stop is None)
+                return current, created
+            sender = _after(sender, self._runner(self._free(current.batches)))
+            _run(sender)
+            lacking = self._lacks_some(stopped=sender.stop is not None)
+            journal = BatchJournal(path)
+            if sender.stop is not None or not (journal.unfinished or lacking):
+                _forget_deadline(journal, ended=sender.stop is None)
+                return sender, created
+
+    def _runner(self, source: Iterator[tuple[RunRequest, Metered]]) -> Runner:
+        """The sender of some requests, with connections of its own."""
+        config, answers = self._job.config, self._answers
+        client = RunClient(
+            self._limiter,
+            self._addresses,
+            config.timeout_s,
+            answers.view.say,
+            lambda: bool(answers.results.kept),
+            self._group,
+        )
+        return Runner(source, client, answers, self._meter, Packer(self._checker.describe), config.workers)
+
+    def _free(self, batches: Batches) -> Iterator[tuple[RunRequest, Metered]]:
+        """The requests that are in no batch, each once."""
+        for request, metered in self._again():
+            if not batches.holds(request.line) and self._answers.index.mark(request.line):
+                yield request, metered
+
+    def _again(self) -> Iterator[tuple[RunRequest, Metered]]:
+        """The requests of a checked input that are still to be sent, read one at a time from the first line on."""
+        given, index, last_line = self._given, self._answers.index, self._checker.plan.last_line
+        line, changed = 0, "the input has changed since it was checked"
+        for line, raw in given.from_start():
+            if line > last_line:
+                return
+            if index.is_done(line):
+                continue
+            try:
+                request = given.read(line, raw)
+                metered = self._checker.describe(request)
+            except BadLineError as error:
+                raise BadLineError(f"{changed}: {given.unit} {line}: {error}") from None
+            if index.line_of(request.custom_id) != line:
+                raise BadLineError(f"{changed}: {given.unit} {line}: its custom_id was not {request.custom_id!r:.100}")
+            yield request, metered
+        if line < last_line:
+            raise BadLineError(f"{changed}: it had a line {last_line}")
+
+    def _unchecked(self) -> Iterator[tuple[RunRequest, Metered]]:
+        """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed.
+
+        Of a row that is recorded, too. A line may have no id of its own.
+        """
+        given, checker, plan, bad = self._given, self._checker, self._checker.plan, 0
+        size, warned, tally, view = _size(given.file), len(plan.warnings), self._answers.tally, self._answers.view
+        for line, raw in given.from_start():
+            try:
+                request = given.read(line, raw)
+                if request.provider.name not in self._addresses:
+                    self._address(request.provider)  # raises: it has no key
+                found = request, checker.add(request)
+            except (BadLineError, SettingsError) as error:
+                plan.requests, bad = plan.requests + 1, bad + 1
+                if given.strict:
+                    tally.fail("bad_line")
+                else:
+                    checker.refuse(line, raw, str(error))
+                    _record(decode(raw or b"")["custom_id"], str(error), self._answers)
+                if bad <= SHOWN:
+                    view.say(f"{given.unit} {line}: {error}; it is not sent")
+                continue
+            tally.requests = max(plan.requests * size // given.file.tell(), plan.requests)
+            for warning in plan.warnings[warned : SHOWN if line > SAMPLE else 0]:
+                view.say(f"warning: {warning}")
+            warned = len(plan.warnings)
+            yield found
+        tally.requests, tally.about = plan.requests, ""
+
+    def _lacks_some(self, *, stopped: bool) -> bool:
+        """Count what another program has cut off the output meanwhile; return whether requests are to be sent again.
+
+        Once, because that program may go on, and only if the whole input is checked.
+
+        Args:
+            stopped: Whether nothing may be sent any more.
+        """
+        answers, results = self._answers, self._answers.results
+        results.settle()
+        if not results.shortened:
+            return False
+        gone = answers.tally.recount(*results.recount(answers.index))
+        _record_refused(answers)
+        again, self._repeats = self._repeats and not stopped, False
+        if gone:
+            then = "their requests are sent again" if again else "the same command again sends their requests"
+            answers.view.say(f"another program has cut {gone:,} answers off {results.path}: {then}")
+        return gone > 0 and again
+
+    def _tell_added(self) -> None:
+        """Say how many lines a checked input has got meanwhile."""
+        plan = self._checker.plan
+        if not self._whole or _size(self._given.file) <= plan.end:
+            return
+        if added := sum(line > plan.last_line for line, _ in self._given.from_start()):
+            text = f"{added:,} lines were added to the input after it was checked: the same command again sends them"
+            self._answers.view.say(text)
+
+    def _serve_page(self, reporter: Reporter) -> None:
+        """Serve the status page with the counts of this run until the process ends.
+
+        Raises:
+            SettingsError: The port is taken, or the server is missing.
+        """
+        if self._job.page is not None:
+            try:
+                from paceline.telemetry.server import StatusServer
+
+                url = StatusServer(RunStatus(self._limiter, reporter), "127.0.0.1", self._job.page, None).url
+            except OSError as error:
+                raise SettingsError(f"--page {self._job.page}: the port cannot be used: {error.strerror}") from None
+            except ImportError as error:
+                raise SettingsError(f"--page: {error}") from None
+            print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
+
+    def _end(self, ended: Runner | Offline, created: int | None) -> tuple[int, dict[str, Any]]:
+        """Print the summary; return the exit code and the summary. ``created``: how many batches the run has created."""
+        stop, output, tally, view = ended.stop, self._job.output, self._answers.tally, self._answers.view
+        results = self._answers.results
+        report = tally.report(
+            self._limiter.status()["pools"],
+            attempts=ended.attempts,
+            refused=ended.refused,
+            interrupted=stop is not None and stop[0] == INTERRUPTED,
+            store=self._store.url if self._store else None,
+            output=results.place if output.keeps else None,
+        )
+        if created is not None:
+            report["batches"] = created
+        lines = in_words(report, tally.left, tally.about)
+        bill = cost.in_words(report, tally.bill.answers)
+        if isinstance(ended, Offline):
+            left = report["batches_in_progress"] = ended.batches.journal.unfinished
+            again = f"{f'{left:,} batches continue at the provider: ' if left else ''}the same command again continues"
+            calls = f"{ended.attempts:,} calls, {ended.refused:,} of them refused with a 429"
+            lines = [lines[0], f"{created:,} batches created in {calls}", *lines[2:], *bill]
+        else:
+            resumes = results.resumable and output.keeps
+            again = "the same command again sends the rest" if resumes else "nothing can be resumed"
+            lines = [*lines, *bill, *ended.client.reach.at_end()]
+        view.close()
+        _say(view, lines)
+        if stop is not None:
+            with suppress(OSError):  # the terminal was closed
+                requests = f"{tally.about}{counted(tally.left, 'request')}"
+                print(f"paceline run: stopped: {stop[1]}; {requests} left: {again}", file=sys.stderr)  # noqa: T201
+            return stop[0], report
+        if output.keeps:
+            _say(view, tally.remedies(report, self._job.form.caller))
+        return FAILED if tally.failed or tally.final or tally.left else DONE, report
 
 
 def choose_store(config: Config, environ: Mapping[str, str], roots: Sequence[str] = ()) -> Store | None:
@@ -646,15 +752,6 @@ def _record(custom_id: str | int, why: str, answers: RunAnswers) -> None:
     answers.tally.fail(INVALID_ROW)
 
 
-def _sharing(limiter: Limiter, arguments: dict[str, Any], store: Store | None, plan: InputPlan) -> Limiter:
-    """The limiter, or one that shares its quotas in the store."""
-    if store is None:
-        return limiter
-    limiter = Limiter(**arguments | {"store": store})
-    _join(limiter, (share.model for share in plan.shares.values()))
-    return limiter
-
-
 def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally) -> Iterator[str]:
     """The lines before the first request: what an earlier run has left, and what is left to do."""
     if recovered.torn:
@@ -714,35 +811,6 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
-class _Recount:
-    """Finds out at the end of a run what another program has cut off the output meanwhile.
-
-    Args:
-        whole: Whether the run has checked its whole input, and can send requests again: once, because that program may go on.
-    """
-
-    def __init__(self, answers: RunAnswers, *, whole: bool) -> None:
-        self.answers, self._again = answers, whole
-
-    def lacks_some(self, *, stopped: bool) -> bool:
-        """Count what the output has; return whether requests are to be sent again.
-
-        Args:
-            stopped: Whether nothing may be sent any more.
-        """
-        answers, results = self.answers, self.answers.results
-        results.settle()
-        if not results.shortened:
-            return False
-        gone = answers.tally.recount(*results.recount(answers.index))
-        _record_refused(answers)
-        again, self._again = self._again and not stopped, False
-        if gone:
-            then = "their requests are sent again" if again else "the same command again sends their requests"
-            answers.view.say(f"another program has cut {gone:,} answers off {results.path}: {then}")
-        return gone > 0 and again
-
-
 def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
     """Write what the output lacks, if it can take it now; returns lines that say where the answers are otherwise."""
     settled = results.settle()
@@ -774,74 +842,12 @@ def _run(runner: Runner) -> None:
         loop.run(runner.run())
 
 
-def _one_by_one(
-    begin: Callable[[], None],
-    runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
-    source: Iterator[tuple[RunRequest, Metered]],
-    again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
-    recount: _Recount,
-) -> Runner:
-    """Send the requests of ``source`` one by one; return their sender."""
-    current = runner(source)
-    if recount.answers.tally.left:
-        begin()
-        _run(current)
-    if recount.lacks_some(stopped=current.stop is not None):
-        current = _after(current, runner(again()))
-        _run(current)
-        recount.lacks_some(stopped=True)
-    return current
-
-
 def _after(before: Runner | None, following: Runner) -> Runner:
     """``following``, which counts on from ``before``."""
     if before is not None:
         attempts, earlier = following.client.sender, before.client.sender
         attempts.attempts, attempts.refused = earlier.attempts, earlier.refused
     return following
-
-
-def _in_batches(
-    offline: Callable[..., Offline],
-    journal: BatchJournal,
-    deadline: tuple[float, float] | None,
-    again: Callable[[], Iterator[tuple[RunRequest, Metered]]],
-    runner: Callable[[Iterator[tuple[RunRequest, Metered]]], Runner],
-    recount: _Recount,
-) -> tuple[Runner | Offline, int]:
-    """Send in batches; where these are left for a deadline, send the rest one by one.
-
-    A request is sent one by one only after its batch has ended. Where the end of a cancelled batch takes too long, the others
-    are sent first.
-
-    Returns:
-        The sender that was the last one, and how many batches were created.
-    """
-    created, sender, tally = 0, cast("Runner | None", None), recount.answers.tally
-    path = recount.answers.results.path
-    while True:
-        current = offline(journal=journal)
-        if tally.left or journal.unfinished or journal.lost:
-            try:
-                journal.open()
-                journal.keep_deadline(deadline)
-                asyncio.run(current.run(create=sender is None))
-            finally:
-                journal.close()
-        created += current.batches.created
-        if current.stop is not None or not (current.left if sender is None else tally.left):
-            if recount.lacks_some(stopped=current.stop is not None):
-                journal = BatchJournal(path, reread=sender is None)
-                continue
-            _forget_deadline(journal, ended=current.stop is None)
-            return current, created
-        sender = _after(sender, runner(_free(again(), current.batches, recount.answers.index)))
-        _run(sender)
-        lacking = recount.lacks_some(stopped=sender.stop is not None)
-        journal = BatchJournal(path)
-        if sender.stop is not None or not (journal.unfinished or lacking):
-            _forget_deadline(journal, ended=sender.stop is None)
-            return sender, created
 
 
 def _forget_deadline(journal: BatchJournal, *, ended: bool) -> None:
@@ -851,43 +857,6 @@ def _forget_deadline(journal: BatchJournal, *, ended: bool) -> None:
             journal.open()
             journal.keep_deadline(None)
         journal.close()
-
-
-def _free(
-    found: Iterator[tuple[RunRequest, Metered]], batches: Batches, index: Index
-) -> Iterator[tuple[RunRequest, Metered]]:
-    """The requests that are in no batch, each once."""
-    for request, metered in found:
-        if not batches.holds(request.line) and index.mark(request.line):
-            yield request, metered
-
-
-def _checked(given: Source, index: Index, last_line: int, checker: Checker) -> Iterator[tuple[RunRequest, Metered]]:
-    """The requests of a checked input that are still to be sent, read one at a time from the first line on."""
-    line, changed = 0, "the input has changed since it was checked"
-    for line, raw in given.from_start():
-        if line > last_line:
-            return
-        if index.is_done(line):
-            continue
-        try:
-            request = given.read(line, raw)
-            metered = checker.describe(request)
-        except BadLineError as error:
-            raise BadLineError(f"{changed}: {given.unit} {line}: {error}") from None
-        if index.line_of(request.custom_id) != line:
-            raise BadLineError(f"{changed}: {given.unit} {line}: its custom_id was not {request.custom_id!r:.100}")
-        yield request, metered
-    if line < last_line:
-        raise BadLineError(f"{changed}: it had a line {last_line}")
-
-
-def _tell_added(given: Source, plan: InputPlan | None, view: ProgressView) -> None:
-    """Say how many lines an input with this plan has got meanwhile; ``None``: its lines were not checked before."""
-    if plan is None or _size(given.file) <= plan.end:
-        return
-    if added := sum(line > plan.last_line for line, _ in given.from_start()):
-        view.say(f"{added:,} lines were added to the input after it was checked: the same command again sends them")
 
 
 def _size(file: BinaryIO) -> int:
