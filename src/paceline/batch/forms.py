@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -64,7 +64,6 @@ class Form:
         provider: The provider whose API is used; by the model if none is given.
         schema: The JSON schema of the answers.
         files: The columns with the paths of images and PDF files.
-        folder: Where relative paths may begin, too.
         header: Whether the first line of a table has the names of its columns. Else they are ``column1``, ``column2`` and so on.
         task: What is asked of the model: ``embed`` for vectors, ``chat`` for answers; by the name of the model if it is not given.
         lines: Whether each line of the input is a prompt.
@@ -79,7 +78,6 @@ class Form:
     provider: str | None = None
     schema: Mapping[str, Any] | None = None
     files: tuple[str, ...] = ()
-    folder: str = ""
     header: bool = True
     task: str | None = None
     lines: bool = False
@@ -193,8 +191,7 @@ def _write(
         raise UnknownFormError(
             f"{name}: there is nothing in it{', or a header alone' * (kind == 'a table' and form.header)}"
         )
-    form = replace(form, folder=str(Path(name).parent))
-    maker = opened.enter_context(_maker(first, form, name, kind))
+    maker = opened.enter_context(_maker(first, form, name, kind, Path(name).parent))
     spool.writelines(made.line for made in maker.lines(chain(first, rows)))
     return packed + kind, maker
 
@@ -251,11 +248,11 @@ class InMemory(NamedTuple):
     ready: bool
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str) -> InMemory:
-    """The lines of requests of rows in memory; see :func:`as_lines`."""
+def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str, folder: str = "") -> InMemory:
+    """The lines of requests of rows in memory; see :func:`as_lines`. ``folder``: where relative paths may begin, too."""
     if not rows:
         return InMemory([], "", ready=False)
-    with _maker(rows, form, name, _IN_MEMORY) as maker:
+    with _maker(rows, form, name, _IN_MEMORY, Path(folder)) as maker:
         made, told = list(maker.lines(rows)), maker.ids.told().strip(" ()")
     return InMemory(made, told and f"{name}: {told}", maker.ready)
 
@@ -443,7 +440,7 @@ class _Maker:
 
 
 @contextmanager
-def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str) -> Iterator[_Maker]:
+def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, folder: Path) -> Iterator[_Maker]:
     """How each row becomes a line, as the first ones show.
 
     Raises:
@@ -461,7 +458,7 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str) 
     found = None if is_told else _requests(shape, form, name, by)
     make, shown, ready = found or _asking(shape, form, name, kind, by)
     with closing(_Ids(key, required=ready or form.key is not None, caller=form.caller)) as ids:
-        yield _Maker(_with_files(make, form), shown, ids, ready)
+        yield _Maker(_with_files(make, form, folder), shown, ids, ready)
 
 
 def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:
@@ -569,8 +566,8 @@ def _require_own(form: Form, name: str) -> None:
         raise SettingsError(f"{name}: it has bodies of requests: leave out {options}, or write them in each body")
 
 
-def _with_files(make: _Make, form: Form) -> _Make:
-    """Add the files of a row to its request."""
+def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
+    """Add the files of a row to its request; ``folder``: where relative paths may begin, too."""
     if not form.files:
         return make
 
@@ -579,7 +576,7 @@ def _with_files(make: _Make, form: Form) -> _Make:
         api = "/v1/messages" if "params" in made else made["url"]
         apis = {"/messages": "anthropic", ":generateContent": "gemini"}
         home = next((name for end, name in apis.items() if api.endswith(end)), "")
-        add(made, files_in(row, form.files, home or _home(made["body"]["model"], form), Path(form.folder)))
+        add(made, files_in(row, form.files, home or _home(made["body"]["model"], form), folder))
         return made
 
     return line

@@ -217,9 +217,7 @@ class ResultsFile:
     Attributes:
         kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
             are at most the answers of the requests in flight, because nothing is sent while there are any.
-        why: Why it could not take them.
         mended: What had happened to the file when it was written again.
-        remedy: What to do about it, as the end of a sentence; empty if the file is written again without help.
         unsaved: How many of the kept lines, the last ones, are in no other file either.
 
     Raises:
@@ -230,7 +228,7 @@ class ResultsFile:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self.acceptance = acceptance
         self.kept: deque[bytes] = deque()
-        self.why, self.remedy, self.mended, self.unsaved = "", "", "", 0
+        self.mended, self.unsaved, self._error = "", 0, OSError()
         self._file: Appender | None = None
         self._watched: WatchedFile | None = None  # the same, if it is a regular one
         path = self.path
@@ -434,7 +432,7 @@ class ResultsFile:
             if self._saved:
                 self._file.sync()
         except OSError as error:
-            self._note(error)
+            self._error = error.with_traceback(None)
         else:
             while self._saved:
                 path, file = self._saved.popitem()
@@ -455,7 +453,7 @@ class ResultsFile:
             if (fault := self._file.settle()) is not None:
                 self.mended = fault.value
         except OSError as error:
-            self._note(error)
+            self._error = error.with_traceback(None)
             return False
         return self.write_kept()
 
@@ -468,9 +466,15 @@ class ResultsFile:
                     self.write_kept()
                     return
 
-    def _note(self, error: OSError) -> None:
-        self.why = error.strerror or str(error)
-        self.remedy = "" if isinstance(error, LostFileError) else "; free some space"
+    @property
+    def why(self) -> str:
+        """Why the file could not take the last line, empty if it could take each, in words."""
+        return self._error.strerror or str(self._error)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it, as the end of a sentence; empty if the file is written again without help."""
+        return "" if isinstance(self._error, LostFileError) else "; free some space"
 
     @property
     def place(self) -> str:

@@ -133,13 +133,12 @@ def run(
         schema=json_schema,
         task=task,
         files=_each(files),
-        folder=folder,
         caller=Call(_unusual(given | settings)),
     )
     asked, form = _asked(found, prompt, form, [name for name, _ in columns(UNSENT, into, acceptance)], strict=strict)
     kept, written = _places(journal, output, into)
     batching = Batching(mode, _deadline(mode, deadline, kept))
-    lines, remark, ready = lines_of(asked, form, shown)
+    lines, remark, ready = lines_of(asked, form, shown, folder)
     if not lines:
         return table(found, {name: [] for name, _ in columns(UNSENT, into, acceptance)})
     with tempfile.TemporaryDirectory() as folder:
