@@ -41,6 +41,7 @@ from paceline.http.exchange import Binding, Exchange
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.lack import lack_of
+from paceline.pacing.pacer import Pacer
 from paceline.pacing.retry import Again
 from paceline.pacing.tries import Tries
 from paceline.providers.refusals import KEY_INVALID, codes_of, refuses_key
@@ -73,6 +74,9 @@ UNANSWERED: Final = (
     ValueError,
 )
 """What an attempt without an answer raises: of the client and of the system, for a URL that is none, and for a file that is gone."""
+
+_Bind = Callable[[RunRequest, str, RunTarget, bytes], Binding]
+_Seen = Callable[[Judged, Binding], bool]
 
 _OWN_ANSWER = "x-paceline"  # the header of a 429 or 503 that paceline itself makes
 _DIGIT = re.compile("[0-9]")
@@ -198,6 +202,53 @@ class EndedError(Exception):
     """A request was not sent, because others like it have shown that it cannot be answered."""
 
 
+class Members:
+    """The servers of a group: each request goes to the one where it can go soonest.
+
+    Attributes:
+        origins: The addresses.
+    """
+
+    def __init__(self, group: ServerGroup, pacer: Pacer) -> None:
+        self._group, self._pacer, self._choice = group, pacer, group.choice(pacer.clock)
+        self.origins = [origin(one.root) for one in group.members.values()]
+        self._targets: dict[tuple[str, str], RunTarget] = {}  # by member and path
+
+    def exchange(self, request: RunRequest, metered: Metered, bind: _Bind, seen: _Seen) -> Exchange:
+        """The exchange of a request with any of them.
+
+        Raises:
+            BadLineError: One of them cannot be asked for it.
+        """
+        ways = {}
+        for name, one in self._group.members.items():
+            body, own = one.renamed(request.body), None
+            if body is request.body:
+                own = at_account(self._pacer, metered, one.provider)
+            content = request.content() if body is request.body else json.dumps(body).encode("ascii")
+            own = own or describe(self._pacer, one.provider, request.path, content)
+            if own is None:
+                raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
+            place = self._targets.get((name, request.path))
+            if place is None:
+                place = self._targets[name, request.path] = RunTarget.of(one.base_url, request.path, self.origins)
+            ways[name] = Way(bind(request, one.provider.name, place, content), own)
+        sticky = request.body.get("prompt_cache_key")
+        sticky = None if sticky is None else str(sticky)
+        return RoutedExchange(self._pacer, ways, self._choice, sticky=sticky, seen=seen)
+
+    def outcome(self, outcome: RunOutcome) -> RunOutcome:
+        """The outcome; one that ends the run says so of all of them."""
+        if not outcome.ends:
+            return outcome
+        why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
+        message = f"{self} {why}: {', '.join(self._group.members)}"
+        return replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
+
+    def __str__(self) -> str:
+        return f"the servers of the group {self._group.name}"
+
+
 class RunClient:
     """Sends requests, each when the limiter allows it.
 
@@ -225,25 +276,21 @@ class RunClient:
         paused: Callable[[], bool] = lambda: False,
         group: ServerGroup | None = None,
     ) -> None:
-        self._group = group
-        self._choice = group.choice(limiter.pacer.clock) if group is not None else None
+        self._members = Members(group, limiter.pacer) if group is not None else None
         self._proxy = proxy_for(addresses)
         again = limiter.pacer.retry.faults and limiter.pacer.retry.max_attempts > 1
         self.reach = Reach(say, again=again, proxy=self._proxy)
-        self._secrets = Secrets(address.key for address in addresses.values())
-        self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
+        self.sender = Sender(timeout_s, self.reach, Secrets(address.key for address in addresses.values()), paused)
         self.room = Room(say)
         self._leads = Leads(limiter.pacer.clock)
-        self.limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
+        self.limiter, self._addresses, self._say = limiter, addresses, say
         self._routes: dict[tuple[str, str, str], RunRoute] = {}
-        self._targets: dict[tuple[str, str], RunTarget] = {}  # of a group, by member and path
-        self._origins = [] if group is None else [origin(one.root) for one in group.members.values()]
         self._distrusted: dict[str, str] = {}  # why nothing is sent to the address of a provider
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Open the connections of the running event loop."""
-        self._session = session(self._timeout_s, lambda name: self.reach.connected(name, time.monotonic()))
+        self._session = session(self.sender.timeout_s, lambda name: self.reach.connected(name, time.monotonic()))
         if self.sender.post is None:
             self.sender.post = functools.partial(self._session.post, allow_redirects=False, proxy=self._proxy)
 
@@ -277,7 +324,7 @@ class RunClient:
         route = self._route(request, address)
         if route.why or not (route.served or await route.enter()):
             return None
-        exchange = self._exchange(request, metered, address, route)
+        exchange = self._exchange(request, metered, route)
         exchange.tries = tries or exchange.tries
         answer = await self._attempt(request, exchange, route)
         if not isinstance(answer, WholeAnswer):
@@ -292,7 +339,8 @@ class RunClient:
                 return await self.ask(request, metered, tries)
         elif judged is not None and judged.verdict is Verdict.FAULT:
             self._judge(route, request, answer, judged, exchange.http.address)
-        return self._of_group(_outcome(request, answer))
+        outcome = _outcome(request, answer)
+        return outcome if self._members is None else self._members.outcome(outcome)
 
     async def _attempt(
         self, request: RunRequest, exchange: Exchange, route: RunRoute
@@ -316,7 +364,9 @@ class RunClient:
         """What is known of the requests like this one."""
         route = self._routes.get(kind := _kind(request))
         if route is None:
-            route = self._routes[kind] = RunRoute(address.root, request.path, self._origins)
+            route = self._routes[kind] = RunRoute(
+                address.root, request.path, self._members.origins if self._members is not None else ()
+            )
             route.why = self._distrusted.get(request.provider.name, "")
         return route
 
@@ -330,16 +380,8 @@ class RunClient:
         elif isinstance(error, NO_CONNECTION):
             words = self.reach.lose(exchange.http.address, error)
         else:
-            words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
+            words = one_line(self.sender.secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
         return RunOutcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
-
-    def _of_group(self, outcome: RunOutcome) -> RunOutcome:
-        """The outcome; one that ends the run says so of all servers of the group."""
-        if not outcome.ends or self._group is None:
-            return outcome
-        why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
-        message = f"the servers of the group {self._group.name} {why}: {', '.join(self._group.members)}"
-        return replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
 
     async def _answer(self, exchange: Exchange) -> WholeAnswer:
         """Run an exchange, again each time when this machine lacks something for it."""
@@ -361,7 +403,7 @@ class RunClient:
                 self.room.leave()
             await self.room.pause()
 
-    def _exchange(self, request: RunRequest, metered: Metered, address: ProviderAddress, route: RunRoute) -> Exchange:
+    def _exchange(self, request: RunRequest, metered: Metered, route: RunRoute) -> Exchange:
         """The exchange of a request: with its server, or with any of the group.
 
         Raises:
@@ -380,30 +422,13 @@ class RunClient:
                 self._end(route, request, 200, judged.start.decode("utf-8", "replace") or judged.why)
             return bool(route.why) or (judged.verdict is Verdict.UNREADABLE and not route.served)
 
-        if self._group is None or self._choice is None:
-            target = route.target
-            http = self._bind(request, address, target, request.content())
-            return Exchange(self.limiter.pacer, http, metered, seen=seen)
-        ways = {}
-        for name, one in self._group.members.items():
-            body, own = one.renamed(request.body), None
-            if body is request.body:
-                own = at_account(self.limiter.pacer, metered, one.provider)
-            content = request.content() if body is request.body else json.dumps(body).encode("ascii")
-            own = own or describe(self.limiter.pacer, one.provider, request.path, content)
-            if own is None:
-                raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
-            place = self._targets.get((name, request.path))
-            if place is None:
-                place = self._targets[name, request.path] = RunTarget.of(one.base_url, request.path, self._origins)
-            http = self._bind(request, self._addresses[one.provider.name], place, content)
-            ways[name] = Way(http, own)
-        sticky = request.body.get("prompt_cache_key")
-        sticky = None if sticky is None else str(sticky)
-        return RoutedExchange(self.limiter.pacer, ways, self._choice, sticky=sticky, seen=seen)
+        if self._members is not None:
+            return self._members.exchange(request, metered, self._bind, seen)
+        http = self._bind(request, request.provider.name, route.target, request.content())
+        return Exchange(self.limiter.pacer, http, metered, seen=seen)
 
-    def _bind(self, request: RunRequest, address: ProviderAddress, target: RunTarget, content: bytes) -> Binding:
-        headers = address.headers_for(request.path)
+    def _bind(self, request: RunRequest, provider: str, target: RunTarget, content: bytes) -> Binding:
+        headers = self._addresses[provider].headers_for(request.path)
         if _IN_HEADER.fullmatch(request.custom_id):
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
         return self.sender.request(target, headers, content)
@@ -422,9 +447,7 @@ class RunClient:
 
     def _end(self, route: RunRoute, request: RunRequest, status: int, words: str) -> None:
         """Stop sending the requests of ``route``, whose answers are wrong, the last one with ``status`` and ``words``."""
-        what, who = request.model[:100], _shown(route.target.url)
-        if self._group is not None:
-            who = f"the servers of the group {self._group.name}"
+        what, who = request.model[:100], str(self._members or _shown(route.target.url))
         which, check = f"the first {HANDFUL} answers", "--base-url, the url of the lines, and the model's name"
         if route.served:
             which, check = f"{HANDFUL} answers in a row", "the server, and the proxy on the way if there is one"

@@ -122,12 +122,12 @@ class Sender:
     So no key reaches a result, a message or a log: all of them come from these answers.
 
     Args:
-        timeout_s: The time from sending a request to the end of its answer.
         reach: Reports addresses that cannot be reached.
-        secrets: Removes the keys.
         paused: Whether nothing may be sent now.
 
     Attributes:
+        timeout_s: The time from sending a request to the end of its answer.
+        secrets: Removes the keys.
         post: The way to send; ``None`` until it is set.
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
         attempts: The number of requests sent.
@@ -143,7 +143,7 @@ class Sender:
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.attempts = self.refused = self.last = 0
         self.stopping = False
-        self._timeout_s, self._reach, self._secrets, self._paused = timeout_s, reach, secrets, paused
+        self.timeout_s, self._reach, self.secrets, self._paused = timeout_s, reach, secrets, paused
         self._reading = 0  # bytes of the answers that are being read
         self._alone = asyncio.Lock()  # held by the one answer that goes beyond ANSWERS_MAX
 
@@ -176,7 +176,7 @@ class Sender:
         self.in_flight.add(task)
         status = 0
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self.timeout_s):
                 response = await self.post(target.url, headers=headers, data=content)
                 self._reach.answered(target.origin, sent_s, time.monotonic())
                 body = await self._read(response)
@@ -195,13 +195,13 @@ class Sender:
             why = f": {system_words(error)}" if error.errno else ""
             raise aiohttp.ClientOSError(f"the connection broke{why}") from None
         except TimeoutError:
-            raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+            raise TimeoutError(f"no answer within {self.timeout_s:g} s") from None
         finally:
             if not 200 <= status < 300:
                 self.in_flight.discard(task)
                 if self.stopping:
                     task.cancel()
-        return WholeAnswer(status, self._head(response.headers), self._secrets(body))
+        return WholeAnswer(status, self._head(response.headers), self.secrets(body))
 
     def free(self) -> None:
         """The answer that the present task has received is no result: another attempt may follow."""
@@ -214,8 +214,8 @@ class Sender:
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
         head = {name.lower(): value for name, value in headers.items()}
         values = "\n".join(head.values()).encode("utf-8", "surrogateescape")
-        if self._secrets(values) is not values:
-            head = {name: self._secrets.text(value) for name, value in head.items()}
+        if self.secrets(values) is not values:
+            head = {name: self.secrets.text(value) for name, value in head.items()}
         for name in _OF_BODY:
             head.pop(name, None)
         return head
