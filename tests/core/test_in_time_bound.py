@@ -16,9 +16,9 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, parse_quotas
 from paceline.core.results import Refusal, RefusalKind, Reservation
+from paceline.core.unstated.chance import LASTS_NS
 from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, InFlightBound
 from paceline.core.unstated.in_time import InTimeBound
-from paceline.core.unstated.shedding import LASTS_NS
 
 T0 = 1_000 * NS
 QUEUE_FULL = Refusal(RefusalKind.CAPACITY, unit=CONCURRENCY)

@@ -15,7 +15,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Quota, QuotaError, Rule, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
-from paceline.core.unstated.chance import ASK_N
+from paceline.core.unstated.chance import EVIDENCE_N
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.core.unstated.rate import RatePhase
 from paceline.pacing.status import report
@@ -224,7 +224,7 @@ def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher
     assert len(refused_by_full_servers(driver, 60, every_s=0.5)) >= 30
     since_ns, tests = driver.now_ns, refused_by_full_servers(driver, 100, every_s=0.5)
     assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
-    assert len(tests) <= 8 + ASK_N
+    assert len(tests) <= 8 + EVIDENCE_N
     assert all(later - earlier <= 30 for earlier, later in pairwise([*tests, 100]))
     assert "120 requests/min measured" in quotas_of(driver)
 

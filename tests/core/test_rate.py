@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import ALARM, ASK_N, CHECK_SHARE, COUNTED_N, EARLY_N, ENDED, SHARE_MAX, Chance, Mark
+from paceline.core.unstated.chance import (
+    ALARM,
+    CHECK_SHARE,
+    COUNTED_N,
+    EARLY_N,
+    ENDED,
+    EVIDENCE_N,
+    SHARE_MAX,
+    Chance,
+    Mark,
+)
 from paceline.core.unstated.cycle import CUT, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 from paceline.core.unstated.rate import (
@@ -687,7 +697,7 @@ def asking(top: float = 10.0) -> MeasuredRate:
 
 def asked(rate: MeasuredRate, refused: int, gap_ns: int = 0) -> MeasuredRate:
     """Send the attempts of the test, ``gap_ns`` apart, refuse so many of them, and wait for their outcome."""
-    notes = [go(rate, now_ns=rate.last_ns + gap_ns) for _ in range(ASK_N)]
+    notes = [go(rate, now_ns=rate.last_ns + gap_ns) for _ in range(EVIDENCE_N)]
     for note in notes[:refused]:
         rate.refused(rate.last_ns + SOON_NS, note)
     rate.earliest_ns(rate.last_ns + VERDICT_MAX_NS)
@@ -732,7 +742,7 @@ def test_a_refusal_below_the_measured_rate_is_followed_by_attempts_at_once():
     rate = asking()
     top = rate.cycle.top
     first = go(rate)
-    notes = [first, *(go(rate) for _ in range(ASK_N - 1))]
+    notes = [first, *(go(rate) for _ in range(EVIDENCE_N - 1))]
     assert {note.sent_ns for note in notes} == {first.sent_ns}
     assert rate.earliest_ns(first.sent_ns) == first.sent_ns + VERDICT_NS > first.sent_ns + rate.refusal_delay.verdict_ns
     assert (rate.cycle.top, rate.chance.asked) == (top, top)
@@ -747,7 +757,7 @@ def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason(rat
 
 @pytest.mark.parametrize(
     ("refused", "phase"),
-    [(0, RatePhase.OPENING), (3, RatePhase.OPENING), (5, RatePhase.HOLDING), (ASK_N, RatePhase.HOLDING)],
+    [(0, RatePhase.OPENING), (3, RatePhase.OPENING), (5, RatePhase.HOLDING), (EVIDENCE_N, RatePhase.HOLDING)],
 )
 def test_chance_is_what_explains_the_attempts_at_once_better(refused, phase):
     rate = asking()
@@ -783,7 +793,7 @@ def test_attempts_that_were_not_sent_at_once_show_nothing():
 
 
 def test_the_next_test_comes_after_the_rate_has_halved():
-    rate = asked(asking(), ASK_N)
+    rate = asked(asking(), EVIDENCE_N)
     first = rate.cycle.top
     while rate.phase is not RatePhase.ASKING:
         assert rate.cycle.top > first / 2

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from paceline.core.quota import NS
-from paceline.core.unstated.shedding import ALARM, LASTS_NS, STILL_N, Shedding
+from paceline.core.unstated.chance import ALARM, LASTS_NS, STILL_N, Shedding
 
 
 class Server:

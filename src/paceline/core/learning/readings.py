@@ -12,6 +12,7 @@ from typing import Any, Final
 from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
+from paceline.core.learning.restarts import LEAST_NS
 from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
@@ -21,10 +22,6 @@ OPENING_TIMES, OPENING_PART = 20, 0.25
 """A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an
 answer is over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One
 that has more time opens gently."""
-
-PASSED_S = 3.0
-"""An instant that has passed by more when its answer comes was written before it: when the attempt was admitted. By
-less, clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,7 @@ class Readings:
         """
         if reading.until_s is None or reading.reset_s is None:
             return reading
-        if reading.until_s < -PASSED_S:
+        if reading.until_s * NS < -LEAST_NS:  # by less, clocks differ
             self._written_first.add(reading.unit)
         if reading.unit not in self._written_first:
             return reading

@@ -21,7 +21,7 @@ from paceline.core.results import (
     Reservation,
     within,
 )
-from paceline.core.unstated.shedding import Shedding
+from paceline.core.unstated.chance import Shedding
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""

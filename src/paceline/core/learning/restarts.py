@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from paceline.core.learning.refill import usual
+from paceline.core.learning.refill import ROUGH, usual
 from paceline.core.meters import Named
 from paceline.core.quota import NS
 
 ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
 
-LEAST_NS = 3 * ROUNDED_NS
+LEAST_NS = ROUGH * ROUNDED_NS
 """If neither a reset nor their distance is as long, restarts are too close together: the rounding is too large a part
 of it."""
 

@@ -5,6 +5,8 @@ share of the attempts by chance. They are told apart by asking again at once, se
 for such attempts, also one that other clients use up. Chance refuses no more of them than of others. Where a
 stated limit lets none go at once, slower attempts follow instead, as a check: a limit refuses none of these. What
 chance refuses is no measurement from then on, unless more is refused than by chance.
+
+Full servers refuse by chance, too, or for a rate: :class:`Shedding` asks that where the refusals say so.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from typing import NamedTuple
 
 from paceline.core.quota import NS
 
-ASK_N = 8
-"""So many attempts go at once in a test. A limit admits one or two of them. Where half are refused by chance, one test
-in three does not show it."""
+EVIDENCE_N = 8
+"""A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
+end. As many go at once in a test for chance: a limit admits one or two of them. Where half are refused by chance, one
+test in three does not show it."""
 
 EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below, with admitted attempts in between. A
@@ -36,7 +39,7 @@ COUNTED_N = 128
 """A share is counted over the last attempts, so many to twice as many."""
 
 SHARE_MAX = 0.75
-"""No larger share is taken for chance. It would be an outage."""
+"""No larger share is taken for chance. It would be an outage, or a rate."""
 
 MORE, ALARM = 0.25, 8.0
 """Refusals are more than chance if they are ``e ** ALARM`` times as likely where a quarter of the other attempts is
@@ -45,6 +48,20 @@ refused, too."""
 ENDED = 10.0
 """Chance has ended, if it would have refused so many attempts while none was refused: it would do so in one of 20,000
 such times."""
+
+SHARE = 0.55
+"""Full servers may refuse for a rate if ``SHARE_MAX`` of the attempts are refused rather than ``SHARE``, by a
+likelihood ratio of ``e ** ALARM``: 30 in a row, or three of four in a hundred. Servers that refuse half of the attempts
+by chance do not look so."""
+
+LEAST_N = 4
+"""The rate is known when so many attempts were admitted, in a second at least."""
+
+STILL_N, STILL = 5, 0.35
+"""Chance is the reason if so many attempts, and more than this share, are refused at that rate."""
+
+LASTS_NS = 600 * NS
+"""How long the answer holds: a rate goes on, and an outage ends. Each further one holds twice as long."""
 
 
 class Mark(NamedTuple):
@@ -65,7 +82,7 @@ class Chance:
         lost: How many of them were refused.
         last: The number of the last attempt that was refused.
         early: How many refusals in a row came at the measured rate or below.
-        over: The evidence for a larger share: the logarithm of its likelihood ratio.
+        over: The evidence for a larger share.
     """
 
     __slots__ = ("asked", "early", "last", "lost", "mark", "over", "seen", "share")
@@ -112,11 +129,90 @@ class Chance:
             self.share = self.over = 0.0
             return False
         more = self.share + (1 - self.share) * MORE
-        self.over = max(self.over - between * log((1 - self.share) / (1 - more)), 0.0) + log(more / self.share)
+        self.over = evidence(self.over, between, self.share, more)
         if self.over < ALARM:
             return True
         self.over = 0.0
         return False
+
+
+def evidence(before: float, between: int, share: float, more: float) -> float:
+    """The evidence that ``more`` of the attempts is refused than a ``share``, as the logarithm of a likelihood ratio.
+
+    It begins again at every instant at which there is none.
+
+    Args:
+        before: The evidence until the last refusal.
+        between: How many attempts were admitted between that and this one.
+        share: The share.
+        more: The larger share.
+    """
+    return max(before - between * log((1 - share) / (1 - more)), 0.0) + log(more / share)
+
+
+class Shedding:
+    """What the refusals of a pool for want of capacity have shown: full servers refuse for a rate, or by chance.
+
+    Chance refuses the same share at any speed, so that a refused attempt is best tried again at once. A rate admits the
+    same number at any speed: then such retries are refused, up to the share that
+    :class:`~paceline.pacing.retry.RetryBudget` allows. So where nearly that share is refused, the next attempts go at
+    the speed at which the last ones were admitted. If many of them are still refused, chance is the reason.
+
+    Attributes:
+        sent: How many attempts there were.
+        lost: How many attempts were refused so.
+        last: The number of the last one.
+        over: The evidence for a rate.
+        since_ns: Since when there is evidence.
+        admitted: How many attempts had been admitted by then.
+        is_rate: Whether a rate is the reason.
+        until_ns: Until when the last answer holds.
+        lasts_ns: How long the next one holds.
+        tried: The number of the last attempt before it was found.
+        tried_lost: How many attempts were refused since.
+    """
+
+    __slots__ = (
+        "admitted", "is_rate", "last", "lasts_ns", "lost", "over", "sent", "since_ns", "tried", "tried_lost",
+        "until_ns",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.sent = self.lost = self.last = self.since_ns = self.admitted = self.until_ns = self.tried = (
+            self.tried_lost
+        ) = 0
+        self.over, self.is_rate, self.lasts_ns = 0.0, False, LASTS_NS
+
+    def refused(self, now_ns: int, number: int) -> float:
+        """Count the refusal of an attempt, and the attempts before that one as admitted.
+
+        Returns:
+            The rate that it shows, per second, if it is the first one to show a rate; else 0.
+        """
+        self.lost += 1
+        if self.is_rate and now_ns < self.until_ns:
+            if number > self.tried:
+                self.tried_lost += 1
+                if self.tried_lost >= STILL_N and self.tried_lost > STILL * (number - self.tried):
+                    self.end(now_ns)
+            return 0.0
+        self.is_rate = False
+        between, self.last = max(number - self.last - 1, 0), max(self.last, number)
+        self.over, admitted = evidence(self.over, between, SHARE, SHARE_MAX), self.last - self.lost
+        if self.over == evidence(0.0, 0, SHARE, SHARE_MAX):
+            self.since_ns, self.admitted = now_ns, admitted
+        self.admitted = min(self.admitted, admitted)  # refusals come in any order
+        since_ns, since = now_ns - self.since_ns, admitted - self.admitted
+        if self.over < ALARM or now_ns < self.until_ns or since_ns < NS or since < LEAST_N:
+            return 0.0
+        self.is_rate, self.tried, self.tried_lost = True, self.sent, 0
+        self.over, self.until_ns = 0.0, now_ns + self.lasts_ns
+        self.lasts_ns *= 2
+        return since / since_ns * NS
+
+    def end(self, now_ns: int) -> None:
+        """Take chance for the reason."""
+        self.is_rate, self.until_ns = False, now_ns + self.lasts_ns
 
 
 def seconds(from_ns: int, to_ns: int) -> float:

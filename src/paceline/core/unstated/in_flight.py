@@ -20,11 +20,7 @@ from collections import deque
 from math import inf
 
 from paceline.core.unstated.delays import RefusalDelay
-from paceline.core.unstated.rate import Finding, MeasuredRate, RateNote
-
-WITNESSES = 3
-"""So many refusals that only the number in flight explains set the bound. Between two of them an attempt must turn out
-to be admitted, because one empty bucket also refuses several attempts in a row."""
+from paceline.core.unstated.rate import STRIKES, Finding, MeasuredRate, RateNote
 
 RECENT_N = 50
 """The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from
@@ -81,7 +77,8 @@ class InFlightBound:
         highest_before: The same of the ``RECENT_N`` attempts before these.
         border: The least others that an attempt had in flight and was refused; infinite for none.
         witnesses: How many refusals only the number in flight explains.
-        between: Whether an attempt was admitted since the last of them.
+        between: Whether an attempt was admitted since the last of them. One empty bucket, too, refuses several attempts
+            in a row, so that only the first of them counts.
         full_count: How many attempts were admitted that filled the bound, since it was last changed.
         full_needed: How many of them it takes to test a larger one.
         step: By how much it grows next.
@@ -159,7 +156,7 @@ class InFlightBound:
         if self.between:
             self.witnesses, self.between = self.witnesses + 1, False
         self.border = min(self.border, note.most)
-        if self.witnesses < WITNESSES:
+        if self.witnesses < STRIKES:
             return False
         self.full_needed, self.row = FULL_N, 0
         self._set(self.border, self.border)

@@ -21,8 +21,9 @@ from collections import deque
 from math import ceil, inf, sqrt
 
 from paceline.core.quota import FAR_NS
-from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, WITNESSES, InFlightBound, InFlightNote
-from paceline.core.unstated.shedding import LASTS_NS
+from paceline.core.unstated.chance import LASTS_NS
+from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, InFlightBound, InFlightNote
+from paceline.core.unstated.rate import STRIKES
 
 LESS = 2
 """So many times fewer are in flight after a sign than were answered within the time-out. By Little's law answers take
@@ -131,7 +132,7 @@ class InTimeBound:
             self.first = self.first if self.late else answered
             in_flight = (self.in_flight_ns - note.in_flight_ns) / took_ns
             self.late = max(self.late + 1 - sqrt(LESS) * answered / in_flight, 0.0)
-            if self.late < WITNESSES:
+            if self.late < STRIKES:
                 return self.late > 0
             self._begin(self.first / took_ns, self.first / LESS, note.most)
         elif not self.timed_out_ns and answered / LESS < self.usual:  # so far only a full queue has shown it

@@ -27,9 +27,9 @@ from math import inf, log
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import ASK_N, CHECK_SHARE, ENDED, RARE, SHARE_MAX, Chance, Mark, seconds
-from paceline.core.unstated.cycle import CUT, Cycle
-from paceline.core.unstated.delays import VERDICT_NS, RefusalDelay, StatedWaits
+from paceline.core.unstated.chance import CHECK_SHARE, ENDED, EVIDENCE_N, RARE, SHARE_MAX, Chance, Mark, seconds
+from paceline.core.unstated.cycle import CUT, CYCLE_S, Cycle
+from paceline.core.unstated.delays import VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 
 START = 10.0
 """An unknown rate begins with so many attempts per second, and doubles each second until the first refusal. Then 5,000
@@ -40,19 +40,13 @@ FELL = 0.85
 """A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that
 went below the known rate also lower the measurement, where the provider has no burst to keep what they left."""
 
-EVIDENCE_N = 8
-"""A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
-end."""
-
-LEAN_NS = 5 * NS
-"""Where several processes measure the same rate, each goes towards their mean within this time. What one process gains
-the others lose, so that all get the same in the end."""
+LEAN_NS = round(CYCLE_S * NS)
+"""Where several processes measure the same rate, each goes towards their mean within a short cycle. What one process
+gains the others lose, so that all get the same in the end."""
 
 STRIKES = 3
-"""Nothing is admitted, if so many attempts after a cut were all refused. One or two may only have been too early."""
-
-WAIT_MIN_S = 0.05
-"""The shortest wait while nothing is admitted: refusals need longer to come back."""
+"""So many refusals show what one or two may show by accident: that nothing is admitted, if all attempts after a cut
+were refused, or that the number in flight is the reason."""
 
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end
@@ -63,13 +57,10 @@ LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
 measured. After ``LONG_BLOCKS`` of them a counter is likely: the next refusal after a full measurement begins a blocked
 time at once, whose first wait is as long as ``FIRST_N`` attempts."""
 
-UNKNOWN_WAIT_S = 60.0
-"""The longest wait while no rate is known: a provider that admits nothing for ten minutes is given up soon after
-that."""
-
 STATED_MAX_S = 60.0
 """In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14
-refusals, and a day that is not costs 15 s."""
+refusals, and a day that is not costs 15 s. While no rate is known, no wait is longer: a provider that admits nothing
+for ten minutes is given up soon after that."""
 
 TESTED_MIN_S = 2.0
 """A shorter stated wait is not tested: the gain would be less than the refusal costs."""
@@ -369,7 +360,7 @@ class MeasuredRate:
         if self.phase is RatePhase.ASKING:
             # So many at once need new connections, and come later than single ones.
             verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
-            self.next_at_ns = now_ns + (verdict_ns if sent >= ASK_N else 0)
+            self.next_at_ns = now_ns + (verdict_ns if sent >= EVIDENCE_N else 0)
         elif sent >= ENDED / (self.chance.share or self.chance.usual):
             self._end_check(now_ns)
 
@@ -404,11 +395,11 @@ class MeasuredRate:
     @property
     def _is_limit(self) -> bool:
         """Whether a limit at the measured rate explains the test, if no more of it is refused."""
-        return ASK_N - self.cut_lost <= self._refilled
+        return EVIDENCE_N - self.cut_lost <= self._refilled
 
     def _end_test(self, now_ns: int) -> None:
         """Decide what explains a test; where a stated limit has made it slow, that may need a check."""
-        if not self._is_limit and self.chance.explains(ASK_N - self.cut_lost, self.cut_lost, self._refilled):
+        if not self._is_limit and self.chance.explains(EVIDENCE_N - self.cut_lost, self.cut_lost, self._refilled):
             self._accept(now_ns)
         elif self._is_limit or self.last_ns - self.chance.mark.at_ns <= VERDICT_NS:
             self._uphold(now_ns)
@@ -466,9 +457,9 @@ class MeasuredRate:
 
     def _find_none(self, now_ns: int, note: RateNote) -> Finding:
         """Wait: nothing is admitted."""
-        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, WAIT_MIN_S) / (1 - CUT)
+        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, VERDICT_MIN_NS / NS) / (1 - CUT)
         known = max(self.cycle.top, self.common.rate)
-        longest_s = max(WAIT_S, WAIT_N * self.mean / known) if known else UNKNOWN_WAIT_S
+        longest_s = max(WAIT_S, WAIT_N * self.mean / known) if known else STATED_MAX_S
         self._block(now_ns, min(wait_s, longest_s))
         return Finding.BLOCKED
 
@@ -514,7 +505,8 @@ class MeasuredRate:
 
     def _pass(self, now_ns: int) -> None:
         """End the blocked time, if the probe has not been refused in time, and a test."""
-        if self.phase is RatePhase.ASKING and self.sent_count - self.cut_count >= ASK_N and now_ns >= self.next_at_ns:
+        asked = self.phase is RatePhase.ASKING and self.sent_count - self.cut_count >= EVIDENCE_N
+        if asked and now_ns >= self.next_at_ns:
             self._end_test(now_ns)
         if self.probe is not None and now_ns >= self.probe.sent_ns + self.refusal_delay.verdict_ns:
             self._unblock(now_ns, self.probe)
