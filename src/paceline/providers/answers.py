@@ -22,7 +22,7 @@ from paceline.providers.verdict import Verdict, judge
 from paceline.responses.errors import SDKS, error_in, has_content
 from paceline.responses.finish import Finish
 from paceline.responses.finish import finish_of as finished
-from paceline.responses.values import count, decode
+from paceline.responses.values import as_mapping, count, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -298,9 +298,7 @@ def _dumped(value: object, depth: int = 8) -> Any:
 def headers_in(answer: object) -> dict[str, str]:
     """The headers of an HTTP response, or of an SDK's answer that holds them; empty for none."""
     if isinstance(answer, Mapping):  # as botocore returns it
-        about = answer.get("ResponseMetadata")
-        headers = about.get("HTTPHeaders") if isinstance(about, Mapping) else None
-        return _lowered(headers)
+        return _lowered(as_mapping(answer.get("ResponseMetadata")).get("HTTPHeaders"))
     holders = (answer, *(_get(answer, name) for name in _RESPONSES))
     return next(filter(None, map(_headers, holders)), {})
 
@@ -454,9 +452,9 @@ def _answer_in(error: object) -> Answer | None:
 
 def _botocore_answer(response: Mapping[str, Any]) -> Answer | None:
     """An answer as botocore parses it: status and headers in ``ResponseMetadata``, and the ``Error``."""
-    about, error = response.get("ResponseMetadata"), response.get("Error")
-    status = about.get("HTTPStatusCode") if isinstance(about, Mapping) else None
-    if not isinstance(about, Mapping) or not isinstance(status, int) or not isinstance(error, Mapping):
+    about, error = as_mapping(response.get("ResponseMetadata")), response.get("Error")
+    status = about.get("HTTPStatusCode")
+    if not isinstance(status, int) or not isinstance(error, Mapping):
         return None
     body = {"__type": str(error.get("Code", "")), "message": str(error.get("Message", ""))[:BODY_MAX]}
     return Answer(status, _lowered(about.get("HTTPHeaders")), json.dumps(body).encode(), "")
