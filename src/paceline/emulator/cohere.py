@@ -12,8 +12,8 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_messages, count_tools, write
-from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
-from paceline.emulator.world import Admitted, Counting, Level, Refused
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, HttpAnswer, count_of, load, pieces, sse
+from paceline.emulator.world import Admitted, Counting, Refused
 
 _DONE = b"data: [DONE]\n\n"
 _PERIODS = {3_600.0: "hour", 86_400.0: "day"}
@@ -24,6 +24,7 @@ class EmulatedCohere(Dialect):
 
     PATHS = {"/v2/chat": "chat"}  # noqa: RUF012
     COUNTING = Counting(holds_output=False)
+    STATES_WAIT = False  # no header is known
     REFUSALS = {  # noqa: RUF012
         "capacity": (
             503,
@@ -45,10 +46,6 @@ class EmulatedCohere(Dialect):
         size = count_messages(value["messages"]) + count_tools(value.get("tools"))
         return Ask(kind, model, size, count_of(value.get("max_tokens")), stream=bool(value.get("stream")))
 
-    def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
-        """None that is known."""
-        return []
-
     def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         """The text of a trial key's refusal names the limit."""
         text = f"trial token rate limit exceeded, limit is {refused.limit:.0f} tokens per minute"
@@ -60,10 +57,6 @@ class EmulatedCohere(Dialect):
             )
         numbers = settings.body_numbers and refused.period_s
         return 429, text if numbers else "too many requests", {}
-
-    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:  # noqa: ARG002
-        """None that is known."""
-        return []
 
     def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
         return {"id": _id(serial, "error"), "message": text}

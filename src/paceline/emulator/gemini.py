@@ -30,6 +30,7 @@ class EmulatedGemini(Dialect):
     KEY_HEADERS = (b"x-goog-api-key",)
     COUNTING = Counting(holds_output=False)
     ERROR_TYPE = b"application/json; charset=UTF-8"
+    STATES_WAIT = False  # it is in the error's details
     REFUSALS = {  # noqa: RUF012
         "capacity": (503, "The model is overloaded. Please try again later.", {"status": "UNAVAILABLE"}),
         "money": (429, "Your project has exceeded its spending cap.", {"status": "RESOURCE_EXHAUSTED"}),  # text assumed
@@ -89,10 +90,6 @@ class EmulatedGemini(Dialect):
             {"@type": _RPC + "RetryInfo", "retryDelay": f"{delay_s:.1f}s"},
         ]
         return 429, text, {"status": "RESOURCE_EXHAUSTED", "details": details}
-
-    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:  # noqa: ARG002
-        """None: the wait is in the error's details."""
-        return []
 
     def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
         return {"error": {"code": status, "message": text, **fields}}

@@ -82,6 +82,7 @@ class Dialect(ABC):
         REFUSALS: The parts of the error, for each kind of refusal but those by a quota; ``failure`` is an internal
             error, ``other`` is for the kinds that are not listed.
         ERROR_TYPE: The content type of errors.
+        STATES_WAIT: Whether a refusal has the header ``retry-after``.
         NO_JSON: The error text for a body that is no JSON object.
         NO_MODEL: The error text for a request without a model.
     """
@@ -92,6 +93,7 @@ class Dialect(ABC):
     COUNTING: ClassVar[Counting] = AS_USUAL
     REFUSALS: ClassVar[Mapping[str, ErrorParts]]
     ERROR_TYPE: ClassVar[bytes] = JSON[1]
+    STATES_WAIT: ClassVar[bool] = True
     NO_JSON: ClassVar[str]
     NO_MODEL: ClassVar[str] = ""
 
@@ -127,9 +129,9 @@ class Dialect(ABC):
         """The prompt of these parts as the provider's cache sees it: it is cached up to each part that asks for that."""
         return ServerPrompt(chain(model, parts))
 
-    @abstractmethod
-    def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
-        """The rate-limit headers."""
+    def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
+        """The rate-limit headers; none of a provider that shows no quota."""
+        return []
 
     def refusal(self, refused: Refused, settings: Settings, serial: int) -> HttpAnswer:
         """Status, headers and text of a refusal."""
@@ -149,7 +151,7 @@ class Dialect(ABC):
     def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
         """``retry-after`` in whole seconds, for refusals that a wait can cure."""
         stated = settings.retry_after or ("true" if settings.headers else "none")
-        if stated == "none" or refused.kind not in ("rate", "growth"):
+        if stated == "none" or not self.STATES_WAIT or refused.kind not in ("rate", "growth"):
             return []
         return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
 
