@@ -1,14 +1,26 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from redis_servers import Cluster, RedisServer, Sentinels, cluster, sentinel
+
+from paceline.stores.redis import RedisStore
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store; tests of one kind of store have its object by this name."""
     return f"sqlite:{tmp_path / 'q.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
+
+
+@pytest.fixture
+def redis_at() -> Iterator[Callable[..., RedisStore]]:
+    """Make stores, by their URL or client, which are closed when the test ends."""
+    with ExitStack() as opened:
+        yield lambda given, timeout_s=5.0, **options: opened.enter_context(
+            closing(RedisStore(given, timeout_s=timeout_s, **options))
+        )
 
 
 @pytest.fixture(scope="session")

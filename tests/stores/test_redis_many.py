@@ -11,7 +11,6 @@ from redis_servers import frozen, sentinel, url_of
 from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Message
 from paceline.stores.base import StoreError
-from paceline.stores.redis import RedisStore
 from waits import until
 
 QUOTAS = parse_quotas("3600 tokens/hour")
@@ -31,37 +30,36 @@ def at_once(seconds):
     assert time.monotonic() - before < seconds
 
 
-def test_cluster_has_each_pool_on_one_node(redis_cluster):
-    store = RedisStore(f"{redis_cluster.url}?prefix=each", timeout_s=5.0)
+def test_cluster_has_each_pool_on_one_node(redis_cluster, redis_at):
+    store = redis_at(f"{redis_cluster.url}?prefix=each")
     for number in (1, 2):
         for pool in range(20):
             assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
     keys = [node.ask("KEYS", "paceline:3:{each/*}") for node in redis_cluster.nodes]
     assert sum(map(len, keys)) == 20
     assert all(keys)
-    store.close()
 
 
-def test_client_of_a_cluster(redis_cluster):
+def test_client_of_a_cluster(redis_cluster, redis_at):
     with RedisCluster.from_url(redis_cluster.nodes[0].url, socket_timeout=60) as client:
-        store = RedisStore(client, timeout_s=5.0, prefix="client")
+        store = redis_at(client, timeout_s=5.0, prefix="client")
     for number in (1, 2):
         for pool in range(10):
             assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
     assert store.url.startswith("redis+cluster://127.0.0.1:")
-    store.close()
 
 
 @pytest.mark.parametrize(("gone", "there"), [("", 2), ("127.0.0.1:1,no-such-host.invalid:1,", 0)])
-def test_one_node_is_enough_to_find_the_others_and_those_that_are_gone_are_passed_over(redis_cluster, gone, there):
-    store = RedisStore(f"redis+cluster://{gone}127.0.0.1:{redis_cluster.nodes[there].port}", timeout_s=5.0)
+def test_one_node_is_enough_to_find_the_others_and_those_that_are_gone_are_passed_over(
+    redis_cluster, gone, there, redis_at
+):
+    store = redis_at(f"redis+cluster://{gone}127.0.0.1:{redis_cluster.nodes[there].port}")
     for pool in range(10):
         assert store.exchange(f"found {there} {pool}", message()).grants
-    store.close()
 
 
-def test_key_that_moves_to_another_node(redis_cluster):
-    store = RedisStore(f"{redis_cluster.url}?prefix=moves", timeout_s=5.0)
+def test_key_that_moves_to_another_node(redis_cluster, redis_at):
+    store = redis_at(f"{redis_cluster.url}?prefix=moves")
     store.exchange("here", message())
     here, there = sorted(redis_cluster.nodes, key=lambda node: -len(node.ask("KEYS", "paceline:3:{moves/*}")))[:2]
     slot, home = here.ask("CLUSTER", "KEYSLOT", store.key("here")), here.ask("CLUSTER", "MYID")
@@ -77,15 +75,13 @@ def test_key_that_moves_to_another_node(redis_cluster):
         node.ask("CLUSTER", "SETSLOT", slot, "NODE", away)
     there.ask("SCRIPT", "FLUSH")
     assert store.exchange("here", message(2)).standings[0].charged == 20  # has moved there
-    store.close()
 
 
-def test_node_of_a_cluster_is_no_server_of_its_own(redis_cluster):
-    store = RedisStore(url_of("redis", redis_cluster.nodes[:1]), timeout_s=5.0)
+def test_node_of_a_cluster_is_no_server_of_its_own(redis_cluster, redis_at):
+    store = redis_at(url_of("redis", redis_cluster.nodes[:1]))
     said = [error for pool in range(20) if (error := failure(store, f"pool {pool}"))]
     assert 0 < len(said) < 20
     assert all("write redis+cluster://" in error for error in said)
-    store.close()
 
 
 def failure(store, pool):
@@ -96,8 +92,8 @@ def failure(store, pool):
     return ""
 
 
-def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster):
-    store = RedisStore(f"{redis_cluster.url}?prefix=frozen", timeout_s=0.3)
+def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster, redis_at):
+    store = redis_at(f"{redis_cluster.url}?prefix=frozen", timeout_s=0.3)
     pools = [f"pool {n}" for n in range(20)]
     for pool in pools:
         store.exchange(pool, message(1))
@@ -111,15 +107,13 @@ def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster):
             assert store.exchange(pool, message(2)).standings[0].charged == 20
     for pool in of_lost:
         until(lambda pool=pool: works(store, pool), "the thawed node")
-    store.close()
 
 
-def test_frozen_cluster_is_an_error_in_time(redis_cluster):
-    store = RedisStore(redis_cluster.url, timeout_s=1.0)
+def test_frozen_cluster_is_an_error_in_time(redis_cluster, redis_at):
+    store = redis_at(redis_cluster.url, timeout_s=1.0)
     with frozen(*redis_cluster.nodes), at_once(2.9) as caught:  # one timeout, not one for each node
         store.exchange("pool", message())
     assert "overloaded or stopped" in str(caught.value)
-    store.close()
 
 
 def works(store, pool):
@@ -130,9 +124,9 @@ def works(store, pool):
 
 
 @pytest.mark.long("a real failover")
-def test_sentinels_lead_to_the_new_master():
+def test_sentinels_lead_to_the_new_master(redis_at):
     with sentinel() as group:
-        store = RedisStore(group.url, timeout_s=1.0)
+        store = redis_at(group.url, timeout_s=1.0)
         assert store.exchange("pool", message(1)).standings[0].charged == 10
         with group.master.client() as client:  # WAIT counts the writes of its own connection, and all before them
             client.set("written", 1)
@@ -140,30 +134,26 @@ def test_sentinels_lead_to_the_new_master():
         group.fail_over()
         assert store.exchange("pool", message(2)).standings[0].charged == 20
         assert group.master.ask("EXISTS", store.key("pool")) == 1
-        store.close()
 
 
 @pytest.mark.long("a real failover")
-def test_client_of_sentinels(redis_sentinel):
+def test_client_of_sentinels(redis_sentinel, redis_at):
     client = Sentinel(redis_sentinel.addresses, socket_timeout=60).master_for(redis_sentinel.name, db=1)
-    store = RedisStore(client, timeout_s=1.0, prefix="client")
+    store = redis_at(client, timeout_s=1.0, prefix="client")
     assert store.url == redis_sentinel.url.removesuffix("0") + "1"
     assert store.exchange("pool", message()).standings[0].charged == 10
     store.close()
     with frozen(*redis_sentinel.sentinels), at_once(1.0 + MARGIN_S):
         store.exchange("pool", message(2))
-    store.close()
 
 
-def test_sentinels_do_not_know_the_master(redis_sentinel):
-    store = RedisStore(url_of("redis+sentinel", redis_sentinel.sentinels, "/nobody"), timeout_s=1.0)
+def test_sentinels_do_not_know_the_master(redis_sentinel, redis_at):
+    store = redis_at(url_of("redis+sentinel", redis_sentinel.sentinels, "/nobody"), timeout_s=1.0)
     with pytest.raises(StoreError, match=r"'nobody'.*check the name of the master"):
         store.exchange("pool", message())
-    store.close()
 
 
-def test_sentinels_that_are_silent(redis_sentinel):
-    store = RedisStore(redis_sentinel.url, timeout_s=0.3)
+def test_sentinels_that_are_silent(redis_sentinel, redis_at):
+    store = redis_at(redis_sentinel.url, timeout_s=0.3)
     with frozen(*redis_sentinel.sentinels), at_once(0.3 + MARGIN_S):
         store.exchange("pool", message())
-    store.close()

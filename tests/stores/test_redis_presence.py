@@ -29,10 +29,8 @@ def exchange(store, number=1, who="p1"):
 
 
 @pytest.fixture
-def store(redis_server):
-    store = RedisStore(redis_server.url)
-    yield store
-    store.close()
+def store(redis_server, redis_at):
+    return redis_at(redis_server.url)
 
 
 def test_it_is_seen_after_the_first_exchange_until_the_store_is_closed(redis_server, store):
@@ -85,14 +83,13 @@ def test_a_user_without_the_rights_has_no_subscription_and_no_error_and_is_told_
         store.close()
 
 
-def test_it_is_seen_by_the_node_of_a_cluster_that_has_the_pool(redis_cluster):
-    store = RedisStore(redis_cluster.url)
+def test_it_is_seen_by_the_node_of_a_cluster_that_has_the_pool(redis_cluster, redis_at):
+    store = redis_at(redis_cluster.url)
     for number, pool in enumerate(["a", "b", "c", "d", "e"]):
         store.exchange(pool, Message(f"p{number}", 1, QUOTAS, [-1]))
     for number, pool in enumerate(["a", "b", "c", "d", "e"]):
         having = [node for node in redis_cluster.nodes if f"paceline:3:{{/{pool}}}" in node.ask("KEYS", "*")]
         assert [seen(node, f"p{number}") for node in having] == [1]
-    store.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")

@@ -28,10 +28,8 @@ def charged(reply):
 
 
 @pytest.fixture
-def store(redis_server):
-    store = RedisStore(redis_server.url, timeout_s=5.0)
-    yield store
-    store.close()
+def store(redis_server, redis_at):
+    return redis_at(redis_server.url)
 
 
 def failure(url, timeout_s=5.0):
@@ -83,8 +81,8 @@ def test_a_key_beside_the_ledger_may_be_evicted(store, redis_server):
         store.exchange("pool", message(number, "c", leaving=True))
 
 
-def test_a_message_that_nobody_awaits_is_not_applied(redis_server):
-    store = RedisStore(redis_server.url, timeout_s=0.3)
+def test_a_message_that_nobody_awaits_is_not_applied(redis_server, redis_at):
+    store = redis_at(redis_server.url, timeout_s=0.3)
     store.exchange("pool", message(1))
     redis_server.freeze()
     try:
@@ -93,11 +91,9 @@ def test_a_message_that_nobody_awaits_is_not_applied(redis_server):
         time.sleep(0.3 + LATE_S)
     finally:
         redis_server.thaw()
-    other = RedisStore(redis_server.url, timeout_s=5.0)
+    other = redis_at(redis_server.url)
     reply = other.exchange("pool", message(1, "c"))
     assert (reply.peers, charged(reply)[0]) == (2, 20)
-    store.close()
-    other.close()
 
 
 def test_the_clock_of_the_server_may_be_set_forward(store):
@@ -150,11 +146,10 @@ def test_sets_of_quotas_are_not_remembered_without_bound(store, redis_server):
     assert redis_server.ask("EVAL", count, 1, KEY) <= 8
 
 
-def test_over_tls():
+def test_over_tls(redis_at):
     with RedisServer(tls=True) as server:
-        store = RedisStore(server.url, timeout_s=5.0)
+        store = redis_at(server.url)
         assert charged(store.exchange("pool", message())) == [10, 1, 0]
-        store.close()
         said, _ = failure(server.url.partition("?")[0])
         assert "ssl_ca_certs" in said
 
@@ -162,21 +157,20 @@ def test_over_tls():
 class TestClients:
     """A client gives its connection settings; its connections, timeouts and retries are its own."""
 
-    def test_a_limiter_takes_one(self, redis_server):
+    def test_a_limiter_takes_one(self, redis_server, redis_at):
         client = redis_server.client()
         limiter = paceline.Limiter({"jobs": "3600 tokens/hour"}, store=client)
         limiter.acquire("jobs", tokens=10).wait().settle()
         limiter.close()
         keys = [f"paceline:3:{{/jobs}}{name}" for name in ("", ":events", ":peers")]
         assert sorted(client.keys()) == [*keys, "paceline:made:{/jobs}"]
-        second = RedisStore(redis_server.url, timeout_s=5.0)
+        second = redis_at(redis_server.url)
         assert charged(second.exchange("jobs", message(who="b", quotas=QUOTAS[:1], amount=0.0))) == [10]
-        second.close()
 
-    def test_with_a_password_that_no_error_shows(self):
+    def test_with_a_password_that_no_error_shows(self, redis_at):
         with RedisServer(password="p@ss/word") as server:
-            assert RedisStore(server.client(), timeout_s=5.0).exchange("pool", message())
-            store = RedisStore(redis.Redis(port=server.port, password="wr/ong"), timeout_s=5.0)
+            assert redis_at(server.client()).exchange("pool", message())
+            store = redis_at(redis.Redis(port=server.port, password="wr/ong"))
             with pytest.raises(StoreError) as caught:
                 store.exchange("pool", message())
         assert "redis://USER:PASSWORD@HOST" in str(caught.value)
@@ -194,8 +188,8 @@ class TestClients:
 # When something is wrong.
 
 
-def test_frozen_server_is_an_error_in_time_and_its_late_answer_is_nobodys(store, redis_server):
-    store = RedisStore(redis_server.url, timeout_s=0.2)
+def test_frozen_server_is_an_error_in_time_and_its_late_answer_is_nobodys(store, redis_server, redis_at):
+    store = redis_at(redis_server.url, timeout_s=0.2)
     store.exchange("pool", message(1))
     redis_server.freeze()
     before = time.monotonic()
@@ -205,16 +199,15 @@ def test_frozen_server_is_an_error_in_time_and_its_late_answer_is_nobodys(store,
         store.exchange("pool", message(2))
     assert 0.4 <= time.monotonic() - before < 0.4 + MARGIN_S
     redis_server.thaw()
-    store = RedisStore(redis_server.url, timeout_s=5.0)
+    store = redis_at(redis_server.url)
     reply = store.exchange("pool", message(3, amount=500.0))
     assert len(reply.grants) == 1
     assert charged(reply)[0] in (510, 520, 530)  # of the two that were lost, nobody can know which arrived
-    store.close()
 
 
-def test_nothing_is_sent_twice(redis_server):
+def test_nothing_is_sent_twice(redis_server, redis_at):
     redis_server.ask("CONFIG", "RESETSTAT")
-    store = RedisStore(redis_server.url, timeout_s=0.2)
+    store = redis_at(redis_server.url, timeout_s=0.2)
     store.exchange("pool", message(1))
     redis_server.freeze()
     with pytest.raises(StoreError):
@@ -224,7 +217,6 @@ def test_nothing_is_sent_twice(redis_server):
     with redis_server.client() as client:
         calls = client.info("commandstats")
     assert calls["cmdstat_evalsha"]["calls"] + calls["cmdstat_eval"]["calls"] <= 1 + 3  # the first with EVAL as well
-    store.close()
 
 
 def test_server_that_comes_back_is_found_again(store, redis_server):
@@ -238,10 +230,10 @@ def test_server_that_comes_back_is_found_again(store, redis_server):
 
 
 @pytest.mark.parametrize("login", ["", "wrong@", ":wr%2Fong@", "somebody:wrong@"])
-def test_wrong_password(login):
+def test_wrong_password(login, redis_at):
     with RedisServer(password="p@ss/word") as server:
-        assert RedisStore(server.url, timeout_s=5.0).exchange("pool", message())
-        assert RedisStore(server.socket_url, timeout_s=5.0).exchange("pool", message())
+        assert redis_at(server.url).exchange("pool", message())
+        assert redis_at(server.socket_url).exchange("pool", message())
         said, _ = failure(f"redis://{login}127.0.0.1:{server.port}")
         assert "redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST" in said
         assert f"redis://127.0.0.1:{server.port}" in said
