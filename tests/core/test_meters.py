@@ -438,6 +438,13 @@ class TestExact:
         m.correct(after_s(4), marks[2], 3, 1)
         assert (m.log.amounts, m.log.used) == ([3, 5], 8)
 
+    def test_a_correction_after_the_period_changes_no_other_charge(self):
+        m = Exact(quota("7 units/min exact"))
+        mark = m.charge(T0, 5)
+        m.charge(after_s(30), 1)
+        m.correct(after_s(61), mark, 5, 0)
+        assert m.log.amounts == [1]
+
     def test_a_mark_that_it_has_not_made_changes_nothing(self):
         m = Exact(quota("7 units/min exact"))
         m.correct(T0, T0, 5, 0)
