@@ -140,21 +140,12 @@ class Capacity(Protocol):
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
     def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
     ) -> bool:
-        """Close ``reservation``, keep its charge, pause, and learn if the refusal ``teaches``.
+        """Close ``reservation``, keep its charge, pause, and learn; whether quotas have changed.
 
-        Returns whether quotas have changed.
-
-        One that does not teach is about an allowance. ``gently``: the pause after it opens gently, where this process
-        keeps the quotas alone.
+        ``gently``: the refusal is about an allowance and teaches nothing, and whether the pause after it opens gently,
+        where this process keeps the quotas alone.
         """
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

@@ -465,11 +465,11 @@ class Pool:
                 # The provider counts the request, and no tokens of it.
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        teaches = not (refusal.kind.about_rate and self.progress.allowance.covers(refusal))
+        of_allowance = refusal.kind.about_rate and self.progress.allowance.covers(refusal)
         self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
         pause_ns = round(max(pause_s, 0.0) * NS)
-        gently = not teaches and self.progress.allowance.is_long(now_ns + pause_ns)
-        if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently):
+        gently = self.progress.allowance.is_long(now_ns + pause_ns) if of_allowance else None
+        if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, gently=gently):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""

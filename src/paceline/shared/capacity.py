@@ -264,17 +264,10 @@ class SharedCapacity(StoreSide):
             )
 
     def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
-        learning = self.learning
+        learning, teaches = self.learning, gently is None
         another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another and isinstance(reservation, LeasedReservation):
@@ -291,7 +284,7 @@ class SharedCapacity(StoreSide):
         else:
             self.holdings.unstated.explained(now_ns, reservation)
         if local is not None:
-            return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
+            return local.refuse(now_ns, reservation, refusal, pause_ns, gently=gently)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours and not another else [0.0] * len(reservation.amounts)
         self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes

@@ -109,13 +109,6 @@ class Sharing(ABC, Generic[M]):
         of(part).absorb(part, asked_ns, [max(min(spent, left), 0.0)])
         return part
 
-    def no_more_at_once(self, m: M, reported: M, now_ns: int) -> None:
-        """Grant at the rate of ``m`` from now on, and nothing beyond; ``reported`` has what the store knows of its use."""
-
-    def as_bucket(self, m: M, now_ns: int) -> Bucket | None:  # noqa: ARG002
-        """The bucket that lets a cost above the burst of ``m`` go; ``None``: a counter has no such cost."""
-        return None
-
     def part(self, m: M, now_ns: int, share: float) -> Meter:  # noqa: ARG002
         """A meter with ``share`` of the quota and of the use of ``m``; a cost that fits into ``m`` still fits, later."""
         return m
@@ -281,15 +274,6 @@ class BucketSharing(Sharing[B]):
         part.most = m.most
         return part
 
-    def no_more_at_once(self, m: B, reported: B, now_ns: int) -> None:
-        by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
-        if by_ns > 0:
-            m.full_at_ns = now_ns + m.reach_ns
-            reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
-
-    def as_bucket(self, m: B, now_ns: int) -> Bucket:  # noqa: ARG002
-        return m
-
     def recalled(self, m: B, now_ns: int) -> Left:
         return [m.lack(now_ns)]
 
@@ -379,17 +363,6 @@ class SpreadSharing(BucketSharing[Spread]):
         part.log.used = _sum(part.log.amounts)
         part.most = m.most
         return part
-
-    def no_more_at_once(self, m: Spread, reported: Spread, now_ns: int) -> None:
-        """Nothing: it grants at its rate already."""
-
-    def as_bucket(self, m: Spread, now_ns: int) -> Bucket:
-        """A bucket with the same use; ``m`` would never hold the request."""
-        bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
-        bucket.become(now_ns, bucket.quota, m.ceiling)
-        m.log.forget(now_ns)
-        bucket.full_at_ns, bucket.most = now_ns + round(m.log.used * bucket.ns_per_unit), m.most
-        return bucket
 
     def recalled(self, m: Spread, now_ns: int) -> Left:
         return self._parts(m, now_ns)

@@ -149,17 +149,10 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._ended(now_ns, reservation, answered=False)
 
     def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
-        changed = super().refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
+        changed = super().refuse(now_ns, reservation, refusal, pause_ns, gently=gently)
         self._goes = self._probes = False
         if reservation is self._probe:
             self._probe = None

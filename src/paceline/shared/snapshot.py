@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from paceline.core.learning.learning import Learning
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.meters import Bucket, window_starts
+from paceline.core.meters import Bucket, Meter, Spread, window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.core.unstated.measured import FoundMeter
@@ -112,6 +113,17 @@ class Snapshot:
         ledger.raise_given(i)
 
 
+def _as_bucket(m: Meter, now_ns: int) -> Bucket | None:
+    """The bucket that lets a cost above the burst of ``m`` go; ``None``: a counter has no such cost."""
+    if not isinstance(m, Spread):
+        return m if isinstance(m, Bucket) else None
+    bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
+    bucket.become(now_ns, bucket.quota, m.ceiling)
+    m.log.forget(now_ns)
+    bucket.full_at_ns, bucket.most = now_ns + round(m.log.used * bucket.ns_per_unit), m.most
+    return bucket
+
+
 class Fallback:
     """The capacity of one process while the store is lost: its share of the snapshot.
 
@@ -163,8 +175,12 @@ class Fallback:
         Otherwise what its buckets hold could be granted after the store is authoritative for other processes.
         """
         for i, (m, reported) in enumerate(zip(self.local.ledger.meters, self._reported, strict=True)):
-            if i not in self._turns:
-                of(m).no_more_at_once(m, reported, now_ns)
+            if i in self._turns or not (isinstance(m, Bucket) and isinstance(reported, Bucket) and m.bursts):
+                continue  # what is no bucket grants at its rate already
+            by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
+            if by_ns > 0:
+                m.full_at_ns = now_ns + m.reach_ns
+                reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
 
     def take_turn(self, now_ns: int, amounts: list[float]) -> None:
         """Make room for a request that is larger than this process's share of a quota.
@@ -177,7 +193,7 @@ class Fallback:
             # It fits into the share, or a turn of that size is planned already.
             if amount <= max(before.quota.burst, self._turns.get(i, 0.0)):
                 continue
-            m, evenly = of(before).as_bucket(before, now_ns), of(reported).as_bucket(reported, now_ns)
+            m, evenly = _as_bucket(before, now_ns), _as_bucket(reported, now_ns)
             if m is None or evenly is None:
                 continue
             self._reported[i] = evenly
