@@ -94,7 +94,7 @@ def lesson_that_stays() -> Iterator[None]:
     def stays(self: Guesses, now_ns: int, index: int, *_: object, **__: object) -> tuple[float, float]:
         return self._ledger.entries[index].meter.quota.amount, 0.0
 
-    with patch.object(tracker.QuotaTracker, "climb", lambda *_: None), patch.object(Guesses, "_raised", stays):
+    with patch.object(tracker.CeilingTracker, "climb", lambda *_: None), patch.object(Guesses, "_raised", stays):
         yield
 
 
