@@ -334,7 +334,7 @@ def metered(
 ) -> Metered:
     """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
     calibration, cache, prompt = (
-        pacer.calibrations.of(pacer.accounts.base(call.provider), call.model, call.endpoint),
+        pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint),
         scheduler.prompt_cache,
         None,
     )

@@ -129,10 +129,6 @@ class Accounts:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def base(self, name: str) -> str:
-        """The provider of an account that was found by its credential; ``name`` for any other one."""
-        return name.partition("@")[0] if name in self._by_name else name
-
     def of(
         self, provider: Provider, credential: str, *, is_login: bool, session: str, person: Callable[[], str]
     ) -> Payer:

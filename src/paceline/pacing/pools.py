@@ -292,7 +292,8 @@ class Pools:
             return scheduler
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
-        names = {resolved.pool, self._of_all(resolved.pool)}
+        account, slash, model = resolved.pool.partition("/")
+        names = {resolved.pool, self.base(account) + slash + model}  # what is limited together holds for both
         further, joint = [], [each.resolved for each in self._joint if any(map(each.holds_for, names))]
         for one in (*joint, *_provider_wide(resolved)):
             if one.pool not in self._further:
@@ -300,7 +301,7 @@ class Pools:
                 self._further[one.pool] = Scheduler(pool, self._settings.clock, worker)
             further.append(self._further[one.pool])
         pool, worker = self._pool(resolved, now_ns)
-        clock, account = self._settings.clock, resolved.pool.partition("/")[0]
+        clock = self._settings.clock
         if not (further or resolved.is_model):
             return Scheduler(pool, clock, worker)
         from paceline.pacing.chain import ChainedScheduler
@@ -348,13 +349,9 @@ class Pools:
         if (window := _window(reading)) is not None:
             plan.windows = plan.windows | {name: window}
 
-    def _of_all(self, pool: str) -> str:
-        """The name without an account that was found by its credential.
-
-        What the user limits together holds for these, too.
-        """
-        account, slash, model = pool.partition("/")
-        return account.partition("@")[0] + slash + model if account in self.stored_as else pool
+    def base(self, account: str) -> str:
+        """The provider of an account that was found by its credential; ``account`` for any other one."""
+        return account.partition("@")[0] if account in self.stored_as else account
 
     def _ledger(self, resolved: Resolved, now_ns: int, *, own: bool, alone: bool) -> Ledger:
         """The ledger of a pool; see :meth:`_pool`. ``alone``: no store shares it."""
