@@ -113,7 +113,7 @@ def test_a_refusal_that_is_only_a_text_says_nothing_of_the_level(limits, before,
     limiter = paceline.Limiter({POOL: limits}, clock=clock, retry=replace(RETRY, max_attempts=4, max_refused=4))
     if shared:  # in virtual time, too: a thread would race with it
         options = {"on_store_failure": "fail_safe", "lease_s": None}
-        limiter.pacer.pools.worker = SimulatedWorker(SimulatedStore(time), "p", clock, **options)
+        limiter.pacer.pools.maker.worker = SimulatedWorker(SimulatedStore(time), "p", clock, **options)
 
     def now_s():
         return clock.now_ns() / 1e9

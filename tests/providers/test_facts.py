@@ -183,7 +183,7 @@ class TestTheUsersFile:
         assert life.ending(date(2026, 10, 23)).startswith("has ended on 2026-10-23")
         assert life_of("openai", "gpt-7") is None
         limiter = Limiter(provider="openai")
-        limiter.pacer.pools.made = end_watch()
+        limiter.pacer.pools.maker.made = end_watch()
         for model in ("gpt-old", "gpt-old", "gpt-7"):  # it is sent all the same
             assert limiter.try_acquire(f"openai/{model}", requests=1)
         assert [record.getMessage() for record in caplog.records] == [

@@ -151,7 +151,7 @@ class Simulation(simulation.Simulation):
         network = HeldNetwork(self.network, self.stalls, frozen) if self.stalls or frozen else self.network
         one = Process(f"p{len(self.processes)}", frozen, network, self.sent, source=source, clock=clock, **options)
         if shared:
-            one.limiter.pacer.pools.worker = SimulatedWorker(
+            one.limiter.pacer.pools.maker.worker = SimulatedWorker(
                 self.store, one.name, clock, on_store_failure=on_store_failure, lease_s=lease_s
             )
         self.processes.append(one)

@@ -168,7 +168,7 @@ class ProcessSettings(GatewaySettings):
     def _limiter(self, events: Callable[[Event], None] | None = None) -> Limiter:
         arguments = self.config.arguments(patient=False) | {"store": self.store}
         limiter = Limiter(**arguments, events=_otel().Listener() if self.otel else events)
-        limiter.pacer.pools.made = end_watch()
+        limiter.pacer.pools.maker.made = end_watch()
         return limiter
 
     def check(self, environ: Mapping[str, str] = os.environ) -> Upstreams:

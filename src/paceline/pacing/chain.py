@@ -68,8 +68,8 @@ class ChainedScheduler(Scheduler):
     Args:
         pool: The pool.
         clock: The clock.
-        further: The further schedulers.
         worker: As for :class:`Scheduler`.
+        further: The further schedulers.
         opens: Makes the scheduler of the account, at the first refusal that is about all of it.
         others: The schedulers of a login: its plan is shut where two models are refused to the same end.
 
@@ -82,10 +82,10 @@ class ChainedScheduler(Scheduler):
         self,
         pool: Pool,
         clock: Clock,
+        worker: Worker | None,
         further: Sequence[Scheduler],
-        worker: Worker | None = None,
-        opens: Callable[[], Scheduler] | None = None,
-        others: Callable[[], Iterable[Scheduler]] | None = None,
+        opens: Callable[[], Scheduler] | None,
+        others: Callable[[], Iterable[Scheduler]] | None,
     ) -> None:
         super().__init__(pool, clock, worker)
         self.further = tuple(further)

@@ -128,7 +128,7 @@ class Pacer:
         notify, self.shadow = _notifier(settings)
         self.pools = Pools(settings, limits, worker, notify, self.health)
         self.accounts = Accounts(self.pools)
-        self.allowances = Allowances(self.pools.allowance, dict(settings.prices or {}), settings.unpriced)
+        self.allowances = Allowances(self.pools.maker.allowance, dict(settings.prices or {}), settings.unpriced)
         for spec in (one for each in lanes for one in line_of(each) if one.limits):
             self.allowances.set(spec.name, parsed(spec.limits))
         self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))

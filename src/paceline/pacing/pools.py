@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.budget import THE_SLOT, BudgetPool
-from paceline.core.capacity import Capacity
-from paceline.core.learning.tracker import HEADROOM_S
-from paceline.core.ledger import Ledger
-from paceline.core.local import LocalCapacity
 from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
-from paceline.core.queue import Queue
-from paceline.core.quota import KNOWN_UNITS, NS, OWN_RULES, REQUESTS, USD, Cost, Quota, Rule
+from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota, Rule
 from paceline.core.results import GIVEN, QuotaError, warn
-from paceline.estimation.prefixes import Prefixes, PromptCache
-from paceline.pacing.breaker import Health, HealthByHand
-from paceline.pacing.forks import Kin
+from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits, Resolved
-from paceline.pacing.periods import in_days, periods
+from paceline.pacing.maker import PoolMaker
 from paceline.pacing.plans import Plans, PlanStatus
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
@@ -33,14 +24,9 @@ from paceline.pacing.status import PoolStatus, report
 if TYPE_CHECKING:
     from paceline.core.allowance import Shut
     from paceline.pacing.events import Event
-    from paceline.pacing.joint import JointLimit
     from paceline.pacing.plan_use import Client
     from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
-
-BUDGET_TTL_S = 86_400.0
-"""How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked
-for."""
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -52,8 +38,8 @@ class Pools:
     Args:
         settings: The settings of the limiter.
         limits: The quotas of each model.
-        worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
-        notify: Called with every event of a permit; ``None`` for none.
+        worker: As for :class:`PoolMaker`, like the next two.
+        notify: Called with every event of a permit.
         health: The hosts that fail.
 
     Attributes:
@@ -62,7 +48,7 @@ class Pools:
             first request by hand, or of a client where it is a provider's model.
         stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no
             identity.
-        made: Called with the name of each pool of a provider's model, when it is made.
+        maker: Makes them.
         plans: The windows of the plans of accounts.
     """
 
@@ -75,27 +61,21 @@ class Pools:
         health: Health,
     ) -> None:
         self.limits = limits
-        self.worker = worker
+        self.maker = PoolMaker(settings, worker, notify, health, self._is_used)
         self.named: dict[str, Scheduler] = {}
         self.uncharged: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
-        self.made: Callable[[str], None] | None = None
         self.plans = Plans()
-        self._settings, self._notify, self._health = settings, notify, health
         self._lock = threading.RLock()
-        self._prefixes = Prefixes()
         self._made: dict[str, Scheduler] = {}  # by pool
         self._of_account: dict[str, tuple[Scheduler, ...]] = {}  # the same by account
         self._names: dict[str, set[str]] = {}  # in calls, by pool
         self._further: dict[str, Scheduler] = {}  # joint limits, start spacing and providers' slots, by pool
-        self._joint: Sequence[JointLimit] = ()
-        if settings.joint_limits is not None:
-            from paceline.pacing.joint import joint_limits
 
-            self._joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
-        self._kin = Kin(self._is_used) if worker is None and settings.shadow is None else None
-        # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.
-        self._next_number = count(1).__next__
+    @property
+    def worker(self) -> Worker | None:
+        """What makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process."""
+        return self.maker.worker
 
     def scheduler(self, pool: str) -> Scheduler:
         """The scheduler of a pool.
@@ -140,7 +120,7 @@ class Pools:
                 for called in self._names.pop(name, ()):
                     self.named.pop(called, None)
                 self.uncharged.pop(name, None)
-                self._health.drop(scheduler)
+                self.maker.health.drop(scheduler)
                 for one in scheduler.beside:  # the plan, the slots and the spacing of an account of its own
                     if "@" in one.pool.name and not self.of_account(one.pool.name.partition("/")[0]):
                         self._further.pop(one.pool.name, None)
@@ -172,7 +152,7 @@ class Pools:
         told.
         """
         new = self.plans.read(account, readings, served=served, sent_s=sent_s)
-        if not (self._settings.plans.holds or self.worker) or self._settings.shadow is not None:
+        if not (self.maker.settings.plans.holds or self.worker) or self.maker.settings.shadow is not None:
             return
         windows = {one.name: one for reading in new if (one := _window(reading)) is not None}
         notes = {} if self.worker is None else self.plans.news(account, new)
@@ -184,7 +164,7 @@ class Pools:
         """Count a request that has ended in the windows that its answer has stated: another one may go now."""
         self.plans.charge(account, windows, usage, client)
         scheduler = self._further.get(of_plan(account))
-        if scheduler is not None and self._settings.plans.holds:
+        if scheduler is not None and self.maker.settings.plans.holds:
             scheduler.read_plan((), {}, self.plans.weighed(account))
 
     def shut(self) -> list[tuple[str, str | None, Shut]]:
@@ -216,26 +196,17 @@ class Pools:
         with self._lock:
             schedulers, further = dict(self._made), dict(self._further)
         pools = {name: scheduler.status(queue) for name, scheduler in (schedulers | further).items()}
-        now_ns, models = self._settings.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
+        now_ns, models = self.maker.settings.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
         for name in islice(self.limits.given, POOLS_MAX):
             if "*" not in name and name not in models:  # a model in use has its provider in the name
                 resolved = self.limits.resolve(name)
                 for one in (resolved, *_provider_wide(resolved)):
                     if one.pool not in pools:
-                        pools[one.pool] = report(self._pool(one, now_ns)[0], now_ns)
-        for joint in self._joint:
+                        pools[one.pool] = report(self.maker.pool(one, now_ns)[0], now_ns)
+        for joint in self.maker.joint:
             if joint.resolved.pool not in pools:
-                pools[joint.resolved.pool] = report(self._pool(joint.resolved, now_ns)[0], now_ns)
+                pools[joint.resolved.pool] = report(self.maker.pool(joint.resolved, now_ns)[0], now_ns)
         return pools
-
-    def allowance(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
-        """The scheduler of an allowance: its limits are the user's own, and used to the last."""
-        quotas = in_days(quotas)
-        if quotas[0].unit == USD:
-            quotas += (THE_SLOT,)
-        resolved = Resolved(name, quotas, (GIVEN,) * len(quotas))
-        pool, worker = self._pool(resolved, self._settings.clock.now_ns(), own=True)
-        return Scheduler(pool, self._settings.clock, worker)
 
     def warn_of_left_out(self, scheduler: Scheduler, cost: Cost) -> None:
         """Warn of each of the user's own units that the first request to a pool, at ``cost``, leaves out.
@@ -270,15 +241,8 @@ class Pools:
                     raise QuotaError(
                         f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many; use a second limiter"
                     )
-                scheduler = self._open(resolved, self._settings.clock.now_ns())
-                if resolved.is_model and self.made is not None:
-                    self.made(resolved.pool)
-                scheduler.events, scheduler.is_model = self._notify, resolved.is_model
-                scheduler.watch_forks(self._kin)
-                if self._settings.prompt_cache:
-                    scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
-                scheduler.by_hand = HealthByHand(self._health, scheduler)
-                scheduler.periods = periods(resolved.quotas)
+                scheduler = self._open(resolved)
+                self.maker.fit(scheduler, resolved)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
                 other = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
                 if other:
@@ -291,28 +255,26 @@ class Pools:
                 self._names.setdefault(resolved.pool, set()).add(name)
             return scheduler
 
-    def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
+    def _open(self, resolved: Resolved) -> Scheduler:
         account, slash, model = resolved.pool.partition("/")
         names = {resolved.pool, self.base(account) + slash + model}  # what is limited together holds for both
-        further, joint = [], [each.resolved for each in self._joint if any(map(each.holds_for, names))]
+        further, joint = [], [each.resolved for each in self.maker.joint if any(map(each.holds_for, names))]
         for one in (*joint, *_provider_wide(resolved)):
             if one.pool not in self._further:
-                pool, worker = self._pool(one, now_ns)
-                self._further[one.pool] = Scheduler(pool, self._settings.clock, worker)
+                self._further[one.pool] = self.maker.scheduler(one, Scheduler)
             further.append(self._further[one.pool])
-        pool, worker = self._pool(resolved, now_ns)
-        clock = self._settings.clock
         if not (further or resolved.is_model):
-            return Scheduler(pool, clock, worker)
+            return self.maker.scheduler(resolved, Scheduler)
         from paceline.pacing.chain import ChainedScheduler
 
         opens = partial(self.open_account, account) if resolved.is_model else None
         others = partial(self.of_account, account) if account in self.limits.untabled else None
-        scheduler = ChainedScheduler(pool, clock, further, worker, opens, others)
+        chained = partial(ChainedScheduler, further=further, opens=opens, others=others)
+        scheduler = self.maker.scheduler(resolved, chained)
         scheduler.account = self._further.get(of_plan(account))
-        if others is not None and worker is not None:  # another process may know that it is shut
+        if others is not None and self.worker is not None:  # another process may know that it is shut
             scheduler.account = self.open_account(account)
-        scheduler.holds = self._settings.plans.when_shut == "hold"
+        scheduler.holds = self.maker.settings.plans.when_shut == "hold"
         return scheduler
 
     def open_account(self, account: str) -> Scheduler:
@@ -325,16 +287,9 @@ class Pools:
         name = of_plan(account)
         with self._lock:
             if name not in self._further:
-                now_ns, waiting_max = self._settings.clock.now_ns(), self._settings.waiting_max
-                queue = Queue()
-                queue.next_number = self._next_number
-                plan, worker = Plan(self._settings.plans), self.worker
-                capacity = PlanCapacity(plan, now_ns) if worker is None else worker.plan(plan, queue, now_ns)
-                pool = Pool(name, capacity, queue, waiting_max=waiting_max, served=False)
-                capacity.notices, capacity.allowance = pool.notices, pool.progress.allowance
-                capacity.heard = partial(self._hear, account, plan)
-                capacity.of_pools = partial(self._in_flight, account)
-                self._further[name] = Scheduler(pool, self._settings.clock, worker)
+                plan = Plan(self.maker.settings.plans)
+                heard, in_flight = partial(self._hear, account, plan), partial(self._in_flight, account)
+                self._further[name] = self.maker.of_plan(name, plan, heard, in_flight)
             for scheduler in self.of_account(account):
                 if isinstance(scheduler, ChainedScheduler):
                     scheduler.account = self._further[name]
@@ -345,59 +300,13 @@ class Pools:
 
     def _hear(self, account: str, plan: Plan, name: str, text: str, age_ns: int) -> None:
         """Take what another process has noted of a window."""
-        reading = self.plans.hear(account, name, text, self._settings.clock.now_ns() - age_ns)
+        reading = self.plans.hear(account, name, text, self.maker.settings.clock.now_ns() - age_ns)
         if (window := _window(reading)) is not None:
             plan.windows = plan.windows | {name: window}
 
     def base(self, account: str) -> str:
         """The provider of an account that was found by its credential; ``account`` for any other one."""
         return account.partition("@")[0] if account in self.stored_as else account
-
-    def _ledger(self, resolved: Resolved, now_ns: int, *, own: bool, alone: bool) -> Ledger:
-        """The ledger of a pool; see :meth:`_pool`. ``alone``: no store shares it."""
-        settings = self._settings
-        headroom_s = 0.0 if own else settings.headroom_s
-        if headroom_s is None:
-            counted_here = resolved.quotas and all(quota.rule in OWN_RULES for quota in resolved.quotas)
-            headroom_s = 0.0 if counted_here else HEADROOM_S
-        return Ledger(
-            resolved.quotas,
-            now_ns,
-            usable=1.0 if own else settings.usable,
-            sources=resolved.sources,
-            charged_after=resolved.charged_after if alone else (),  # a store counts it at admission
-            headroom_s=headroom_s,
-            ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if own and _is_of_money(resolved) else settings.ttl_s,
-            gentle=resolved.gentle,
-        )
-
-    def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
-        """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.
-
-        Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it. Where
-        no provider counts any quota, a headroom is left if the settings have one.
-        """
-        settings, learns, worker = self._settings, resolved.learns, self.worker
-        if settings.shadow is not None:  # nothing is held
-            return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
-        if any(quota.rule in OWN_RULES for quota in resolved.quotas):
-            worker = None
-        measures = bool(learns) and resolved.is_unstated
-        counted = replace(resolved, quotas=(), sources=()) if measures else resolved
-        ledger = self._ledger(counted, now_ns, own=own, alone=worker is None)
-        queue = Queue()
-        queue.next_number = self._next_number
-        capacity: Capacity
-        if worker is None:
-            adapts = settings.headroom_s is None and not own
-            capacity = LocalCapacity(ledger, learns=learns, adapts=adapts)
-        else:
-            capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
-        if capacity.learning is not None and (measures or resolved.lacks_requests):
-            capacity.learning.measure(now_ns)
-        made = BudgetPool if own and _is_of_money(resolved) else Pool
-        # The requests of a lane go to any server: when one does not answer, its own pool is silent, and not the lane.
-        return made(resolved.pool, capacity, queue, waiting_max=settings.waiting_max, served=not own), worker
 
 
 def of_plan(account: str) -> str:
@@ -407,10 +316,6 @@ def of_plan(account: str) -> str:
 
 def _is_of_plan(pool: Pool) -> bool:
     return isinstance(pool.capacity, PlanCapacity)
-
-
-def _is_of_money(resolved: Resolved) -> bool:
-    return resolved.quotas[0].unit == USD
 
 
 def _window(reading: PlanReading) -> Window | None:
