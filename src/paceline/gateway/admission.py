@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
@@ -20,18 +19,18 @@ class Admission:
 
     Args:
         keys: The keys of clients.
-        open_to_all: Whether clients need no key as long as there are none: only on loopback.
-        hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
-            by another name sends that name.
+        host: The address at which it listens. On loopback, clients need no key as long as there are none.
         key_in_path: Whether a key may be the first part of a path, where the headers have a credential for the server.
 
     Attributes:
         needs_key: Whether clients need keys.
     """
 
-    def __init__(self, keys: KeyFile, *, open_to_all: bool, hosts: Iterable[str], key_in_path: bool = False) -> None:
-        self._keys, self._hosts, self._key_in_path = keys, frozenset(hosts), key_in_path
-        self.needs_key = not open_to_all or len(keys) > 0
+    def __init__(self, keys: KeyFile, host: str, *, key_in_path: bool) -> None:
+        self._keys, self._key_in_path = keys, key_in_path
+        # In the header ``host``. A browser that was led here by another name sends that name.
+        self._hosts = frozenset({host, "localhost", "127.0.0.1", "::1"})
+        self.needs_key = not is_loopback(host) or len(keys) > 0
 
     def admit(self, headers: Headers, query: str) -> tuple[ClientKey | None, str]:
         """What the client may do, and its key; ``None``: everything, because no keys are needed.
@@ -101,11 +100,6 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
         if key.is_bounded and not is_listing(endpoint):
             more = ": it has limits or a list of models, which do not hold there: make a second key for it"
         raise RequestError(403, "endpoint", f"this key may not use {method} {path[:100]}{more}")
-
-
-def names_of(host: str) -> set[str]:
-    """The names of this server in a request's header ``host``, where it listens at ``host`` on loopback."""
-    return {host, "localhost", "127.0.0.1", "::1"} if is_loopback(host) else {host}
 
 
 @lru_cache(maxsize=64)

@@ -302,7 +302,7 @@ class Dispatch:
             await self._pass_on(reply, request.send, request.connection)
             self._keep_answer(held, reply)
             if held.exchange.metered.call.stream and reply.is_good and not reply.broken:
-                self._tell_unreported(request.key_name, reply.record)
+                self._tell_unreported(request.key, reply.record)
         except asyncio.CancelledError:
             if reply is not None and reply.seen is not None and request.connection.gone:
                 self._keep_place(held, request.parts)
@@ -364,17 +364,18 @@ class Dispatch:
         if cause is not None:
             pacer.answers.count(server.root, server.provider.name, status, cause, pacer.clock.now_ns() / NS)
 
-    def _tell_unreported(self, key: str, record: Exchanged | None) -> None:
+    def _tell_unreported(self, key: ClientKey | None, record: Exchanged | None) -> None:
         """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
         if record is None or record.usage is not None or len(self._unreported) >= UNREPORTED_MAX:
             return
-        if (key, record.pool) not in self._unreported:
-            self._unreported.add((key, record.pool))
+        whose = "" if key is None else f", key {key.name}"
+        if (whose, record.pool) not in self._unreported:
+            self._unreported.add((whose, record.pool))
             log.warning(
                 "%s%s: its streams report no usage, so that usage counts them as estimated, and a budget as reserved: chats of OpenAI's form"
                 ' report it with "stream_options": {"include_usage": true}',
                 record.pool,
-                key and f", key {key}",
+                whose,
             )
 
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:

@@ -135,11 +135,6 @@ class Incoming:
         return one
 
     @property
-    def key_name(self) -> str:
-        """The name of the client's key; empty for none."""
-        return "" if self.key is None else self.key.name
-
-    @property
     def owner(self) -> str:
         """The identity of the client's key, which has a part of each bound; empty for none."""
         return "" if self.key is None else self.key.identity

@@ -50,11 +50,6 @@ NEXT: Final = MappingProxyType(
 """The state that follows; other pairs change nothing."""
 
 
-def after(state: LifeState, event: LifeEvent) -> LifeState:
-    """The state after ``event``."""
-    return NEXT.get((state, event), state)
-
-
 class Life:
     """What one gateway does with requests now.
 
@@ -70,7 +65,7 @@ class Life:
 
     def change(self, event: LifeEvent) -> bool:
         """Go on to the state after ``event``; whether it is another one."""
-        before, self.state = self.state, after(self.state, event)
+        before, self.state = self.state, NEXT.get((self.state, event), self.state)
         return self.state is not before
 
     @property

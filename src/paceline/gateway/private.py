@@ -135,11 +135,6 @@ class GatewayWay:
     placed: str = ""
     told: tuple[str, ...] = ()
 
-    @property
-    def passes_logins(self) -> bool:
-        """Whether a login that the program sends is passed on."""
-        return bool(self.with_login or self.placed)
-
     def options(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """What is to stand before the program's own arguments, which come after it and outrank it.
 
@@ -373,7 +368,7 @@ def private_gateway(
         tallies=False,
         stop_s=1,  # its program has ended
         names_account=True,  # OPENAI_ORG_ID
-        key_in_path=way.passes_logins,
+        key_in_path=bool(way.with_login or way.placed),  # a login of the program has the header
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )
     settings.check(way.real)

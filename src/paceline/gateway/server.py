@@ -29,7 +29,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway.admission import Admission, names_of
+from paceline.gateway.admission import Admission
 from paceline.gateway.app import Gateway, GatewaySettings, nothing
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import Headers, HttpClient
@@ -136,14 +136,11 @@ class ProcessSettings(GatewaySettings):
         keys = KeyFile(self.keys)
         limiter.pacer.accounts.salt = keys.salt
         limiter.pacer.accounts.names_all = limiter.pacer.pools.worker is not None
-        admission = Admission(
-            keys, open_to_all=is_loopback(self.host), hosts=names_of(self.host), key_in_path=self.key_in_path
-        )
         return Gateway(
             limiter,
             self._upstreams(environ),
             HttpClient(self.config.timeout_s, ssl.create_default_context()),
-            admission=admission,
+            admission=Admission(keys, self.host, key_in_path=self.key_in_path),
             store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             settings=self,
         )
