@@ -181,16 +181,6 @@ def _quotas(value: Any) -> tuple[Quota, ...]:
     return parse_quotas(value)
 
 
-def _budget(value: Any) -> tuple[Quota, ...]:
-    """Quotas in US dollars."""
-    return check_budget(_quotas(value))
-
-
-def _joint(value: Any) -> tuple[Quota, ...]:
-    """Quotas on units that every request has."""
-    return check_units(_quotas(value))
-
-
 def _limit(value: Any) -> Any:
     """One model's limits, or a table of models; a table of amounts has the name of one, or nothing but numbers."""
     if not isinstance(value, Mapping) or any(name in AmountsTable.__annotations__ for name in value):
@@ -395,7 +385,7 @@ FORMS: Final[dict[str, Any]] = {
     "base_url": Annotated[Text, AfterValidator(parse_base_url)],
     "store": Annotated[str, PlainValidator(_store, json_schema_input_type=str)],
     JOINT: _named(
-        Annotated[Any, PlainValidator(_joint, json_schema_input_type=Written)],
+        Annotated[Any, PlainValidator(lambda value: check_units(_quotas(value)), json_schema_input_type=Written)],
         '"openai/*" = "2500 requests/min"',
         Pattern,
     ),
@@ -409,7 +399,9 @@ FORMS: Final[dict[str, Any]] = {
     "retry": Annotated[RetryTable, table("max_attempts = 3")],
     "plans": Annotated[PlansTable, table("keep = 0.1")],
     BREAKER: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | BreakerTable)],
-    "budget": Annotated[Any, PlainValidator(_budget, json_schema_input_type=str | list[str])],
+    "budget": Annotated[
+        Any, PlainValidator(lambda value: check_budget(_quotas(value)), json_schema_input_type=str | list[str])
+    ],
     PRICES: _named(
         Annotated[PriceTable, table("input = 1.25, output = 10.0")],
         '"openai/my-model" = { input = 1.25, output = 10.0 }',

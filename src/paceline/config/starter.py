@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from paceline.providers.registry import PROVIDERS
@@ -116,13 +116,11 @@ def _key(name: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(_pairs(value)) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{_key(name)} = {_value(own)}" for name, own in value.items()) + " }" if value else "{}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float) and value.is_integer():
         return f"{int(value):_}"
     return json.dumps(value)
-
-
-def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{_key(name)} = {_value(value)}" for name, value in table.items())

@@ -231,7 +231,11 @@ def _lead(
         way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
         if "provider" in tables.get(name, {}) and "key_env" not in tables[name]:
             way.with_login |= paths.keys()
-            way.told += (_told(tables[name]["base_url"], next(one for one in names.addresses if environ.get(one))),)
+            variable = next(one for one in names.addresses if environ.get(one))
+            root = tables[name]["base_url"]
+            way.told += (
+                f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names; `--login` paces a plan",
+            )
             continue
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
 
@@ -289,10 +293,6 @@ def _home_of(login: Login, config: Config, environ: Mapping[str, str]) -> SplitR
             f"--login: {where} names {url.hostname}, and a login goes only to {home} or to a server on this machine"
         )
     return url
-
-
-def _told(root: str, variable: str) -> str:
-    return f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names; `--login` paces a plan"
 
 
 def _with(config: Config, tables: Mapping[str, Any]) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from paceline.config import Config
 from paceline.gateway.stamps import stamp
@@ -57,11 +57,8 @@ def _different(before: Config, after: Config) -> list[str]:
     for one in (field.name for field in fields(Config) if field.compare):
         old, new = getattr(before, one), getattr(after, one)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += [f"{one}.{name}" for name in _names(old, new)]
+            names = (name for name in {**old, **new} if old.get(name) != new.get(name))
+            found += [f"{one}.{name}" for name in names]
         elif old != new:
             found.append(one)
     return found
-
-
-def _names(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    return [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
