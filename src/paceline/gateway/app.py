@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from paceline.core.queue import LaneSpec
 from paceline.core.results import StoreError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission
@@ -114,7 +113,9 @@ class Gateway:
         self.life = Life(shares=store.shared)
         self._store, self._admission, self._settings = store, admission, settings
         self._access = None if settings.access_log is None else AccessLog(settings.access_log)
-        self._tally = Tally(limiter, self._counted_as) if settings.tallies else None
+        self._tally: Tally | None = None
+        if settings.tallies:
+            self._tally = Tally(limiter, lambda lane: counted_as(lane) if admission.needs_key else NO_KEY)
         self._store_answers = asyncio.Event()
         if not store.shared:
             self._store_answers.set()
@@ -134,9 +135,6 @@ class Gateway:
         """See :meth:`Limiter.status`; with what keys and teams have used in this process, and whether it is ready."""
         status = {**self.limiter.status(**options), "ready": self.ready}
         return status if self._tally is None else status | sums_of(self._tally)
-
-    def _counted_as(self, lane: LaneSpec) -> str:
-        return counted_as(lane) if self._admission.needs_key else NO_KEY
 
     # The server's side.
 
@@ -196,24 +194,15 @@ class Gateway:
             helper.cancel()
         await self._dispatch.close()
         self._siblings.close()
-        await self._end_page()
+        ends = asyncio.Queue[Event]()
+        ends.put_nowait({"type": "lifespan.shutdown"})
+        await self._page({"type": "lifespan"}, ends.get, asyncio.Queue[Event]().put)  # as a server would tell it
         if self._tally is not None:
             await asyncio.to_thread(self._tally.end)
         await asyncio.to_thread(self.limiter.close)
         if self._access is not None:
             self._access.close()
         await send({"type": "lifespan.shutdown.complete"})
-
-    async def _end_page(self) -> None:
-        """Tell the page of the end, as a server would."""
-
-        async def receive() -> Event:
-            return {"type": "lifespan.shutdown"}
-
-        async def send(_: Event) -> None:
-            pass
-
-        await self._page({"type": "lifespan"}, receive, send)
 
     @property
     def ready(self) -> bool:
