@@ -117,7 +117,6 @@ class Dispatch:
         self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
         self._takes_usage: dict[str, bool] = {}  # by server: whether it can be asked for the usage of a stream
         self._bodies = Bodies()
-        self._waiting: dict[str, HeldRequest] = {}  # by the id of the request
         self._tasks: dict[asyncio.Task[Any], HeldRequest] = {}  # those that wait for a permit or an answer
         self._places = KeptPlaces(self._end)
         self._answers = KeptAnswers()
@@ -155,9 +154,10 @@ class Dispatch:
 
     def place(self, called: str) -> dict[str, Any] | None:
         """The place in the queue of the request with this id; ``None`` for an unknown one."""
-        held = self._waiting.get(called)
-        if held is None:
+        those = [one for one in list(self._tasks.values()) if one.called == called]  # in another thread
+        if not those:
             return None
+        held = those[-1]
         exchange = held.exchange
         why = exchange.acquisition.why() if exchange.acquisition is not None else None
         state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
@@ -589,8 +589,7 @@ class Dispatch:
         assert task is not None
         self._tasks[task] = held
         called = options.get(_ID)
-        if called is not None:
-            self._waiting[called[:NAME_MAX]] = held
+        held.called = called and called[:NAME_MAX]
         try:
             reply = await self._waited(request, held, rhythm)
         except asyncio.CancelledError:
@@ -604,8 +603,6 @@ class Dispatch:
             reply = _of_its_own(no_answer(error, held.server), connection, error)
         finally:
             del self._tasks[task]
-            if called is not None:
-                self._waiting.pop(called[:NAME_MAX], None)
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 

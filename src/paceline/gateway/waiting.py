@@ -291,13 +291,14 @@ class HeldRequest:
     Attributes:
         further: Makes the exchange at the next place of its model, after one that has failed; ``None``: there are no others.
         parts: Its body, as it is counted, while no client is connected.
+        called: The id by which its client asks for its place; ``None`` without one.
         task: Runs the exchange.
         reader: Reads its answer while no client is connected.
         left_s: When the last connection was closed.
     """
 
     __slots__ = (
-        "_present", "begun_s", "exchange", "further", "identify", "left_s", "named", "parts", "reader", "requests", "task",
+        "_present", "begun_s", "called", "exchange", "further", "identify", "left_s", "named", "parts", "reader", "requests", "task",
     )  # fmt: skip
 
     def __init__(
@@ -310,6 +311,7 @@ class HeldRequest:
     ) -> None:
         self.exchange, self.requests, self.identify, self.begun_s = exchange, requests, identify, begun_s
         self.named = named
+        self.called: str | None = None
         self.reader: asyncio.Task[None] | None = None
         self._present = exchange.present = asyncio.Event()
         self._present.set()
