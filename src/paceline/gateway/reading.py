@@ -11,7 +11,7 @@ import pickle
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO, Final, NamedTuple
 from urllib.parse import unquote
@@ -114,21 +114,9 @@ def look(task: Task, read: bytes, *, sent: bool) -> Seen:
     fields = body_of(read)
     named = fields if names else {}
     bodies = tuple(renamed(read, named, models) for _, models in task.members)
-    calls, alike = list[Call](), dict[tuple[str, str], Call]()
-    for (provider, models), own in zip(task.members, bodies, strict=True):
-        path = unquote(renamed_path(task.path, models))
-        kind = base_of(provider.name), path
-        if own is None and kind in alike:  # at another account
-            calls.append(alike[kind])
-            continue
-        call = _described(provider, path, fields if own is None else body_of(own))
-        if call is None:
-            calls.clear()
-            break
-        calls.append(call)
-        if own is None and not hasattr(provider, "at_host"):
-            alike[kind] = call
-    seen = Seen(tuple(calls), bodies, fields, content=read)
+    calls = tuple(_calls(task, fields, bodies))
+    calls = calls if len(calls) == len(bodies) else ()
+    seen = Seen(calls, bodies, fields, content=read)
     if task.key is None or not calls:
         return seen
     first, _ = task.members[0]
@@ -137,12 +125,29 @@ def look(task: Task, read: bytes, *, sent: bool) -> Seen:
     return seen._replace(refusal=_refusal(task.key, task.group, first, model, asked))
 
 
+def _calls(task: Task, fields: Mapping[str, Any], bodies: tuple[bytes | None, ...]) -> Iterator[Call]:
+    """The request at each server; it ends at one where it costs nothing."""
+    alike = dict[tuple[str, str], Call]()
+    for (provider, models), own in zip(task.members, bodies, strict=True):
+        path = unquote(renamed_path(task.path, models))
+        kind = base_of(provider.name), path
+        call = alike.get(kind) if own is None else None  # at another account
+        if call is None:
+            call = _described(provider, path, fields if own is None else body_of(own))
+        if call is None:
+            return
+        if own is None and not hasattr(provider, "at_host"):
+            alike[kind] = call
+        yield call
+
+
 def _elsewhere(task: Task, body: bytes) -> Seen:
     """What another process tells of a body: nothing as large as that."""
     seen = look(task, plain(task.encoding, body), sent=bool(body))
     fields = telling(seen.fields) | {name: seen.fields.get(name) for name in (STICKY, MODEL)}
+    stream = seen.fields.get("stream") is True
     asked = [
-        seen.asks(member) if may_ask(provider, unquote(renamed_path(task.path, models))) else None
+        seen.asks(member) if stream and may_ask(provider, unquote(renamed_path(task.path, models))) else None
         for member, (provider, models) in enumerate(task.members)
     ]
     return seen._replace(fields=fields, content=b"", asking=tuple(asked))
