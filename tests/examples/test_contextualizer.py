@@ -247,17 +247,7 @@ def test_another_error_of_the_real_sdk_goes_up_at_once(paceline_emulator, made):
         made(settings.limiter(), world.base_url).generate("x")
 
 
-# --- the environment
-
-
-def test_environment_defaults():
-    assert Settings.from_env({}) == Settings(30_000, 0.85, None, 3, 2.0)
-
-
-def test_environment_values():
-    env = {"MAX_TPM": "60000", "TPM_SAFETY_FACTOR": "0.5", "MAX_TOKENS_PER_CALL": "8000"}
-    env |= {"RETRY_MAX_ATTEMPTS": "5", "RETRY_INITIAL_WAIT": "0.5"}
-    assert Settings.from_env(env) == Settings(60_000, 0.5, 8_000, 5, 0.5)
+# --- the environment, whose values and defaults are in test_contextualizer_names.py
 
 
 @pytest.mark.parametrize(
