@@ -290,10 +290,8 @@ class TestStore:
         alone, _ = ask(store.pool, tokens=30)
         assert store.lose() == [alone]
         share = store.pool.ledger
-        assert [m.level(T0) for m in share.meters] == [
-            pytest.approx(5),
-            7,
-        ]  # of seven eighths of 40 tokens, and 8 slots
+        # Of seven eighths of 40 tokens, and 8 slots.
+        assert [m.level(T0) for m in share.meters] == [pytest.approx(5), 7]
         store.pool.settle(T0, alone.outcome, {"tokens": 10})
         assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 8]
         store.pool.settle(T0, early.outcome, {"tokens": 5})  # the store refunds it; its slot is free

@@ -159,9 +159,8 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
         decision = local.reserve(now_ns, cost)
         reply = tell([], wants=[want])
         if isinstance(decision, Reservation):
-            assume(
-                not 0 < reply.wait_ns < 100
-            )  # a ledger forgives the rounding of charges at this instant, the store does not
+            # A ledger forgives the rounding of charges at this instant, the store does not.
+            assume(not 0 < reply.wait_ns < 100)
             assert (len(reply.grants), reply.wait_ns) == (1, 0)
             assert reply.grants[0] == decision.marks
             charged = Settled(want, reply.grants[0], [float(a * part // 100) for a in want], probe=reply.probe)

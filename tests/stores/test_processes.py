@@ -98,9 +98,8 @@ class TestForAMinute:
     def test_eight_hundred_workers(self, provider, store):
         with Crew(provider, store, self.QUOTAS, count=8, workers=100, requests=6_400, bound_s=300) as crew:
             results, tally = crew.results()
-        steady = [
-            result["waits_s"][400:] for result in results
-        ]  # three hundred went at once, a hundred joined an empty line
+        # Three hundred went at once, a hundred joined an empty line.
+        steady = [result["waits_s"][400:] for result in results]
         waits_s = [wait for waits in steady for wait in waits]
         mean_s = statistics.fmean(waits_s)
         said = f"{tally['refused']}, speed {tally['speed_vs_ideal']:.4f}, waits {mean_s:.1f} s, at most {max(waits_s):.1f} s"

@@ -46,9 +46,8 @@ def test_redis_forgets_old_days_and_what_is_not_used(redis_server):
     store = RedisStore(redis_server.url, timeout_s=5.0)
     tallies = tallies_beside(store)
     tallies.tell({(DAY, "a", ""): [2.0]})
-    assert redis_server.ask("HGETALL", "paceline:usage:{/}") == {
-        f"{DAY}/a": "2.0"
-    }  # as versions before have written it
+    # As versions before have written it.
+    assert redis_server.ask("HGETALL", "paceline:usage:{/}") == {f"{DAY}/a": "2.0"}
     tallies.tell({(DAY + KEEP_DAYS, "a", "1"): [1.0]})
     assert tallies.read(0, DAY + KEEP_DAYS) == {(DAY + KEEP_DAYS, "a", "1"): [1.0]}
     assert all(redis_server.ask("PTTL", key) > 0 for key in redis_server.ask("KEYS", "*"))

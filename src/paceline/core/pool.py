@@ -268,9 +268,8 @@ class Pool:
         if not queue.length:
             self.wake_ns = None
             return []
-        done = (
-            self._overdue(now_ns, now_ns - 1) if queue.deadlines else []
-        )  # a deadline of this instant can still be met
+        # A deadline of this instant can still be met.
+        done = self._overdue(now_ns, now_ns - 1) if queue.deadlines else []
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
             if head.estimate is not None:
@@ -407,9 +406,8 @@ class Pool:
     def shut(self) -> Shut | None:
         """The allowance that is used up, or that opens; ``None`` for none."""
         allowance, pause = self.progress.allowance, self.ledger.pause
-        if not (
-            allowance.is_shut or (pause.opens_ns and pause.reason == COOL_DOWN)
-        ):  # else it opens for another reason
+        # With another reason, it opens for something else.
+        if not (allowance.is_shut or (pause.opens_ns and pause.reason == COOL_DOWN)):
             return None
         state = "shut" if pause.phase in (PausePhase.OPEN, PausePhase.CLOSED) else pause.phase.value
         return Shut(allowance.window, state, allowance.began_ns, allowance.ends_ns, pause.until_ns, self.queue.length)

@@ -93,9 +93,8 @@ class Contact:
         self._away = False  # as it was asked by itself
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
-        self._looked: dict[
-            str, tuple[float, float]
-        ] = {}  # of each pool, when it is looked at next, and what was charged
+        # Of each pool, when it is looked at next, and what was charged.
+        self._looked: dict[str, tuple[float, float]] = {}
         self._remarks: set[str] = set()  # that were logged
 
     def exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:

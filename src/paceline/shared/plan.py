@@ -100,9 +100,8 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         pause, self._goes = self.ledger.pause, bool(reply.grants)
         if self._goes:
             self._tested_ns = 0
-        elif (
-            pause.phase is CLOSED and now_ns > pause.until_ns - ASK_AGAIN_NS
-        ):  # another process tests it, or is about to
+        # Another process tests it, or is about to.
+        elif pause.phase is CLOSED and now_ns > pause.until_ns - ASK_AGAIN_NS:
             self._tested_ns = now_ns + min(reply.pause_ns, OPENS_NS)
         for note in reply.notes:
             self._hear(now_ns, note)

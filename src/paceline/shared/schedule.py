@@ -71,9 +71,8 @@ class Schedule:
         if reports:
             due_ns = min(due_ns, self.sent_ns + max(RENEW_NS, membership.peers * POLL_NS))
         if not (membership.state.known or self._queue.length):
-            due_ns = max(
-                due_ns, self.ask_ns
-            )  # a store that refuses this process is tried no more often than a lost one
+            # A store that refuses this process is tried no more often than a lost one.
+            due_ns = max(due_ns, self.ask_ns)
         return due_ns
 
     @property

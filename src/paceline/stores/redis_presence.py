@@ -61,10 +61,8 @@ class Presence:
         try:
             self._join(who, now_s)
         except Exception as error:  # noqa: BLE001  (redis-py and the system raise many; no caller waits for this)
-            if not self._warned and type(error).__name__ not in (
-                "ConnectionError",
-                "TimeoutError",
-            ):  # they are the store's
+            # A lost connection and a time-out are the store's.
+            if not self._warned and type(error).__name__ not in ("ConnectionError", "TimeoutError"):
                 self._warned = True
                 log.warning(
                     "the store cannot see when this process ends, and leaves its share unused for two minutes then (%s): allow"
