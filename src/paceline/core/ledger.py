@@ -444,9 +444,10 @@ class Ledger:
         """
         given = source.kind is SourceKind.GIVEN
         m = new_meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
-        if not given:
-            # A table or an answer states this limit, and it may be too high.
-            m.open_less()
+        # A table or an answer states this limit, and it may be too high.
+        if not given and isinstance(m, Bucket) and m.opened < math.inf:
+            m.opened /= 2
+            m.widen()
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
                 self.charge_open(now_ns, reservation, len(self.entries), m, 1.0)

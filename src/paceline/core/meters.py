@@ -186,9 +186,6 @@ class Meter(ABC):
     def cap_burst(self, amount: float) -> None:
         """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
 
-    def open_less(self) -> None:
-        """Halve the first burst of an opening bucket."""
-
     def seen(self, now_ns: int, remaining: float) -> None:
         """Take the smaller ``remaining`` of the provider: others use the key, too."""
 
@@ -297,11 +294,6 @@ class Bucket(Meter):
         self.widen()
         assert 0 < self.ceiling <= 1
         assert 0 <= self.reach_ns <= self.open_reach_ns
-
-    def open_less(self) -> None:
-        if self.opened < math.inf:
-            self.opened /= 2
-            self.widen()
 
     def keep_unused(self, headroom_s: float) -> None:
         """Leave the refill of ``headroom_s`` unused from now on; the level stays."""
