@@ -86,7 +86,7 @@ def url(server):
 def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, monkeypatch, large, groups):
     if large:
         monkeypatch.setattr(reading, "LARGE", 10)
-        monkeypatch.setattr("paceline.gateway.dispatch.LARGE", 10)
+        monkeypatch.setattr("paceline.gateway.incoming.LARGE", 10)
     mine, other = keys.add("mine", models=("smart", "ears")), keys.add("other", models=("gpt-5", "whisper-1"))
     table = {"provider": "openai", "base_url": url, "key_env": "OPENAI_API_KEY", "models": NAMES}
     upstreams = {"main": table} | ({"spare": {**table, "models": {"smart": "gpt-4"}}} if groups else {})

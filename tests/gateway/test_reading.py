@@ -11,7 +11,7 @@ from test_attacks import attacked
 from test_gateway import Odd
 
 from grids import some
-from paceline.gateway import dispatch, reading
+from paceline.gateway import incoming, reading
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey, KeyFile, KeySecret
 from paceline.gateway.reading import BodyReader, Seen, Task, is_large, look
@@ -141,7 +141,7 @@ def test_what_is_large():
 
 def test_the_gateway_passes_large_bodies_on_and_refuses_some(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "LARGE", 10_000)
-    monkeypatch.setattr(dispatch, "LARGE", 10_000)
+    monkeypatch.setattr(incoming, "LARGE", 10_000)
     keys = KeyFile(tmp_path / "keys.json")
     secret = keys.add("alice", models=("good",)).encode()
     with raw_server(ANSWER) as upstream, raw_server(ANSWER) as other, attacked((upstream, other), keys.file) as running:
@@ -155,7 +155,7 @@ def test_the_gateway_passes_large_bodies_on_and_refuses_some(tmp_path, monkeypat
 
 
 def test_nothing_is_read_of_what_is_no_post(serve, client, monkeypatch):
-    monkeypatch.setattr(dispatch, "look", pytest.fail)
+    monkeypatch.setattr(incoming, "look", pytest.fail)
     running = serve(odd := Odd())
     assert client.put(f"{running.url}/openai/v1/files/x", json=["a"]).status_code == 200
     assert odd.seen[0][-1] == b'["a"]'

@@ -105,7 +105,7 @@ def test_each_name_goes_to_its_server_with_its_key(routed, servers, client):
 def test_a_form_and_a_large_body(routed, servers, client, monkeypatch, large):
     if large:
         monkeypatch.setattr(reading, "LARGE", 10)
-        monkeypatch.setattr("paceline.gateway.dispatch.LARGE", 10)
+        monkeypatch.setattr("paceline.gateway.incoming.LARGE", 10)
     servers.status["a"] = 503
     running = routed({"smart": ["a/gpt-5", "b/gpt-5"]})
     form = {"content-type": "multipart/form-data; boundary=b"}

@@ -27,9 +27,9 @@ from paceline.gateway.life import Life
 from paceline.gateway.listing import as_listed, cause_of, check_listing, own_list
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.names import name_asked, renamed_path
-from paceline.gateway.reading import LARGE, STICKY, BodyReader, Seen, Task, is_large, look
+from paceline.gateway.reading import LARGE, STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
-from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, plain, readable
+from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, readable
 from paceline.gateway.shares import Shares, fits
 from paceline.gateway.teams import ClientLanes
 from paceline.gateway.upstreams import (
@@ -120,7 +120,6 @@ class Dispatch:
         self._tasks: dict[asyncio.Task[Any], HeldRequest] = {}  # those that wait for a permit or an answer
         self._places = KeptPlaces(self._end)
         self._answers = KeptAnswers()
-        self._reader = BodyReader()
         self._under_way = Shares()  # of the connections: one for each request
 
     def leave(self) -> None:
@@ -131,7 +130,7 @@ class Dispatch:
     async def close(self) -> None:
         """End what it has begun."""
         await self._client.close()
-        await self._reader.close()
+        await self._bodies.close()
 
     def hand_back(self) -> None:
         """Turn away the requests that wait, if the gateway lets none wait any more."""
@@ -231,7 +230,7 @@ class Dispatch:
         routes = request.place.routes
         if routes is None:
             return [request]
-        name = name_asked(unquote(request.path), (await self._look(request, body, ())).fields)
+        name = name_asked(unquote(request.path), (await self._bodies.look(request, body, ())).fields)
         if request.entry is not None:
             request.entry.model = name[:NAME_MAX]
         places = routes.find(name)
@@ -282,7 +281,7 @@ class Dispatch:
     ) -> tuple[list[Relayed], KeptExchange | KeptRoutedExchange | None]:
         """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""
         members = request.place.members if request.method == "POST" else request.place.members[:1]
-        seen = await self._look(request, body, members)
+        seen = await self._bodies.look(request, body, members)
         requests = [
             self._relayed(request, upstream, own or body, renamed=own is not None)
             for upstream, own in zip(members, seen.bodies, strict=True)
@@ -454,24 +453,6 @@ class Dispatch:
             raise RequestError(*seen.refusal)
         if key is not None and not any(self._has_room(key, one.scheduler) for one in found):
             raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
-
-    async def _look(self, request: Incoming, body: bytes, members: Sequence[Upstream]) -> Seen:
-        """What is in a body that ``members`` may get; another process reads one that takes long.
-
-        Only a POST is metered. In the body of another request nothing is read but names of models.
-        """
-        place, encoding = request.place, request.first.get(b"content-encoding", b"identity")
-        if members and request.method != "POST" and not place.reads_names:
-            return Seen((), (None,) * len(members))
-        group = "" if place.choice is None else place.name
-        those = tuple((one.provider, one.models) for one in members)
-        task = Task(those, group, request.path, request.query, request.headers, encoding, request.key)
-        read = plain(encoding, body, LARGE + 1)
-        if request.method == "POST" and is_large(read) and task.is_portable:
-            seen = await self._reader.read(request.owner, task, body)
-            if seen is not None:
-                return seen
-        return look(task, read if len(read) <= LARGE else plain(encoding, body), sent=bool(body))
 
     def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
         """The request as each member of its place meters it; nothing for one that costs nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from copy import copy
 from typing import Any, Final, Protocol, Self
 
@@ -13,9 +13,10 @@ from paceline.gateway.access import AccessEntry
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
-from paceline.gateway.relay import BODY_MAX
+from paceline.gateway.reading import LARGE, BodyReader, Seen, Task, is_large, look
+from paceline.gateway.relay import BODY_MAX, plain
 from paceline.gateway.shares import Shares
-from paceline.gateway.upstreams import Destination, path_at
+from paceline.gateway.upstreams import Destination, Upstream, path_at
 from paceline.pacing.pacer import NAME_MAX
 
 Event = MutableMapping[str, Any]
@@ -171,13 +172,17 @@ class Bodies:
     """
 
     def __init__(self) -> None:
-        self._shares, self._joining = Shares(), asyncio.Lock()
+        self._shares, self._joining, self._reader = Shares(), asyncio.Lock(), BodyReader()
         self.slow: dict[Connection, float] = {}
 
     @property
     def held(self) -> int:
         """Their bytes."""
         return self._shares.total
+
+    async def close(self) -> None:
+        """End the process that reads large ones."""
+        await self._reader.close()
 
     def release(self, owner: str, parts: list[bytes]) -> None:
         """What was counted for ``owner`` is needed no more."""
@@ -222,6 +227,24 @@ class Bodies:
             return parts[0]
         finally:
             del self.slow[request.connection]
+
+    async def look(self, request: Incoming, body: bytes, members: Sequence[Upstream]) -> Seen:
+        """What is in a body that ``members`` may get; another process reads one that takes long.
+
+        Only a POST is metered. In the body of another request nothing is read but names of models.
+        """
+        place, encoding = request.place, request.first.get(b"content-encoding", b"identity")
+        if members and request.method != "POST" and not place.reads_names:
+            return Seen((), (None,) * len(members))
+        group = "" if place.choice is None else place.name
+        those = tuple((one.provider, one.models) for one in members)
+        task = Task(those, group, request.path, request.query, request.headers, encoding, request.key)
+        read = plain(encoding, body, LARGE + 1)
+        if request.method == "POST" and is_large(read) and task.is_portable:
+            seen = await self._reader.read(request.owner, task, body)
+            if seen is not None:
+                return seen
+        return look(task, read if len(read) <= LARGE else plain(encoding, body), sent=bool(body))
 
     async def coming(self, request: Incoming) -> AsyncGenerator[bytes]:
         """The parts of a body as they come, after those that have come; ends the connection of a client that is too slow."""
