@@ -73,10 +73,6 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, list)
-        else f"{value:,g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,g}" if isinstance(value, float) else str(value)

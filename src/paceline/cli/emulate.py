@@ -160,12 +160,13 @@ def _fault(part: str) -> tuple[str, float]:
 
 def _batch(part: str) -> tuple[str, Any]:
     """One setting of the Batch APIs: a number, also with k, M or B, ``true``, ``false`` or a name."""
-    name, sign, text = part.partition("=")
-    name, text = name.strip(), text.strip()
-    if not sign or not text:
+    name, _, text = map(str.strip, part.partition("="))
+    if not text:
         raise click.UsageError(f"--batches {part!r}: write it like 'turnaround_s=420'")
-    if name == "queue_full" or text in ("true", "false"):
-        return name, text if name == "queue_full" else text == "true"
+    if name == "queue_full":
+        return name, text
+    if text in ("true", "false"):
+        return name, text == "true"
     scale = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}.get(text[-1].lower(), 1)
     try:
         number = float(text if scale == 1 else text[:-1]) * scale
@@ -181,17 +182,13 @@ def _table(tally: dict[str, Any]) -> str:
         speed, counts = pool["speed_vs_ideal"], (pool["admitted"], pool["refused_total"], sum(pool["faults"].values()))
         row = [name, *(f"{count:,}" for count in (*counts, pool["in_flight_peak"])), f"{pool['elapsed_s']:,.1f}"]
         rows.append([*row, "-" if speed is None else f"{speed:.3f}"])
-    refused = ", ".join(f"{count:,} {kind}" for kind, count in tally["refused"].items())
-    batches = tally["batches"]
-    states = ", ".join(f"{count:,} {state}" for state, count in batches["states"].items())
-    return "\n".join(
-        [
-            *aligned(rows, right=True),
-            *([f"refused: {refused}"] if refused else []),
-            *(
-                [f"batches: {states}; {batches['paid']:,} of {batches['requests']:,} requests answered"]
-                if states
-                else []
-            ),
-        ]
+    lines, batches = aligned(rows, right=True), tally["batches"]
+    refused, states = (
+        ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        for counts in (tally["refused"], batches["states"])
     )
+    if refused:
+        lines.append(f"refused: {refused}")
+    if states:
+        lines.append(f"batches: {states}; {batches['paid']:,} of {batches['requests']:,} requests answered")
+    return "\n".join(lines)

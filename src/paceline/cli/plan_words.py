@@ -49,11 +49,9 @@ def span(seconds: float) -> str:
     minutes = max(round(seconds / 60), 1)
     if minutes < 60:
         return f"{minutes} min"
-    return (
-        f"{minutes // 60} h {minutes % 60} min"
-        if minutes < 2_880
-        else f"{minutes // 1_440} d {minutes % 1_440 // 60} h"
-    )
+    if minutes < 2_880:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // 1_440} d {minutes % 1_440 // 60} h"
 
 
 def ends(row: Row, now_s: float) -> str:

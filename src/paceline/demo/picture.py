@@ -81,11 +81,9 @@ def _admitted(axes: Axes, halves: tuple[Half, Half], rate: float) -> None:
 def _outcome(half: Half) -> str:
     if half.stopped:
         return f"stopped after {half.elapsed_s:.0f} s, {half.done:,} answered"
-    return (
-        f"all {half.done:,} answered in {half.elapsed_s:.0f} s"
-        if half.done == half.requests
-        else f"{half.done:,} answered"
-    )
+    if half.done == half.requests:
+        return f"all {half.done:,} answered in {half.elapsed_s:.0f} s"
+    return f"{half.done:,} answered"
 
 
 def _refused(axes: Axes, halves: tuple[Half, Half]) -> None:
