@@ -6,7 +6,7 @@ import io
 import signal
 import sys
 import warnings
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn
 
 from paceline.cli.commands import COMMANDS, objection, plain
 from paceline.core.results import PacelineWarning
@@ -54,19 +54,12 @@ def _run(arguments: list[str]) -> None:
 _show = warnings.showwarning
 
 
-def _warn(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _warn(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
     """Show a warning of paceline as a message: no line of the user's program has called it."""
     if issubclass(category, PacelineWarning):
         print(f"paceline: {message}", file=sys.stderr)
     else:
-        _show(message, category, filename, lineno, file, line)
+        _show(message, category, *place, **more)
 
 
 def _refuse(why: str) -> NoReturn:
