@@ -494,6 +494,13 @@ def test_the_command_shows_what_answers_have_stated(tmp_path):
     }
 
 
+def test_the_command_reads_the_store_once_for_all_providers(monkeypatch):
+    read = []
+    monkeypatch.setattr("paceline.cli.standing.read_store", lambda *asked: read.append(asked) or ({"pools": {}}, []))
+    assert CliRunner().invoke(app, ["limits"], env={"PACELINE_STORE": "redis://127.0.0.1:1"}).exit_code == 0
+    assert len(read) == 1
+
+
 class TestUpdate:
     def of(self, tmp_path, day, text=ROW + ACME):
         """A whole data set with the providers of ``text``."""

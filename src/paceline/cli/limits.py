@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from paceline.config import Config
     from paceline.core.quota import Quota
     from paceline.core.results import Source
-    from paceline.pacing.limits import Limits
     from paceline.providers.tables import Published
 
 OLD_DAYS: Final = 120
@@ -166,8 +165,9 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     if not asked:
         raise click.UsageError("--tier needs a PROVIDER: each provider has its own tiers")
     today = date.today()  # noqa: DTZ011  (the age in days needs no zone)
+    known = Known(config)
     try:
-        rows = [row for name, one in asked for row in _rows(name, one, tier, config)]
+        rows = [row for name, one in asked for row in known.rows(name, one, tier)]
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     if as_json:
@@ -251,52 +251,73 @@ def _all_models() -> list[str]:
     return [name for name in names if "*" not in name and name != DEFAULT]  # no patterns
 
 
-def _rows(provider: str, model: str | None, tier: str | int | None, config: Config) -> list[tuple[str, Shown]]:
-    from paceline.core.hints import did_you_mean
-    from paceline.pacing.limits import Limits
-    from paceline.pacing.settings import PacingSettings
-    from paceline.providers.tables import DEFAULT, models, stated_tiers
+class Known:
+    """The limits of models by the settings, by the store and by the tables.
 
-    tier = tier if tier is not None or provider != config.home else config.tier
-    limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
-    stated = dict(_stated(config, provider)) if config.store else {}
-    rows = [
-        (f"{provider}/{one}", _shown(provider, one, tier, limits, stated, config))
-        for one in (models(provider) if model is None else [model])
-    ]
-    if model is not None and rows[0][1].is_row and rows[0][1].published.matched == DEFAULT and model != DEFAULT:
-        others = ", ".join(stated_tiers(provider, model))
-        why = f" in {rows[0][1].tier}: name a tier that has one ({others})" if others else ""
-        hint = "" if others else did_you_mean(model, [name for name in models(provider) if "*" not in name])
-        click.echo(f"{provider}: no row for {model!r}{why}; the default is used{hint}", err=True)
-    return rows
+    Args:
+        config: The settings.
+    """
+
+    def __init__(self, config: Config) -> None:
+        from paceline.pacing.limits import Limits
+        from paceline.pacing.settings import PacingSettings
+
+        self._config = config
+        self._limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
+        self._pools = _pools_in(config.store) if config.store else {}
+
+    def rows(self, provider: str, model: str | None, tier: str | int | None) -> list[tuple[str, Shown]]:
+        """The models with their limits: all of the provider's table, or one."""
+        from paceline.core.hints import did_you_mean
+        from paceline.providers.tables import DEFAULT, models, stated_tiers
+
+        tier = tier if tier is not None or provider != self._config.home else self._config.tier
+        named = models(provider) if model is None else [model]
+        rows = [(f"{provider}/{one}", self._shown(provider, one, tier)) for one in named]
+        if model is not None and rows[0][1].is_row and rows[0][1].published.matched == DEFAULT and model != DEFAULT:
+            others = ", ".join(stated_tiers(provider, model))
+            why = f" in {rows[0][1].tier}: name a tier that has one ({others})" if others else ""
+            hint = "" if others else did_you_mean(model, [name for name in models(provider) if "*" not in name])
+            click.echo(f"{provider}: no row for {model!r}{why}; the default is used{hint}", err=True)
+        return rows
+
+    def _shown(self, provider: str, model: str, tier: str | int | None) -> Shown:
+        from paceline.config.schema import LIMITS
+        from paceline.providers.tables import lookup
+        from paceline.stores import as_store
+
+        published, origins = lookup(provider, model, tier), self._config.origins
+        given = self._limits.given_for(provider, model, published.pool)
+        if given is not None:
+            names = [key[1] for key in origins if key[0] == LIMITS and self._limits.given.get(key[1]) is not None]
+            exact = next((one for one in (f"{provider}/{model}", model, f"{provider}/*", "*") if one in names), "")
+            return Shown(published, dict.fromkeys(given, SET), origins.get((LIMITS, exact), "the settings"))
+        sources = {quota: _origin(source, published.where) for quota, source in published.sources.items()}
+        learned = self._learned(f"{provider}/{published.pool}")
+        if any(learned.values()):
+            store = as_store(self._config.store or "")
+            known = {quota: STATED if is_stated else sources.get(quota, SET) for quota, is_stated in learned.items()}
+            return Shown(published, known, f"the store {store.url if store else ''}")
+        return Shown(published, sources, published.where)
+
+    def _learned(self, pool: str) -> dict[Quota, bool]:
+        """The limits of a pool in the store, and whether answers have changed each."""
+        from paceline.core.quota import parse_quotas
+
+        quotas = self._pools.get(pool, {"quotas": ()})["quotas"]
+        with suppress(PacelineError):
+            return {parse_quotas(one["quota"])[0]: one["learned"] for one in quotas}
+        return {}
 
 
-def _shown(
-    provider: str,
-    model: str,
-    tier: str | int | None,
-    limits: Limits,
-    stated: dict[str, dict[Quota, bool]],
-    config: Config,
-) -> Shown:
-    from paceline.config.schema import LIMITS
-    from paceline.providers.tables import lookup
-    from paceline.stores import as_store
+def _pools_in(store: str) -> Mapping[str, Any]:
+    """The pools in the store of the settings."""
+    from paceline.cli.standing import read_store
 
-    published = lookup(provider, model, tier)
-    given = limits.given_for(provider, model, published.pool)
-    if given is not None:
-        names = [key[1] for key in config.origins if key[0] == LIMITS and limits.given.get(key[1]) is not None]
-        exact = next((one for one in (f"{provider}/{model}", model, f"{provider}/*", "*") if one in names), "")
-        return Shown(published, dict.fromkeys(given, SET), config.origins.get((LIMITS, exact), "the settings"))
-    origins = {quota: _origin(source, published.where) for quota, source in published.sources.items()}
-    learned = stated.get(f"{provider}/{published.pool}", {})
-    if any(learned.values()):
-        store = as_store(config.store or "")
-        known = {quota: STATED if is_stated else origins.get(quota, SET) for quota, is_stated in learned.items()}
-        return Shown(published, known, f"the store {store.url if store else ''}")
-    return Shown(published, origins, published.where)
+    with suppress(PacelineError, click.UsageError):  # `paceline doctor` says why it cannot be read
+        pools: Mapping[str, Any] = read_store(store, STORE_S)[0]["pools"]
+        return pools
+    return {}
 
 
 def _origin(source: Source, where: str) -> str:
@@ -304,18 +325,6 @@ def _origin(source: Source, where: str) -> str:
     if where and source.detail.startswith(where):
         return YOURS
     return TABLE if source.kind is SourceKind.PUBLISHED else ASSUMED
-
-
-def _stated(config: Config, provider: str) -> Iterator[tuple[str, dict[Quota, bool]]]:
-    """The limits of the pools in the store of the settings, and whether answers have changed each."""
-    from paceline.cli.standing import read_store
-    from paceline.core.quota import parse_quotas
-
-    with suppress(PacelineError, click.UsageError):  # `paceline doctor` says why it cannot be read
-        status, _ = read_store(config.store, STORE_S)
-        for name, pool in status["pools"].items():
-            if name.partition("/")[0] == provider:
-                yield name, {parse_quotas(one["quota"])[0]: one["learned"] for one in pool["quotas"]}
 
 
 def _age_days(published: Published, today: date) -> int:
