@@ -129,7 +129,7 @@ def command(
     every = by is not None or within_s is not None
     works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
     if not agents:
-        work = partial(_work, Path(source), form, config, speed)
+        work = _work(Path(source), form, config, speed)
         works = {f"{count:,} workers": partial(work, count) for count in workers} or {"": partial(work, None)}
     found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
     if picture is not None:
@@ -320,17 +320,19 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()
 
 
-def _work(source: Path, form: Form, config: Config, speed: Mapping[str, float], workers: int | None) -> Work:
-    """The work of a file, with another number of ``workers`` if one is given."""
+def _work(source: Path, form: Form, config: Config, speed: Mapping[str, float]) -> Callable[[int | None], Work]:
+    """What makes the work of a file for each plan, with another number of workers if one is given."""
     from dataclasses import replace
 
     from paceline.planner.workload import of_calls, read_workload
 
-    if source.suffix in WORKLOADS:
-        work = read_workload(source)
-    else:
-        work = of_calls(_calls(source, form, config), workers=config.workers)
-    return replace(work, workers=workers or work.workers, provider={**SPEED, **work.provider, **speed})
+    calls = None if source.suffix in WORKLOADS else of_calls(_calls(source, form, config), workers=config.workers)
+
+    def again(workers: int | None) -> Work:
+        work = read_workload(source) if calls is None else calls
+        return replace(work, workers=workers or work.workers, provider={**SPEED, **work.provider, **speed})
+
+    return again
 
 
 def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
@@ -369,17 +371,9 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
                         raise PacelineError(f"{source}: {given.unit} {line}: {error}") from None
                     left_out += 1
                     if left_out == 1:
-                        _say_once(f"{source}: row {line}: {error}; it is left out")
+                        click.echo(f"{source}: row {line}: {error}; it is left out", err=True)
     if left_out > 1:
-        _say_once(f"{source}: {left_out:,} rows that cannot be sent are left out")
-
-
-def _say_once(text: str) -> None:
-    """Print a line on standard error, also if the input is read for several tiers."""
-    said: set[str] = click.get_current_context().meta.setdefault(__name__, set())
-    if text not in said:
-        said.add(text)
-        click.echo(text, err=True)
+        click.echo(f"{source}: {left_out:,} rows that cannot be sent are left out", err=True)
 
 
 def _call(request: RunRequest, pacer: Pacer) -> Request:

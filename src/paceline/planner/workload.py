@@ -322,7 +322,7 @@ def _plain(problem: Any) -> str:
 
 
 def of_calls(calls: Iterable[Request], *, workers: int | None, most: int = CALLS_MAX) -> Work:
-    """Work of single calls, in their order; those beyond ``most`` are counted only."""
+    """Work of single calls, in their order; those beyond ``most`` are counted only. Its items can be taken again."""
     calls = iter(calls)
     made = list(islice(calls, most))
     models = list(dict.fromkeys(call.model for call in made))
