@@ -62,14 +62,8 @@ def command(
         return
     if any(of_organization.values()):
         raise click.UsageError("--project and --workspace need --admin")
-    from paceline.check.probe import probe
-
     config = options.settings(given)
-    targets = _targets(models, config)
-    if not yes and not agreed(targets):
-        click.echo("paceline check: nothing has been sent; --yes sends without a question", err=True)
-        sys.exit(USAGE)
-    checked = [probe(one, config) for one in targets]
+    checked = ask(models, config, yes=yes)
     toml = _toml(checked, config)
     if as_json:
         click.echo(json.dumps({"models": [one.record() for one in checked], "config": toml}))
@@ -145,12 +139,20 @@ def _ask_as_administrator(
     sys.exit(REFUSED if stayed else 0)
 
 
-def agreed(targets: Sequence[ProbeTarget]) -> bool:
-    """Show what will be sent, and ask."""
-    from paceline.check.probe import MAX_OUTPUT_TOKENS, TEXT
+def ask(models: tuple[str, ...], config: Config, *, yes: bool) -> list[Checked]:
+    """Ask the providers for the limits of ``models``, or of the configured ones, if the user agrees.
 
+    Raises:
+        SettingsError: The user does not agree, or a model cannot be asked for.
+    """
+    from paceline.check.probe import MAX_OUTPUT_TOKENS, TEXT, probe
+
+    targets = _targets(models, config)
     what = f"This sends one request ({TEXT!r}, at most {MAX_OUTPUT_TOKENS} tokens of output) for each of:"
-    return _confirmed(what, [f"{one.model}: {one.url}" for one in targets], "It costs a fraction of a cent. Send?")
+    places = [f"{one.model}: {one.url}" for one in targets]
+    if not yes and not _confirmed(what, places, "It costs a fraction of a cent. Send?"):
+        raise SettingsError("nothing has been sent; --yes sends without a question")
+    return [probe(one, config) for one in targets]
 
 
 def _confirmed(what: str, places: Sequence[str], question: str) -> bool:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from paceline.cli.guides import Helped
 from paceline.core.results import SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 EPILOG = """Nothing is sent without --check, and a file that exists is not overwritten."""
 
@@ -101,19 +97,14 @@ def _converted(source: Path) -> str:
     return of_settings(made.settings, source.name, made.lost, made.variables)
 
 
-def _limits(models: Sequence[str], *, yes: bool) -> dict[str, list[str]]:
+def _limits(models: tuple[str, ...], *, yes: bool) -> dict[str, list[str]]:
     """The limits that the providers state, after a question; without models nothing is sent."""
-    from paceline.check.probe import probe, target
-    from paceline.cli.check import agreed
+    from paceline.cli.check import ask
     from paceline.config import Config
 
     if not models:
         return {}
-    config = Config.load(given={})
-    targets = [target(name, config, os.environ) for name in dict.fromkeys(models)]
-    if not yes and not agreed(targets):
-        raise SettingsError("nothing has been sent or written")
-    checked = [probe(one, config) for one in targets]
+    checked = ask(models, Config.load(given={}), yes=yes)
     for one in checked:
         if one.problem:
             click.echo(f"{one.model}: {one.problem}", err=True)
