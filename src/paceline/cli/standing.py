@@ -105,10 +105,8 @@ class Reader:
             deadline_s, looks = time.monotonic() + self._timeout_s, Message(LOOKS, 0, leaving=True)
             for name in names:
                 if time.monotonic() > deadline_s:
-                    return status, [
-                        *problems,
-                        f"not all pools are shown: {store.url} took longer than {self._timeout_s:g} s",
-                    ]
+                    problems.append(f"not all pools are shown: {store.url} took longer than {self._timeout_s:g} s")
+                    break
                 status["pools"][name] = _standing(store.exchange(name, looks), store.processes(name))
         except StoreError as error:
             raise ReadError(str(error)) from None
@@ -232,19 +230,19 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
         if quota.rule is Rule.BUCKET and not learned.spread:
             left = quota.burst - standing.lack_ns * learned.ceiling / ns_per_unit(quota)
             reset_s = round(standing.lack_ns / NS, 3)
-        shown = {
+        status = {
             "quota": str(quota),
             "unit": quota.unit,
             "limit": quota.amount,
             "remaining": round(left, 3),
             "reset_s": reset_s,
-        }
-        numbers = {
+            "period_s": quota.period_s,
+            "rule": quota.rule.value,
             "spent": round(standing.spent, 3),
             "refused": round(learned.refused, 3),
             "learned": learned.epoch > 0,
         }
-        quotas.append(shown | {"period_s": quota.period_s, "rule": quota.rule.value} | numbers)
+        quotas.append(status)
     store = {"state": "read", "peers": reply.peers - 1}  # without this process
     pause_s = round(reply.pause_ns / NS, 3)
     paused = NOT_QUOTAS[COOL_DOWN].paused if pause_s else None  # a store knows of refusals only
