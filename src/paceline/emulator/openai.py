@@ -126,15 +126,14 @@ class EmulatedOpenAI(Dialect):
         return go_duration(level.reset_s)
 
     def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
-        never, period = refused.kind == "too_large", _PERIODS.get(refused.period_s) or f"{refused.period_s:g} sec"
+        never, unit = refused.kind == "too_large", refused.unit.removeprefix("project_")
         text = f"{'Request too large' if never else 'Rate limit reached'} for {refused.model}"
-        unit = refused.unit.removeprefix("project_")
         if settings.body_numbers:
             pool = f" (for limit {refused.pool})" if refused.pool != refused.model else ""
             project = " in project proj_emulated" if refused.unit == "project_tokens" else ""
-            quota = f"{unit.replace('_', ' ')} per {period}" if refused.period_s else "concurrent requests"
-            short = f" ({_SHORT[unit]}{period[0].upper()})" if unit in _SHORT else ""
-            text += f"{pool}{project} in organization org-emulated on {quota}{short}: {_numbers(refused)}."
+            period = _PERIODS.get(refused.period_s, f"{refused.period_s:g} sec")
+            quota = _quota(unit, period) if refused.period_s else "concurrent requests"
+            text += f"{pool}{project} in organization org-emulated on {quota}: {_numbers(refused)}."
             text += " The input or output tokens must be reduced in order to run successfully." if never else ""
             text += " Visit https://platform.openai.com/account/rate-limits to learn more."
         else:
@@ -268,10 +267,7 @@ class EmulatedGroq(EmulatedOpenAI):
         text = f"{'Request too large' if never else 'Rate limit reached'} for model `{refused.model}`"
         if settings.body_numbers:
             period = {3_600.0: "hour", 86_400.0: "day"}.get(refused.period_s, "minute")
-            short = f" ({_SHORT[refused.unit]}{period[0].upper()})" if refused.unit in _SHORT else ""
-            quota = (
-                f"{refused.unit.replace('_', ' ')} per {period}{short}" if refused.period_s else "concurrent requests"
-            )
+            quota = _quota(refused.unit, period) if refused.period_s else "concurrent requests"
             text += f" in organization `org_emulated` service tier `on_demand` on {quota}: {_numbers(refused)}"
             text += ", please reduce your message size and try again." if never else "."
         text += " Need more tokens? Upgrade to Dev Tier today at https://console.groq.com/settings/billing"
@@ -287,6 +283,12 @@ class EmulatedGroq(EmulatedOpenAI):
             chunk["x_groq"] = {"id": f"req_{serial:024x}", "usage": _chat_usage(admitted)}
             sent[-2] = tokens, sse(chunk)
         yield from sent
+
+
+def _quota(unit: str, period: str) -> str:
+    """A quota as OpenAI and Groq name it: ``tokens per min (TPM)``."""
+    short = f" ({_SHORT[unit]}{period[0].upper()})" if unit in _SHORT else ""
+    return f"{unit.replace('_', ' ')} per {period}{short}"
 
 
 def _numbers(refused: Refused) -> str:
