@@ -26,6 +26,13 @@ def line(custom_id, model="gpt-5", text="one plus one?", url="/v1/chat/completio
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
 
 
+def sent_by_hand(client, base=""):
+    """A file that was uploaded without an SDK, and the body that makes a batch of it."""
+    files = {"file": ("a.jsonl", jsonl(LINES))}
+    file = client.post(f"{base}files", files=files, data={"purpose": "batch"}).json()
+    return file, {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
 def jsonl(lines):
     return "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines).encode()
 
@@ -311,10 +318,7 @@ def test_azure_and_groq_have_their_own_paths(side):
         (f"{root}/openai", {"api-key": "any"}),
     ):
         with httpx2.Client(headers=headers) as client:
-            file = client.post(
-                f"{base}/files", files={"file": ("a.jsonl", jsonl(LINES))}, data={"purpose": "batch"}
-            ).json()
-            body = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+            _, body = sent_by_hand(client, f"{base}/")
             batch = client.post(f"{base}/batches?api-version=1", json=body).json()
             assert client.get(f"{base}/batches/{batch['id']}").json()["object"] == "batch"
             assert client.delete(f"{base}/batches/{batch['id']}").status_code == 405
@@ -328,9 +332,7 @@ def test_azure_and_groq_have_their_own_paths(side):
 def test_azure_refuses_a_batch_of_a_file_that_it_has_not_processed(side):
     one = side(pending_s=10)
     with httpx2.Client(base_url=f"{one.emulator.base_url}/openai/v1/", headers={"api-key": "any"}) as client:
-        files = {"file": ("a.jsonl", jsonl(LINES))}
-        file = client.post("files", files=files, data={"purpose": "batch"}).json()
-        body = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        file, body = sent_by_hand(client)
         refused = client.post("batches", json=body)
         assert (file["status"], refused.status_code) == ("pending", 400)
         assert f"The input file '{file['id']}' is in 'pending' state." in refused.json()["error"]["message"]

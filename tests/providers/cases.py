@@ -17,8 +17,10 @@ import pytest
 
 from paceline.core.results import Reading, Refusal, RefusalScope
 from paceline.providers.base import Call, Usage
+from paceline.providers.registry import provider_named
 from paceline.providers.verdict import judge
 
+JSON = {"content-type": "application/json"}
 FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "requested", "pool", "scope")
 
 
@@ -43,6 +45,13 @@ def read(provider, *chunks, call=None, **fields):
         reader.feed(chunk)
     reader.close()
     return reader
+
+
+def judged(body, provider="openai", *, status=200, headers=JSON, endpoint="chat", stream=False, strict=True):
+    """The verdict on an answer with this body: bytes, or a JSON value."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    call = Call(provider, endpoint, "m", 10, 5, stream)
+    return judge(provider_named(provider), call, status, headers, raw, strict=strict)
 
 
 def sse(*events, name=False):

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from cases import judged
 
-from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
-from paceline.providers.verdict import judge
 
 ANSWERS = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text(encoding="utf-8"))
 REFUSALS = ANSWERS["refusals"]
@@ -22,11 +21,9 @@ def ids(cases):
 
 @pytest.mark.parametrize("case", REFUSALS, ids=ids(REFUSALS))
 def test_a_refusal_means_what_it_says(case):
-    provider, body, expected = provider_named(case["provider"]), case["body"], case["expect"]
-    content = (body if isinstance(body, str) else json.dumps(body)).encode()
-    refusal = judge(
-        provider, Call(provider.name, "chat", "m", 1), case["status"], case.get("headers", {}), content
-    ).refusal
+    body, expected = case["body"], case["expect"]
+    body = body.encode() if isinstance(body, str) else body
+    refusal = judged(body, case["provider"], status=case["status"], headers=case.get("headers", {})).refusal
     if expected is None:
         assert refusal is None
         return
@@ -55,10 +52,8 @@ def test_headers_say_what_their_names_and_numbers_prove(case):
 @pytest.mark.parametrize("status", [200, None])
 def test_words_do_not_decide_where_the_error_states_another_status(status, text, code):
     body = {"error": {"message": text, "code": code}}
-    judged = judge(
-        provider_named("a-proxy"), Call("a-proxy", "chat", "m", 1), status or code, {}, json.dumps(body).encode()
-    )
-    assert (judged.refusal, judged.status) == (None, code)
+    found = judged(body, "a-proxy", status=status or code, headers={})
+    assert (found.refusal, found.status) == (None, code)
 
 
 ECHOES = [
@@ -90,7 +85,5 @@ def test_what_an_error_quotes_stops_no_pool(status, error):
     ],
 )
 def test_words_say_what_kind_of_refusal_a_status_of_500_or_503_is(status, error, kind):
-    judged = judge(
-        provider_named("a-proxy"), Call("a-proxy", "chat", "m", 1), status, {}, json.dumps({"error": error}).encode()
-    )
-    assert (judged.refusal and judged.refusal.kind.value) == kind
+    found = judged({"error": error}, "a-proxy", status=status, headers={})
+    assert (found.refusal and found.refusal.kind.value) == kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cases import sse
+from cases import read, sse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -121,10 +121,7 @@ def test_the_last_event_counts_without_its_blank_line():
 
 
 def test_events_that_one_blank_line_should_part_are_read_one_by_one():
-    reader = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
-    reader.feed(CHAT.replace(b"\n\n", b"\n"))
-    reader.close()
-    assert reader.usage == Usage(9, 4)
+    assert read(OPENAI, CHAT.replace(b"\n\n", b"\n"), stream=True).usage == Usage(9, 4)
 
 
 def test_a_failed_response_is_a_refusal_and_ends():

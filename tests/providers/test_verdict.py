@@ -5,7 +5,7 @@ import logging
 from itertools import pairwise
 
 import pytest
-from cases import frame, sse
+from cases import JSON, frame, judged, sse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,17 +13,15 @@ from paceline.core.results import RefusalKind
 from paceline.providers import verdict
 from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
-from paceline.providers.verdict import HELD_MAX, WHOLE_MAX, Beginning, Verdict, judge
+from paceline.providers.verdict import HELD_MAX, WHOLE_MAX, Beginning, Verdict
 from paceline.responses.errors import is_result
 
 TEXT = {"choices": [{"message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]}
-SSE, JSON = {"content-type": "text/event-stream"}, {"content-type": "application/json"}
+SSE = {"content-type": "text/event-stream"}
 
 
-def judged(body, *, provider="openai", endpoint="chat", stream=False, headers=None, status=200, strict=True):
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    call = Call(provider, endpoint, "m", 10, 5, stream)
-    return judge(provider_named(provider), call, status, JSON if headers is None else headers, raw, strict=strict)
+def begun(provider="openai", endpoint="chat", *, headers=SSE):
+    return Beginning(provider_named(provider), Call(provider, endpoint, "m", 1, stream=headers is SSE), 200, headers)
 
 
 RESULTS = {
@@ -226,14 +224,14 @@ def test_the_wait_of_a_refusal_in_a_stream_is_known():
 
 
 def test_only_the_beginning_of_a_stream_is_read():
-    beginning = Beginning(provider_named("openai"), Call("openai", "chat", "m", 1, stream=True), 200, SSE)
+    beginning = begun()
     assert not beginning.feed(sse(ROLE))
     assert beginning.feed(sse(WORD))
 
 
 @pytest.mark.parametrize("body", [b"data: " + b"x" * 200, b": wait\n\n", b'{"choices": [{"x": "', b" " * 99])
 def test_what_never_ends_is_held_up_to_a_bound(body):
-    beginning = Beginning(provider_named("openai"), Call("openai", "chat", "m", 1, stream=True), 200, SSE)
+    beginning = begun()
     pieces = 0
     while not beginning.feed(body):
         pieces += 1
@@ -242,7 +240,7 @@ def test_what_never_ends_is_held_up_to_a_bound(body):
 
 
 def test_pings_can_be_passed_on_before():
-    beginning = Beginning(provider_named("anthropic"), Call("anthropic", "messages", "m", 1, stream=True), 200, SSE)
+    beginning = begun("anthropic", "messages")
     ping, start = sse({"type": "ping"}, name=True), sse(START, name=True)
     beginning.feed(ping + start + b": a comment\n\n" + start[:20])
     assert beginning.take_idle() == ping + b": a comment\n\n"
@@ -251,7 +249,7 @@ def test_pings_can_be_passed_on_before():
 
 
 def test_a_long_body_is_judged_by_its_beginning_and_its_end():
-    beginning = Beginning(provider_named("openai"), Call("openai", "embeddings", "m", 1), 200, JSON)
+    beginning = begun(endpoint="embeddings", headers=JSON)
     assert not beginning.feed(b'{"data": [' + b"0.1, " * HELD_MAX)
     beginning.end()
     assert beginning.judged().verdict is Verdict.UNREADABLE  # it is cut
@@ -291,9 +289,7 @@ def test_frames_of_aws():
 )
 def test_an_empty_answer_is_one(endpoint, body):
     kind = {"content-type": "application/json" if body else "text/plain"}
-    call = Call("groq", endpoint, "m", 1)
-    found = judge(provider_named("groq"), call, 200, kind, json.dumps(body).encode() if body else b"")
-    assert found.verdict is Verdict.RESULT
+    assert judged(body or b"", "groq", endpoint=endpoint, headers=kind).verdict is Verdict.RESULT
 
 
 BOM = b"\xef\xbb\xbf"
@@ -306,17 +302,10 @@ def test_a_byte_order_mark_is_no_part_of_an_answer():
         assert judged(body).verdict is Verdict.RESULT
     assert judged(BOM + json.dumps({"error": {"code": 429, "message": "x"}}).encode()).verdict is Verdict.REFUSAL
     event = BOM + b'data: {"error": {"code": 429, "message": "x"}}\n\n'
-    call = Call("openai", "chat", "m", 1, stream=True)
-    found = judge(provider_named("openai"), call, 200, {"content-type": "text/event-stream"}, event)
-    assert found.verdict is Verdict.REFUSAL
+    assert judged(event, stream=True, headers=SSE).verdict is Verdict.REFUSAL
 
 
 def test_a_stream_byte_by_byte_costs_what_its_bytes_cost():
-    beginning = Beginning(
-        provider_named("openai"),
-        Call("openai", "chat", "m", 1, stream=True),
-        200,
-        {"content-type": "text/event-stream"},
-    )
+    beginning = begun()
     for byte in b'data: {"x": "' + b"y" * 30_000:
         assert not beginning.feed(bytes([byte]))
