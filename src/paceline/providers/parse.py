@@ -9,7 +9,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from paceline.core.quota import DAY_S
+from paceline.core.meters import window_starts
+from paceline.core.quota import DAY_S, NS
 from paceline.providers.base import Headers, Usage
 from paceline.providers.forms import table
 from paceline.responses.values import (
@@ -195,17 +196,11 @@ def reset_in(text: str | None) -> Reset:
 
 def until_midnight_s(zone: str, now_s: float | None) -> float:
     """Seconds until the day ends in a time zone; a whole day, which is never too early, where the time is unknown."""
-    from datetime import datetime, time, timedelta
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    if now_s is None:
-        return DAY_S
     try:
-        now = datetime.fromtimestamp(now_s, ZoneInfo(zone))
-        midnight = datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)
-        return wait(midnight.timestamp() - now_s) or DAY_S
-    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
-        return DAY_S
+        days = window_starts(zone, round(now_s * NS)) if now_s is not None else None
+    except (ValueError, OverflowError, OSError, LookupError):  # a year that cannot be, or a zone
+        days = None
+    return DAY_S if days is None or now_s is None else wait(days[2] - now_s) or DAY_S
 
 
 def longest(*waits: float | None) -> float | None:
