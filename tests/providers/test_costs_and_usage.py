@@ -16,7 +16,6 @@ from paceline.http.describe import body_of
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.generic import Generic
-from paceline.providers.openai import MEDIA
 from paceline.providers.registry import provider_named
 
 OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
@@ -48,9 +47,12 @@ def test_openai_most_output(body, most):
     assert OPENAI.describe(path, {"model": "gpt-5", "messages": MESSAGES, **body}).max_output_tokens == most
 
 
-def test_input_is_text_wherever_it_stands():
-    want = estimate_tokens(TEXT, "o200k")
-    for path, body in (
+GEMINI = "/v1beta/models/gemini-3.6-flash:generateContent"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
         ("/v1/chat/completions", {"messages": MESSAGES}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]}),
         ("/v1/responses", {"input": TEXT}),
@@ -58,8 +60,16 @@ def test_input_is_text_wherever_it_stands():
         ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": TEXT}]}]}),
         ("/v1/embeddings", {"input": [TEXT]}),
         ("/v1/completions", {"prompt": TEXT}),
-    ):
-        assert want <= OPENAI.describe(path, body).input_tokens <= want + 8
+        (GEMINI, {"contents": [{"role": "user", "parts": [{"text": TEXT}]}]}),
+        (GEMINI, {"contents": [{"parts": [{"text": "x"}]}], "systemInstruction": {"parts": [{"text": TEXT}]}}),
+        (GEMINI, {"content": {"parts": [{"text": TEXT}]}}),
+        (GEMINI, {"requests": [{"content": {"parts": [{"text": TEXT}]}}]}),
+    ],
+)
+def test_input_is_text_wherever_it_stands(path, body):
+    provider = provider_named("gemini" if path == GEMINI else "openai")
+    want = estimate_tokens(TEXT, provider.encoding)
+    assert want <= provider.describe(path, body).input_tokens <= want + 8
 
 
 def test_tools_count_and_token_ids_count_one_each():
@@ -67,19 +77,39 @@ def test_tools_count_and_token_ids_count_one_each():
     call = OPENAI.describe("/chat/completions", {"messages": MESSAGES, "tools": [tool]})
     assert call.input_tokens > 2 * estimate_tokens(TEXT, "o200k")
     assert OPENAI.describe("/embeddings", {"input": [[1, 2, 3], [4, 5]]}).input_tokens == 5
+    tool = {"functionDeclarations": [{"name": "f", "description": TEXT, "parameters": {"type": "OBJECT"}}]}
+    call = provider_named("gemini").describe(GEMINI, {"contents": [], "tools": [tool]})
+    assert call.input_tokens >= estimate_tokens(TEXT, "gemma3")
 
 
-def test_base64_is_never_counted():
-    blob = "QUJD" * 100_000
-    for part, tokens in (
-        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{blob}"}}, MEDIA.image),
-        ({"type": "image_url", "image_url": {"url": blob, "detail": "low"}}, MEDIA.small_image),
-        ({"type": "input_image", "image_url": blob}, MEDIA.image),
-        ({"type": "input_audio", "input_audio": {"data": blob, "format": "wav"}}, MEDIA.audio),
-        ({"type": "file", "file": {"file_data": blob}}, MEDIA.file),
-    ):
-        call = OPENAI.describe("/chat/completions", {"messages": [{"role": "user", "content": [part]}]})
-        assert tokens <= call.input_tokens <= tokens + 8
+BLOB = "QUJD" * 100_000
+GOOGLE = {"image/png": "image", "audio/wav": "audio", "application/pdf": "file", "video/mp4": "file"}
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BLOB}"}}, "image"),
+        ({"type": "image_url", "image_url": {"url": BLOB, "detail": "low"}}, "small_image"),
+        ({"type": "input_image", "image_url": BLOB}, "image"),
+        ({"type": "input_audio", "input_audio": {"data": BLOB, "format": "wav"}}, "audio"),
+        ({"type": "file", "file": {"file_data": BLOB}}, "file"),
+        *(({"inlineData": {"mimeType": mime, "data": BLOB}}, kind) for mime, kind in GOOGLE.items()),
+        *(({"inline_data": {"mime_type": mime, "data": BLOB}}, kind) for mime, kind in GOOGLE.items()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_base64_is_never_counted(part, kind):
+    provider, path, body = OPENAI, "/chat/completions", {"messages": [{"role": "user", "content": [part]}]}
+    if "type" not in part:
+        signed = {"text": "x", "thoughtSignature": BLOB}
+        provider, path, body = (
+            provider_named("gemini"),
+            GEMINI,
+            {"contents": [{"role": "user", "parts": [part, signed]}]},
+        )
+    tokens = getattr(provider.media, kind)
+    assert tokens <= provider.describe(path, body).input_tokens <= tokens + 8
 
 
 def test_anthropic_documents_and_tool_calls():
