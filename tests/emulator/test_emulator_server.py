@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import anthropic
 import httpx2
@@ -25,20 +26,16 @@ EXACT = {"output_share": 1.0, "output_spread": 0.0}
 def openai_client(paceline_emulator, kept):
     """Start an emulator and a client of it: ``openai_client(limits=...)`` returns both."""
 
-    def start(**settings):
+    def start(make=openai.OpenAI, version="/v1", **settings):
         emulator = paceline_emulator(**settings)
-        return emulator, kept(openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="any", max_retries=0))
+        return emulator, kept(make(base_url=f"{emulator.base_url}{version}", api_key="any", max_retries=0))
 
     return start
 
 
 @pytest.fixture
-def anthropic_client(paceline_emulator, kept):
-    def start(**settings):
-        emulator = paceline_emulator(**settings)
-        return emulator, kept(anthropic.Anthropic(base_url=emulator.base_url, api_key="any", max_retries=0))
-
-    return start
+def anthropic_client(openai_client):
+    return partial(openai_client, anthropic.Anthropic, "")
 
 
 def test_openai_chat(openai_client):

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cases import check_error
 
 from paceline.core.results import RefusalKind
-from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
 
 FIXTURES = Path(__file__).with_name("fixtures")
@@ -68,16 +68,5 @@ CASES = [(name, case) for name, cases in ERRORS.items() for case in cases]
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case['what']}" for name, case in CASES])
 def test_error(name, case):
-    provider, error = PROVIDERS[name], case["error"]
-    if case["status"]:
-        refusal = provider.refusal(case["status"], {}, json.dumps({"type": "error", "error": error}).encode())
-    else:
-        reader = provider.usage_reader(Call(name, "chat", "m", 1, stream=True))
-        reader.feed(b"event: error\ndata: " + json.dumps({"type": "error", "error": error}).encode() + b"\n\n")
-        refusal = reader.refusal
-    if not case["kind"]:
-        assert refusal is None
-        return
-    assert refusal.kind == case["kind"]
-    assert (refusal.unit, refusal.limit, refusal.pool) == (case.get("unit"), case.get("limit"), case.get("pool"))
-    assert refusal.scope == case.get("scope", "pool")
+    body = {"type": "error", "error": case["error"]}
+    check_error(PROVIDERS[name], case | {"body": body}, ("unit", "limit", "pool", "scope"))
