@@ -268,13 +268,6 @@ class AsWritten(Acceptance):
         return found._replace(ok=False) if found.ok else found
 
 
-def marked(error: dict[str, Any] | None, before: str | None) -> dict[str, Any] | None:
-    """The error of a record, of a request that an earlier run has recorded with the name ``before``."""
-    if error is not None and before in UNSTABLE and error["code"] in UNSTABLE:
-        return {**error, REPEATED: True}
-    return error
-
-
 def _code(error: Any) -> str:
     return str(error.get("code")) if isinstance(error, Mapping) else ""
 

@@ -84,15 +84,6 @@ def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]
     return base_url or named or usual_root(provider), variable
 
 
-def root_and_key(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """The server's root and the key of ``provider``.
-
-    Raises:
-        SettingsError: The root or the key is missing, or one of them is malformed.
-    """
-    return locate(provider, root_of(provider, base_url, environ)[0], environ)
-
-
 def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Provider:
     """The provider whose limits hold for ``model`` at ``root``, of requests in the form of ``provider``.
 
@@ -123,9 +114,9 @@ def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, s
     """Where the requests of ``provider`` go, with its usual headers.
 
     Raises:
-        SettingsError: As for :func:`root_and_key`.
+        SettingsError: The server's root or the key is missing, or one of them is malformed.
     """
-    return address_at(provider, *root_and_key(provider, base_url, environ))
+    return address_at(provider, *locate(provider, root_of(provider, base_url, environ)[0], environ))
 
 
 def address_at(provider: Provider, root: str, key: str) -> ProviderAddress:
@@ -143,7 +134,7 @@ def account(root: str, key: str) -> str:
 
 def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> str:
     """The account whose quotas ``pool`` has (``openai/gpt-6-luna``): what keeps accounts apart in one store."""
-    return account(*root_and_key(provider_named(pool.partition("/")[0]), base_url, environ))
+    return address_of(provider_named(pool.partition("/")[0]), base_url, environ).account
 
 
 def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from paceline.batch.acceptance import Acceptance, marked
+from paceline.batch.acceptance import REPEATED, UNSTABLE, Acceptance
 from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import OutputError, ResultsFile
+from paceline.batch.results import OutputError, ResultsFile, encode_answer
 from paceline.batch.summary import FIRST, RunTally
 from paceline.responses.finish import State
 
@@ -16,6 +16,17 @@ CUTS: Final = (
     f"most of the first {FIRST} answers are cut off: they reach the maximum of tokens. Give a larger one (--max-tokens, or"
     " --cut-off raise); or, if a part of an answer is what you want, --cut-off keep"
 )
+
+
+_Json = dict[str, Any]
+
+
+class Record(NamedTuple):
+    """A line of the output, the code of its error, and whether the same command would send its request again."""
+
+    raw: bytes
+    code: str = ""
+    again: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +52,26 @@ class RunAnswers:
         """Says which answers are taken, and which are asked for once more."""
         return self.results.acceptance
 
-    def marked(self, error: dict[str, Any] | None, line: int, maximum: int, *, raised: bool) -> dict[str, Any] | None:
-        """An error as it is recorded.
+    def record(
+        self, line: int, custom_id: str | int, response: _Json | None, error: _Json | None, asked: _Json
+    ) -> Record:
+        """The record of a request.
 
         Args:
+            line: Its line.
+            custom_id: Its id as the input has it.
+            response: Its answer.
             error: What is wrong with the answer.
-            line: The line of its request.
-            maximum: The maximum of tokens of the request; 0 if it is unknown.
-            raised: Whether the request had a larger one than in the input.
+            asked: What an error says if the answer is cut off: the maximum of tokens that was asked for.
         """
-        error = marked(error, self.before.get(line))
-        if error is not None and error["code"] == State.CUT_OFF:
-            return {**error, "max_tokens": maximum or None, "raised": raised}
-        return error
-
-    def sends_again(self, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bool:
-        """Whether the same command sends a request with this record again, if that has failed."""
-        return error is None or self.acceptance.recorded(response, error).again
+        if error is None:
+            return Record(encode_answer(custom_id, response, None))
+        if error["code"] in UNSTABLE and self.before.get(line) in UNSTABLE:
+            error = {**error, REPEATED: True}
+        if error["code"] == State.CUT_OFF:
+            error = {**error, **asked}
+        again = self.acceptance.recorded(response, error).again
+        return Record(encode_answer(custom_id, response, error), str(error["code"]), again)
 
     def append(self, record: bytes) -> None:
         """Write a record.
@@ -70,18 +84,13 @@ class RunAnswers:
         except OSError as failure:
             raise OutputError(f"{self.results.path} cannot be written: {failure.strerror}") from None
 
-    def write(self, record: bytes, code: str, *, again: bool) -> None:
+    def write(self, record: Record) -> None:
         """Write the record of a request, and count it.
-
-        Args:
-            record: What is written.
-            code: The code of its error; empty for an answer.
-            again: Whether the same command would send it again.
 
         Raises:
             OutputError: A pipe or a device has failed.
         """
-        self.append(record)
-        self.tally.count(code, again=again)
+        self.append(record.raw)
+        self.tally.count(record.code, again=record.again)
         if self.tally.cuts:
             self.view.say(CUTS)

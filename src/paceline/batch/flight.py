@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.acceptance import UNREAD
-from paceline.batch.answers import RunAnswers
+from paceline.batch.answers import Record, RunAnswers
 from paceline.batch.api import (
     BrokenError,
     Endpoints,
@@ -75,38 +75,30 @@ class ResultsRead:
     first: set[int] = field(default_factory=set)
 
 
-class _First(NamedTuple):
-    """An answer that is none, while its request is sent once more."""
-
-    at: int
-    code: str
-    again: bool
-
-
 class FirstAnswers:
-    """The records of such answers, by the line of the request; on disk, because they may be many."""
+    """The records of answers that are none, while their requests are sent once more, by line; on disk, because they may be many."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
-        self._at: dict[int, _First] = {}
+        self._at: dict[int, tuple[int, Record]] = {}  # their places, and their records without the lines
 
-    def add(self, line: int, record: bytes, code: str, *, again: bool) -> None:
+    def add(self, line: int, record: Record) -> None:
         """Keep one."""
         if self._file is None:
             self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
-        self._at[line] = _First(self._file.seek(0, os.SEEK_END), code, again)
-        self._file.write(record)
+        self._at[line] = self._file.seek(0, os.SEEK_END), record._replace(raw=b"")
+        self._file.write(record.raw)
 
-    def pop(self, line: int) -> tuple[bytes, _First]:
+    def pop(self, line: int) -> Record:
         """Take one out."""
-        first = self._at.pop(line)
+        at, record = self._at.pop(line)
         assert self._file is not None
-        self._file.seek(first.at)
-        return self._file.readline(), first
+        self._file.seek(at)
+        return record._replace(raw=self._file.readline())
 
     def code(self, line: int) -> str | None:
         """The code of the one of a request; ``None`` if there is none."""
-        return self._at[line].code if line in self._at else None
+        return self._at[line][1].code if line in self._at else None
 
     def lines(self) -> list[int]:
         """The lines of their requests."""
@@ -165,21 +157,19 @@ class AnswerWriter:
         """Write a result, or keep it while its request is sent once more; a second one without an answer leaves the first."""
         first, before, acceptance = self.first(line), self._answers.before.get(line), self._answers.acceptance
         most = self._maxima[line] if line < len(self._maxima) else 0
-        raised = acceptance.raises and State.CUT_OFF in (first, before)
-        error = self._answers.marked(error, line, most, raised=raised)
-        code = "" if error is None else str(error["code"])
         if first is not None and result.error is not None:
             self.settle(line)
             return
-        again = self._answers.sends_again(result.response, error)
-        record = encode_answer(self._index.shown(line, result.custom_id), result.response, error)
-        if code and first is None and acceptance.takes_again(code, before):
-            self._firsts.add(line, record, code, again=again)
+        custom_id = self._index.shown(line, result.custom_id)
+        asked = {"max_tokens": most or None, "raised": acceptance.raises and State.CUT_OFF in (first, before)}
+        record = self._answers.record(line, custom_id, result.response, error, asked)
+        if record.code and first is None and acceptance.takes_again(record.code, before):
+            self._firsts.add(line, record)
             reading.first.add(line)
             return
         if first is not None:
             self._firsts.pop(line)
-        self._write(line, record, code, again=again)
+        self._write(line, record)
 
     def first(self, line: int) -> str | None:
         """The name of the answer that is none of a request that is sent once more."""
@@ -187,8 +177,7 @@ class AnswerWriter:
 
     def settle(self, line: int) -> None:
         """Record the first answer: there is no second one."""
-        record, first = self._firsts.pop(line)
-        self._write(line, record, first.code, again=first.again)
+        self._write(line, self._firsts.pop(line))
 
     def end(self) -> None:
         """Record the first answers whose requests have no second one yet."""
@@ -202,12 +191,12 @@ class AnswerWriter:
             self.settle(line)
         elif (custom_id := self._index.id_of(line)) is not None and not self._index.is_done(line):
             record = encode_answer(self._index.shown(line, custom_id), response, {"code": code, "message": message})
-            self._write(line, record, code, again=code != UNREAD)
+            self._write(line, Record(record, code, code != UNREAD))
 
-    def _write(self, line: int, record: bytes, code: str, *, again: bool) -> None:
-        """Write the record of a request, and count it; ``code``: of its error, empty for an answer."""
+    def _write(self, line: int, record: Record) -> None:
+        """Write the record of a request, and count it."""
         self._index.mark(line)
-        self._answers.write(record, code, again=again)
+        self._answers.write(record)
 
     async def save(self) -> None:
         """Bring the results to the disk; wait while there is no room for them.

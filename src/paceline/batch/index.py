@@ -22,14 +22,19 @@ def explained() -> Iterator[None]:
         raise PacelineError(f"{text} ({error})") from None
 
 
+def temporary_db() -> sqlite3.Connection:
+    """SQLite's unnamed database: a temporary file that no other process can open."""
+    db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+    for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
+        db.execute(f"PRAGMA {pragma}")
+    return db
+
+
 class Index:
-    """The ids of an input. SQLite's unnamed database is a temporary file that no other process can open."""
+    """The ids of an input."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = OFF")
-        self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        self._db = temporary_db()
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
         self._db.execute("CREATE TABLE refused (line INTEGER PRIMARY KEY, id TEXT, why TEXT)")
         self._db.execute("BEGIN")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import AsWritten
-from paceline.batch.index import CACHE_KIB, Index, explained
+from paceline.batch.index import Index, explained, temporary_db
 from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
 from paceline.batch.results import OutputError, is_torn, read_answer
 from paceline.core.hints import counted
@@ -167,9 +166,7 @@ class _Records:
     """Where the record of each request is: by its line, the file, the position, the length, and whether it is an answer."""
 
     def __init__(self) -> None:
-        self._db = sqlite3.connect("", isolation_level=None)
-        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
-            self._db.execute(f"PRAGMA {pragma}")
+        self._db = temporary_db()
         self._db.execute("CREATE TABLE records (line INTEGER PRIMARY KEY, file, at, size, ok)")
         self._db.execute("BEGIN")
 

@@ -132,7 +132,7 @@ def run(
         provider=provider_of(config),
         schema=json_schema,
         task=task,
-        files=_each(files),
+        files=(files,) if isinstance(files, str) else tuple(files),
         caller=Call(_unusual(given | settings)),
     )
     asked, form = _asked(found, prompt, form, [name for name, _ in columns(UNSENT, into, acceptance)], strict=strict)
@@ -163,10 +163,6 @@ def _place(rows: Any) -> tuple[str, str]:
     if isinstance(rows, str | os.PathLike):
         return os.path.dirname(rows), repr(os.fspath(rows))  # noqa: PTH120
     return "", "rows"
-
-
-def _each(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _unusual(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.packs import Packer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import BadLineError, RunRequest
-from paceline.batch.results import OutputError, ResultsFile, encode_answer
+from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.transport import PausedError
 from paceline.core.quota import NS
 from paceline.http.describe import Metered, describe
@@ -346,10 +346,9 @@ class Runner:
 
     def _record(self, request: RunRequest, outcome: RunOutcome, error: dict[str, Any] | None, *, raised: bool) -> None:
         """Write an answer and count it; ``raised``: the request had a larger maximum of tokens than in the input."""
-        error = self._answers.marked(error, request.line, maximum_of(request.body)[1], raised=raised)
-        record = encode_answer(request.shown_id, outcome.response, error)
-        again = self._answers.sends_again(outcome.response, error)
+        asked = {"max_tokens": maximum_of(request.body)[1] or None, "raised": raised}
+        record = self._answers.record(request.line, request.shown_id, outcome.response, error, asked)
         try:
-            self._answers.write(record, error["code"] if error is not None else "", again=again)
+            self._answers.write(record)
         except OutputError as failure:
             self._halt(FAILED, str(failure))
