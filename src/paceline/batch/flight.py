@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import tempfile
 import time
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import UNREAD
 from paceline.batch.answers import Record, RunAnswers
@@ -31,6 +30,7 @@ from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.endpoints import FULL
 from paceline.batch.journal import LOST
+from paceline.batch.reading import temporary
 from paceline.batch.results import encode_answer
 from paceline.batch.runner import FAILED, USAGE, WRITE_AGAIN_S
 from paceline.batch.timing import LIFE_S, Outage, StopError, Timing, jittered, stopping
@@ -85,7 +85,7 @@ class FirstAnswers:
     def add(self, line: int, record: Record) -> None:
         """Keep one."""
         if self._file is None:
-            self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
+            self._file = temporary()
         self._at[line] = self._file.seek(0, os.SEEK_END), record._replace(raw=b"")
         self._file.write(record.raw)
 

@@ -153,7 +153,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Source:
     """
     head = file.read(4)
     file.seek(0)
-    if _is_lines(file, head, form):
+    if not head.startswith(NO_LINES) and _is_of_requests(file, form):
         _require_plain(form, name)
         return Source(file, form.provider)
     with ExitStack() as made:
@@ -255,11 +255,6 @@ def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str, folder: s
     with _maker(rows, form, name, _IN_MEMORY, Path(folder)) as maker:
         made, told = list(maker.lines(rows)), maker.ids.told().strip(" ()")
     return InMemory(made, told and f"{name}: {told}", maker.ready)
-
-
-def _is_lines(file: BinaryIO, head: bytes, form: Form) -> bool:
-    """Whether the input is lines of requests, which are read as they are."""
-    return not head.startswith(NO_LINES) and _is_of_requests(file, form)
 
 
 def _is_of_requests(file: BinaryIO, form: Form) -> bool:

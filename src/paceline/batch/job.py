@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -49,6 +48,7 @@ from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
 from paceline.batch.reach import certificates
+from paceline.batch.reading import temporary
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
@@ -895,7 +895,7 @@ def _open_input(path: str) -> BinaryIO:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)
         return file
-    spool = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115
+    spool = temporary()
     with file:
         shutil.copyfileobj(file, spool, 2**20)
     spool.seek(0)

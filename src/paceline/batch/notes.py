@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.progress import ProgressLine, ProgressView
@@ -160,7 +159,7 @@ class Reporter:
             self._thread.start()
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         if self._place is not None:
             self._thread.join(END_S)

@@ -197,7 +197,7 @@ def _table_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _
     csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
     # With tabs it is what Excel calls Unicode text.
     if "\t" not in begin if end == ".txt" else not (end or _is_table(text, separator, layout)):
-        if not end and all(map(_is_text, _first_lines(text))):  # as jq writes texts
+        if not end and all(_is_json(line, str) for line in _first_lines(text)):  # as jq writes texts
             return "JSON lines", _one_a_line(text, layout.cut)
         return "lines of text", _prompts(text)
     names = None
@@ -274,7 +274,7 @@ def _are_lines(begin: list[str], layout: Layout) -> bool:
         if cut is None or not begin[0].startswith(cut):
             _decoder.decode(begin[0])
     except ValueError:
-        return cut is None and len(begin) == 2 and _is_broken(begin[0]) and _is_object(begin[1])
+        return cut is None and len(begin) == 2 and _is_broken(begin[0]) and _is_json(begin[1], dict)
     return are_lines
 
 
@@ -314,14 +314,6 @@ def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> _Rows:
 def _is_broken(line: str) -> bool:
     """Whether a line that is no JSON may be an object of one line, and not the beginning of one of several."""
     return not line.rstrip().endswith(("{", "[", ","))
-
-
-def _is_object(line: str) -> bool:
-    return _is_json(line, dict)
-
-
-def _is_text(line: str) -> bool:
-    return _is_json(line, str)
 
 
 def _is_json(line: str, kind: type) -> bool:
@@ -426,23 +418,22 @@ def _excel(file: BinaryIO, name: str, layout: Layout) -> _Rows:
             yield {str(field): None if is_missing(value) else value for field, value in row.items()}
 
 
-def _arrow(file: BinaryIO, name: str) -> _Rows:
+def _pyarrow(module: str, kind: str) -> Any:
     try:
-        ipc = import_module("pyarrow.ipc")
+        return import_module(f"pyarrow.{module}")
     except ImportError:
-        raise SettingsError("it is an Arrow file: pip install pyarrow") from None
-    reader = ipc.open_file(file)
+        raise SettingsError(f"it is {kind} file: pip install pyarrow") from None
+
+
+def _arrow(file: BinaryIO, name: str) -> _Rows:
+    reader = _pyarrow("ipc", "an Arrow").open_file(file)
     require_unique(reader.schema.names, name)
     for number in range(reader.num_record_batches):
         yield from reader.get_batch(number).to_pylist()
 
 
 def _parquet(file: BinaryIO, name: str) -> _Rows:
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError:
-        raise SettingsError("it is a Parquet file: pip install pyarrow") from None
-    content = parquet.ParquetFile(file)
+    content = _pyarrow("parquet", "a Parquet").ParquetFile(file)
     require_unique(content.schema_arrow.names, name)
     for batch in content.iter_batches(1_000):
         yield from batch.to_pylist()

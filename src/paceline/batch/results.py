@@ -23,7 +23,6 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, takewhile
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE, Acceptance, Recorded
@@ -556,7 +555,7 @@ class ResultsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

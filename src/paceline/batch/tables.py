@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import KEEP, Acceptance, Told
@@ -219,5 +218,5 @@ class RecordedAnswers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()

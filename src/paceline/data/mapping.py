@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sized,
 )
-from contextlib import AbstractContextManager, ExitStack, aclosing, closing, contextmanager
+from contextlib import ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, overload
@@ -31,7 +31,7 @@ from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, Own
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
-from paceline.pacing.permit import Acquisition, around_waits
+from paceline.pacing.permit import around_waits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -172,11 +172,10 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
                 bar(len(self._items) if isinstance(self._items, Sized) else None, self._progress)
             )
             crowd = Crowd(self._most)
-            stack.enter_context(_around_waits(crowd))
+            around_waits.append(crowd.around_wait)
+            stack.callback(around_waits.remove, crowd.around_wait)
             stack.enter_context(_watched(crowd, shown))
-            calls: _Calls[T, R] = _Calls(
-                crowd, self._function, journal, self._keys, self._again, in_threads=self._in_threads
-            )
+            calls: _Calls[T, R] = _Calls(crowd, self._function, self._in_threads, journal, self._keys, self._again)
             async with aclosing(calls.each(self._items)) as dones:
                 async for done in dones:
                     if done.error is not None:
@@ -201,6 +200,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         warn(f"map of {name}: {text}")
 
 
+@dataclass(eq=False)
 class _Calls(Generic[T, R]):
     """The calls of one map.
 
@@ -208,18 +208,15 @@ class _Calls(Generic[T, R]):
         kept: How many items had an error in the journal.
     """
 
-    def __init__(
-        self,
-        crowd: Crowd,
-        function: Callable[[T], Any],
-        journal: Journal | None,
-        keys: ItemKeys,
-        again: frozenset[str],
-        *,
-        in_threads: bool,
-    ) -> None:
-        self._crowd, self._function, self._in_threads = crowd, function, in_threads
-        self._journal, self._keys, self._again, self.kept = journal, keys, again, 0
+    crowd: Crowd
+    function: Callable[[T], Any]
+    in_threads: bool
+    journal: Journal | None
+    keys: ItemKeys
+    again: frozenset[str]
+    kept: int = 0
+
+    def __post_init__(self) -> None:
         self._first_is_out, self._first_has_ended = False, asyncio.Event()
         self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
 
@@ -229,13 +226,13 @@ class _Calls(Generic[T, R]):
         feeder.add_done_callback(lambda _: self._ended.put_nowait(None))
         try:
             while (done := await self._ended.get()) is not None:
-                self._crowd.take()
+                self.crowd.take()
                 yield done
             await feeder
         except BaseExceptionGroup as group:
             raise _first(group) from None
         finally:
-            self._crowd.has_ended = True
+            self.crowd.has_ended = True
             feeder.cancel()
             await asyncio.wait([feeder])
 
@@ -244,49 +241,49 @@ class _Calls(Generic[T, R]):
         async with asyncio.TaskGroup() as calls, aclosing(_numbered(items)) as numbered:
             async for index, item in numbered:
                 try:
-                    key = "" if self._journal is None else self._keys.of(index, item)
+                    key = "" if self.journal is None else self.keys.of(index, item)
                 except InvalidKeyError as error:
-                    if self._keys.strict:
+                    if self.keys.strict:
                         raise
-                    await self._crowd.room()
-                    self._end(self._crowd.join(), Done(index, item, None, error))
+                    await self.crowd.room()
+                    self._end(self.crowd.join(), Done(index, item, None, error))
                     continue
-                await self._crowd.room()
-                place = self._crowd.join()
+                await self.crowd.room()
+                place = self.crowd.join()
                 calls.create_task(self._result(index, item, key, place))
 
     async def _result(self, index: int, item: T, key: str, place: CrowdPlace) -> None:
         """The value of one item, from the journal or from the function."""
-        if self._journal is None:
+        if self.journal is None:
             self._end(place, await self._call(index, item, place))
             return
-        self._crowd.asking += 1
+        self.crowd.asking += 1
         try:
-            found = await self._journal.begin(key, self._again)
+            found = await self.journal.begin(key, self.again)
         finally:
-            self._crowd.asking -= 1
+            self.crowd.asking -= 1
         if found is not None:
             self.kept += found.error is not None
             self._end(place, Done(index, item, found.value, found.error))
             return
         try:
             # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
-            if self._first_is_out and not self._journal.has_kept:
+            if self._first_is_out and not self.journal.has_kept:
                 await self._first_has_ended.wait()
             self._first_is_out = True
             done = await self._call(index, item, place)
             if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
-                await self._keep(self._journal, key, encoded(done.error or done.value, index))
+                await self._keep(self.journal, key, encoded(done.error or done.value, index))
             self._first_has_ended.set()
             self._end(place, done)
         finally:
-            self._journal.give_up(key)
+            self.journal.give_up(key)
 
     async def _call(self, index: int, item: T, place: CrowdPlace) -> Done[T, R]:
         """What comes of a call of the function."""
         try:
-            with self._crowd.inside(place):
-                result = await self._in_a_thread(item) if self._in_threads else self._function(item)
+            with self.crowd.inside(place):
+                result = await self._in_a_thread(item) if self.in_threads else self.function(item)
                 value = cast("R", await result if inspect.isawaitable(result) else result)
         except asyncio.CancelledError as error:
             if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
@@ -299,7 +296,7 @@ class _Calls(Generic[T, R]):
 
     def _end(self, place: CrowdPlace, done: Done[T, R]) -> None:
         """Hand a result to the one who iterates."""
-        self._crowd.leave(place)
+        self.crowd.leave(place)
         self._ended.put_nowait(done)
 
     async def _in_a_thread(self, item: T) -> Any:
@@ -313,7 +310,7 @@ class _Calls(Generic[T, R]):
 
         def call() -> None:
             try:
-                outcome, value = future.set_result, context.run(self._function, item)
+                outcome, value = future.set_result, context.run(self.function, item)
             except CallEndedError:
                 return
             except StopIteration as error:  # no future may hold it
@@ -470,17 +467,6 @@ def map_sync(
             loop.call_soon_threadsafe(task.cancel)
 
     return in_a_thread(lambda: asyncio.run(results()), cancel)
-
-
-@contextmanager
-def _around_waits(crowd: Crowd) -> Generator[None, None, None]:
-    """Let the crowd see the waits for permits."""
-    around = cast("Callable[[Acquisition], AbstractContextManager[object]]", crowd.around_wait)
-    around_waits.append(around)
-    try:
-        yield
-    finally:
-        around_waits.remove(around)
 
 
 @contextmanager
