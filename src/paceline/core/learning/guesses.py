@@ -108,18 +108,18 @@ class Guesses:
         return Guess(entry.meter.quota.amount, entry.source)
 
     def lowered(self, now_ns: int, index: int, before: float) -> None:
-        """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
-        if not self.is_bounded(index):
-            self.tested[index] = Guess(before, self._ledger.entries[index].source)
-        guess = self.tested[index]
-        guess.amount = 0.0
-        self._later(now_ns, index, guess)
+        """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``.
 
-    def _later(self, now_ns: int, index: int, guess: Guess) -> None:
-        """Let the next test wait, twice as long as the one before."""
-        first_ns = max(RETEST_NS, round(self._ledger.entries[index].meter.quota.period_s * NS))
+        After each further refusal it takes twice as long.
+        """
+        entry, guess = self._ledger.entries[index], self.tested.get(index)
+        if guess is None or not guess.is_bounded:
+            guess = self.tested[index] = Guess(before, entry.source)
+        else:
+            guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
+        first_ns = max(RETEST_NS, round(entry.meter.quota.period_s * NS))
         guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
-        guess.test_ns = now_ns + guess.wait_ns
+        guess.amount, guess.served, guess.test_ns = 0.0, 0.0, now_ns + guess.wait_ns
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note that another process has changed the limit at ``index`` from ``before``.
@@ -130,27 +130,13 @@ class Guesses:
         amount = entry.meter.quota.amount
         if guess is not None and guess.amount == amount:
             return
-        if self.is_bounded(index):
-            self._changed_elsewhere(now_ns, index, before)
-        elif amount < before:  # the process that saw the refusal may end
+        if amount < before:  # the process that saw the refusal may end
             self.lowered(now_ns, index, before)
+        elif guess is not None and guess.is_bounded:  # as many processes as there are test it as often as one
+            guess.amount, guess.served, guess.test_ns = amount, 0.0, now_ns + self._step_ns(index)
         else:
             self.end(index)
         entry.source = LEARNED
-
-    def _changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
-        """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
-        guess, quota = self.tested[index], self._ledger.entries[index].meter.quota
-        slots = quota.rule is Rule.SLOTS
-        raised = quota.amount > (before if slots else guess.amount)
-        guess.amount, guess.served = quota.amount, 0.0
-        if slots:
-            if not raised:
-                guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
-        elif raised:
-            guess.test_ns = now_ns + self._step_ns(index)
-        else:  # as many processes as there are test it as often as one
-            self._later(now_ns, index, guess)
 
     def slots_refused(self, now_ns: int, sent_ns: int, index: int, used: float, test: Guess) -> float:
         """The number of slots at ``index`` after the refusal of an attempt that was sent at ``sent_ns``.
