@@ -11,7 +11,7 @@ from paceline.core.changes import Change
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import Expired, WaitUntil
-from paceline.shared.capacity import ask
+from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 
@@ -193,6 +193,16 @@ class TestLostLedger:
         member.ledger = SharedLedger()
         member.take(1)
         assert 28 < member.ledger._accounts[0].meter.lack(member.now_ns) <= 32
+
+    @pytest.mark.parametrize("text", ["60 tokens/min", "62 tokens/min sliding"])
+    def test_its_share_goes_at_the_learned_rate(self, text):
+        member = Member(text, gentle=False)
+        member.take(1)
+        member.other_process_says("set_ceiling", 0.5)
+        member.take(1)
+        assert ask(member.pool, member.now_ns, at_once=True) is not None
+        assert answer(member.pool, member.now_ns, "gone") == []
+        assert (member.pool.capacity.membership.state.alone, member.meter.ceiling) == (True, 0.5)
 
     def test_what_is_recalled_is_used(self):
         pool = self.pool()

@@ -358,6 +358,7 @@ class SpreadSharing(BucketSharing[Spread]):
 
     def part(self, m: Spread, now_ns: int, share: float) -> Meter:
         part = Spread(_part_of(m.quota, share), now_ns, m.headroom_s)
+        of(part).teach(part, part.quota, m.burst_cap, m.ceiling)
         part.full_at_ns, part.log.ends = m.full_at_ns, list(m.log.ends)
         part.log.amounts = [amount * share for amount in m.log.amounts]
         part.log.used = _sum(part.log.amounts)
