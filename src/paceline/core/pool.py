@@ -218,26 +218,18 @@ class Pool:
             again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
             self.counts["store_lost"] += newly_lost
         done = self.pump(now_ns)
-        if asked:
+        if asked and until is not None:
             self.undecided = tuple([waiter for waiter in self.undecided if waiter not in asked])
-            done += self._not_granted(now_ns, asked, until)
+            refused = [waiter for waiter in asked if waiter.outcome is None and self.queue.withdraw(waiter)]
+            for waiter in refused:
+                waiter.outcome = self._unsent(now_ns, until)
+            done += refused
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
         hopeless = [] if until is None or until.at_ns <= now_ns else self._hopeless(now_ns)
         if asked or again or hopeless:
             self._set_wake(now_ns)
         return done + again + hopeless
-
-    def _not_granted(self, now_ns: int, asked: Iterable[Waiter], until: WaitUntil | None) -> list[Waiter]:
-        """Withdraw the waiters that the store was asked for at once and has not granted."""
-        found = []
-        for waiter in asked:
-            if waiter.outcome is None and self.queue.withdraw(waiter):
-                waiter.outcome = until
-                if self._stop is not None:
-                    self._stop.unsent(now_ns)
-                found.append(waiter)
-        return found
 
     def _is_late(self, now_ns: int, waiter: Waiter, at_ns: int) -> bool:  # noqa: ARG002
         """Whether ``waiter`` cannot go in time, because it goes at ``at_ns`` at the earliest."""
