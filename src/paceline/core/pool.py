@@ -212,24 +212,30 @@ class Pool:
             return self._turn_away(until)
         if changed:
             self.recount()
-        again = []
         if until is None:
-            # The store decides nothing now. They are tried again when the waiters have had their turn.
-            again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
             self.counts["store_lost"] += newly_lost
+            return self._decide_alone(now_ns)
         done = self.pump(now_ns)
-        if asked and until is not None:
+        if asked:
             self.undecided = tuple([waiter for waiter in self.undecided if waiter not in asked])
             refused = [waiter for waiter in asked if waiter.outcome is None and self.queue.withdraw(waiter)]
             for waiter in refused:
                 waiter.outcome = self._unsent(now_ns, until)
             done += refused
+        hopeless = [] if until.at_ns <= now_ns else self._hopeless(now_ns)
+        if asked or hopeless:
+            self._set_wake(now_ns)
+        return done + hopeless
+
+    def _decide_alone(self, now_ns: int) -> list[Waiter]:
+        """Try those again for which the store was to decide, when the waiters have had their turn."""
+        again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
+        done = self.pump(now_ns)
         for waiter in again:
             waiter.outcome = self.try_grant(now_ns, waiter)
-        hopeless = [] if until is None or until.at_ns <= now_ns else self._hopeless(now_ns)
-        if asked or again or hopeless:
+        if again:
             self._set_wake(now_ns)
-        return done + again + hopeless
+        return done + again
 
     def _is_late(self, now_ns: int, waiter: Waiter, at_ns: int) -> bool:  # noqa: ARG002
         """Whether ``waiter`` cannot go in time, because it goes at ``at_ns`` at the earliest."""
