@@ -29,7 +29,7 @@ Shares
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
@@ -65,11 +65,7 @@ WAIT_MAX_NS = 86_400 * NS
 
 @dataclass(slots=True)
 class SharedAccount:
-    """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it.
-
-    Attributes:
-        sharing: What sharing needs of the meter.
-    """
+    """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it."""
 
     key: str
     meter: Meter
@@ -80,15 +76,16 @@ class SharedAccount:
     charged: float = 0.0
     spent: float = 0.0
     refused: float = 0.0
-    sharing: Sharing[Any] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.sharing = of(self.meter)
+    @property
+    def sharing(self) -> Sharing[Any]:
+        """What sharing needs of the meter."""
+        return of(self.meter)
 
     def replace_meter(self, now_ns: int, meter: Meter) -> None:
         """Count the quota with another meter from now on; the use stays."""
         carry(now_ns, self.meter, meter)
-        self.meter, self.sharing = meter, of(meter)
+        self.meter = meter
 
 
 class SharedLedger:
