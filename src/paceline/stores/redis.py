@@ -26,7 +26,7 @@ from paceline.stores.base import IN_USE, TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_health import LOOK, remarks
 from paceline.stores.redis_presence import Presence, is_closed
-from paceline.stores.redis_wire import clock_us, decode, encode, is_late, is_newer, quota_set, script
+from paceline.stores.redis_wire import CLOCK, LATE, NEWER, decode, encode, quota_set, script
 
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
@@ -137,9 +137,9 @@ class RedisStore:
         """See :meth:`Store.exchange`."""
         try:
             answer = self._ask(pool, message)
-            if is_late(answer):  # the server's clock was set forward: nothing was applied
+            if answer[0] == LATE:  # the server's clock was set forward: nothing was applied
                 answer = self._ask(pool, message)
-            if not is_newer(answer):
+            if answer[0] != NEWER:
                 return decode(answer, message)
         except Exception as error:
             if isinstance(error, self._errors.ReadOnlyError):
@@ -167,7 +167,7 @@ class RedisStore:
         presence = client.presence_of(key)
         text = encode(message, late_us, present=presence is not None and message.who in presence)
         answer: list[Any] = self._call(pool, text, *quota_set(message.quotas))
-        self._ahead_us = clock_us(answer) - sent_us
+        self._ahead_us = int(answer[CLOCK]) - sent_us
         presence = client.presence_of(key)  # at the node that has answered
         if presence is not None:
             presence.join(message.who)

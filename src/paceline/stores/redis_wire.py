@@ -25,7 +25,10 @@ from paceline.shared.messages import (
 from paceline.shared.peers import BILLION
 
 CLOCK, HEADER = 7, 10
-"""Where the clock of the server is in an answer, and how many numbers come first."""
+"""Where the clock of the server, in microseconds, is in an answer, and how many numbers come first."""
+
+LATE, NEWER = -1, -2
+"""The first number of an answer to a message that was not applied: the server has read it too late, or the ledger has a newer format."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -98,25 +101,10 @@ def _news(news: News) -> list[Any]:
     return [news.what, news.index, news.value]
 
 
-def is_late(answer: list[Any]) -> bool:
-    """Whether the server has read the message too late, and has not applied it."""
-    return bool(answer[0] == -1)
-
-
-def is_newer(answer: list[Any]) -> bool:
-    """Whether the ledger has a newer format, so that the message was not applied."""
-    return bool(answer[0] == -2)
-
-
-def clock_us(answer: list[Any]) -> int:
-    """The server's clock at an answer, in microseconds."""
-    return int(answer[CLOCK])
-
-
 def decode(answer: list[Any], message: Message) -> StoreReply:
     """The script's answer to ``message``.
 
-    It is flat: number of grants (-1: late, -2: the ledger has a newer format), probe, wait, binds, pause, peers, share in billionths, the server's clock in
+    It is flat: number of grants (or ``LATE``, ``NEWER``), probe, wait, binds, pause, peers, share in billionths, the server's clock in
     microseconds, noted, number of notes; the notes; the marks of the grants; the standings.
 
     Raises:
