@@ -127,7 +127,7 @@ class TestBudget:
             in_use = type(budget.pool.ledger).in_use
 
             def watched(ledger, index):
-                inside.append(budget._section._lock._is_owned())
+                inside.append(budget.section._lock._is_owned())
                 return in_use(ledger, index)
 
             monkeypatch.setattr(type(budget.pool.ledger), "in_use", watched)

@@ -173,7 +173,7 @@ async def test_a_note_of_another_version_is_ignored(world):
     one, two = world.start(), world.start()
     await world.waits(one)
     capacity = one.pacer.pools.scheduler(ONE).account.pool.capacity
-    one.pacer.pools.scheduler(ONE).account._section.change(
+    one.pacer.pools.scheduler(ONE).account.section.change(
         lambda now_ns: [capacity._note(now_ns, key, "[1]") for key in ("shut", "window 5h", "else")]
     )
     await world.moved(0.1)

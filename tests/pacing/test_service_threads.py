@@ -75,7 +75,7 @@ class TestTheTimer:
     def test_a_pool_that_was_disturbed_in_its_timer_is_looked_at_again(self, clock, monkeypatch):
         limiter = paceline.Limiter({"jobs": "10 requests/s burst 1"}, headroom_s=0.0, clock=clock)
         limiter.acquire("jobs").wait().settle()
-        section = next(iter(limiter.pacer.pools.in_use))._section
+        section = next(iter(limiter.pacer.pools.in_use)).section
         work = section._work
 
         def broken(now_ns):

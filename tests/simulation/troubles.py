@@ -317,7 +317,7 @@ class SimulatedWorker:
     def _next(self) -> None:
         while self._due and not self.dead:
             scheduler = self._due.pop(0)
-            scheduler.transact(partial(ask, scheduler.pool))
+            scheduler.section.transact(partial(ask, scheduler.pool))
             asked = shared_capacity(scheduler.pool).exchange.asked
             if asked is not None:
                 self._store.exchange(self._process, scheduler.pool.name, asked.message, partial(self._take, scheduler))
@@ -327,7 +327,7 @@ class SimulatedWorker:
     def _take(self, scheduler: Scheduler, reply: StoreReply | str) -> None:
         def taken() -> None:
             if not self.dead:
-                scheduler.transact(partial(answer, scheduler.pool, reply=reply))
+                scheduler.section.transact(partial(answer, scheduler.pool, reply=reply))
                 self._next()
 
         self._soon(taken)

@@ -240,10 +240,10 @@ class HealthByHand(ByHand):
     Its host is not known. The name of the provider stands for it, and in a pool of the user's own the name of the pool.
     """
 
-    def __init__(self, health: Health, scheduler: Scheduler) -> None:
-        self._health, self._scheduler = health, scheduler
+    def __init__(self, health: Health, scheduler: Scheduler, *, is_model: bool) -> None:
+        self._health, self._scheduler, self.is_model = health, scheduler, is_model
         name = scheduler.pool.name
-        self._host = name.partition("/")[0] if scheduler.is_model else name
+        self._host = name.partition("/")[0] if is_model else name
 
     def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
         """See :meth:`ByHand.failed`, and :meth:`Health.failed`.
@@ -251,7 +251,7 @@ class HealthByHand(ByHand):
         In a pool of the user's own a call counts only if it is ``reported``: a block there need not be one call.
         """
         self.fails = True
-        if self._scheduler.is_model or reported:
+        if self.is_model or reported:
             self._health.failed(self._host, self._scheduler, sent_ns, reason, reached=reached)
 
     def answered(self) -> None:

@@ -98,7 +98,7 @@ class ChainedScheduler(Scheduler):
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
 
     @property
-    def beside(self) -> Sequence[Scheduler]:  # type: ignore[override]
+    def beside(self) -> Sequence[Scheduler]:
         """See :class:`Scheduler`."""
         return self.further if self.account is None else (self.account, *self.further)
 
@@ -131,7 +131,7 @@ class ChainedScheduler(Scheduler):
                 return granted
             waiter.arrived_ns = arrived_ns
             paused_until_ns = self._paused_until_ns()
-            self._lateness.granted(granted)
+            self.section.lateness.granted(granted)
             granted.begun = True  # until it is sent, no answer is missing
             try:
                 for scheduler in self.further:
@@ -145,16 +145,16 @@ class ChainedScheduler(Scheduler):
                         return _named(scheduler, step)
                     granted.granted_ns = step.granted_ns  # it is sent now, not before
                     step.begun = True  # whether answers come is seen in the own pool
-                    scheduler._lateness.granted(step)  # noqa: SLF001  (of this package)
+                    scheduler.section.lateness.granted(step)
                     self._remember(granted, Passed(scheduler, step, there))
             except BaseException:
                 self.cancel(granted)
                 raise
             finally:
                 self._at.pop(waiter, None)
-                self._lateness.continued(granted)
+                self.section.lateness.continued(granted)
                 for passed in self._passed.get(granted, ()):
-                    passed.scheduler._lateness.continued(passed.reservation)  # noqa: SLF001
+                    passed.scheduler.section.lateness.continued(passed.reservation)
             granted.begun = False
             paused = self._paused_until_ns() > max(paused_until_ns + SAME_PAUSE_NS, self.now_ns())
             if first is not None:  # the account may have been refused since
@@ -301,7 +301,7 @@ class ChainedScheduler(Scheduler):
         """See :meth:`Scheduler.settle`."""
         if self._passed:
             self._release(reservation, actual, waiter)
-        self._section.settle(reservation, actual, waiter)
+        self.section.settle(reservation, actual, waiter)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Scheduler.cancel`."""

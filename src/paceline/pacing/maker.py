@@ -88,11 +88,10 @@ class PoolMaker:
         """Give the scheduler of a pool in calls what its requests need beside the pool."""
         if resolved.is_model and self.made is not None:
             self.made(resolved.pool)
-        scheduler.events, scheduler.is_model = self._notify, resolved.is_model
-        scheduler.watch_forks(self._kin)
+        scheduler.events, scheduler.section.kin = self._notify, self._kin
         if self.settings.prompt_cache:
             scheduler.prompt_cache = PromptCache(self._prefixes, resolved.pool)
-        scheduler.by_hand = HealthByHand(self.health, scheduler)
+        scheduler.by_hand = HealthByHand(self.health, scheduler, is_model=resolved.is_model)
         scheduler.periods = periods(resolved.quotas)
 
     def of_plan(

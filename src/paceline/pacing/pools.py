@@ -213,7 +213,7 @@ class Pools:
 
         Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
         """
-        if scheduler.is_model or not cost.get(REQUESTS, 1):  # all units are derived, or no request is sent
+        if scheduler.by_hand.is_model or not cost.get(REQUESTS, 1):  # all units are derived, or no request is sent
             return
         pool = scheduler.pool.name
         for unit in sorted({quota.unit for quota in self.uncharged.pop(pool, ())}.difference(cost)):

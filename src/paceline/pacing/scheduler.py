@@ -36,8 +36,6 @@ from paceline.core.results import (
 )
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
-from paceline.pacing.forks import Kin
-from paceline.pacing.lateness import Lateness
 from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
 from paceline.pacing.patience import Patience
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from paceline.pacing.events import Event
 
 T = TypeVar("T")
+
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
 """The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at
@@ -92,9 +91,10 @@ class ByHand:
 
     Attributes:
         fails: Whether the last call had no answer.
+        is_model: Whether it is the pool of a provider's model, and none of the user's own.
     """
 
-    fails = False
+    fails = is_model = False
 
     def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
         """Count a call without an answer, which the caller has ``reported``, or whose block an error has left."""
@@ -115,11 +115,10 @@ class Scheduler:
         further: The schedulers that every request passes after this one; see :mod:`paceline.pacing.chain`.
         stated: The units that are counted here and there before the first answer.
         now_ns: The present by its clock.
+        section: Its critical section, with its log lines.
         read: See :meth:`Section.read`.
-        lines: Its log lines.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
-        is_model: Whether it is the pool of a provider's model, and none of the user's own.
         by_hand: Takes the failures of calls by hand.
         patience: For how long the beginnings of its streams are held.
         prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by
@@ -127,7 +126,6 @@ class Scheduler:
     """
 
     further: Sequence[Scheduler] = ()
-    beside: Sequence[Scheduler] = ()  # all that its requests pass, of the account first
     made = False
     """Whether this process has one."""
 
@@ -136,32 +134,30 @@ class Scheduler:
         self.stated = frozenset(pool.ledger.units)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
-        self.is_model = False
         self.by_hand = ByHand()
         self.patience = Patience()
         self.prompt_cache: PromptCache | None = None
         self.now_ns = clock.now_ns
         self._read_ns = 0  # until when the headers that were read suffice
-        self._lateness = Lateness(pool)
         exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)
-        self._section = Section(pool, clock, self._lateness, exchanges)
-        self.read = self._section.read
-        self.lines = self._section.lines = Lines(pool, self.read, self.why)
-        self.transact = self._section.transact  # for the worker
+        self.section = Section(pool, clock, exchanges)
+        self.read = self.section.read
+        self.section.lines = Lines(pool, self.read, self.why)
         _schedulers.add(self)
         Scheduler.made = True
         if worker is not None:
             worker.add(self)
 
-    def watch_forks(self, kin: Kin | None) -> None:
-        """Log whether forked processes spend the same quotas, by what ``kin`` notes."""
-        self._section.kin = kin
+    @property
+    def beside(self) -> Sequence[Scheduler]:
+        """All that its requests pass, the account first."""
+        return self.further
 
     # Waiting.
 
     def wait(self, waiter: Waiter) -> Outcome:
         """Block this thread until ``waiter`` has its outcome."""
-        outcome = self._section.enter(self.pool.submit, waiter, ThreadOwner)
+        outcome = self.section.enter(self.pool.submit, waiter, ThreadOwner)
         if type(outcome) is not WaitUntil:
             return outcome
         if in_a_loop():
@@ -186,7 +182,7 @@ class Scheduler:
                 " run the program with asyncio, or use the sync interface in a thread, e.g."
                 " `with limiter.acquire(...)` and a sync client in trio.to_thread.run_sync(...)"
             )
-        outcome = self._section.enter(self.pool.submit, waiter, owner)
+        outcome = self.section.enter(self.pool.submit, waiter, owner)
         if type(outcome) is not WaitUntil:
             return outcome
         try:
@@ -200,7 +196,7 @@ class Scheduler:
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
-        outcome = self._section.enter(self.pool.try_grant, waiter, ThreadOwner)
+        outcome = self.section.enter(self.pool.try_grant, waiter, ThreadOwner)
         return self._block(waiter) if outcome is PENDING else outcome
 
     def _block(self, waiter: Waiter) -> Outcome:
@@ -220,21 +216,21 @@ class Scheduler:
         """
         if isinstance(outcome, Reservation):
             late_ns = self.now_ns() - outcome.granted_ns
-            if late_ns > self._lateness.bound_ns:
-                self._section.change(self._lateness.sent, outcome, late_ns)
-            self._lateness.continued(outcome)
+            if late_ns > self.section.lateness.bound_ns:
+                self.section.change(self.section.lateness.sent, outcome, late_ns)
+            self.section.lateness.continued(outcome)
 
     def _withdraw(self, waiter: Waiter) -> None:
         """Let the owner of ``waiter`` wait no longer; a grant is given back."""
         if isinstance(waiter.outcome, Reservation):
-            self._lateness.continued(waiter.outcome)
-        self._section.change(self.pool.withdraw, waiter)
+            self.section.lateness.continued(waiter.outcome)
+        self.section.change(self.pool.withdraw, waiter)
 
     # Closing a reservation.
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        self._section.settle(reservation, actual, waiter)
+        self.section.settle(reservation, actual, waiter)
 
     def timed_out(self, reservation: Reservation) -> bool:
         """See :meth:`Pool.timed_out`."""
@@ -243,15 +239,15 @@ class Scheduler:
 
     def finished(self, state: str) -> None:
         """Count an answer by how far the model has come with it."""
-        self._section.count(self.pool.finishes, state)
+        self.section.count(self.pool.finishes, state)
 
     def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
         """See :meth:`Pool.adjust`."""
-        self._section.change(self.pool.adjust, reservation, known, waiter)
+        self.section.change(self.pool.adjust, reservation, known, waiter)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
-        self._section.change(self.pool.cancel, reservation)
+        self.section.change(self.pool.cancel, reservation)
 
     def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
         """See :meth:`Pool.row`."""
@@ -261,8 +257,8 @@ class Scheduler:
         self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0, why: str = ""
     ) -> None:
         """See :meth:`Pool.refuse`."""
-        self._section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s, why)
-        self.lines.notices()
+        self.section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s, why)
+        self.section.lines.notices()
 
     def reads_at(self, now_ns: int) -> bool:
         """Whether the headers of an answer that comes now are to be read. The headers of a refusal always are."""
@@ -285,26 +281,26 @@ class Scheduler:
                 of_now.notes = self.pool.capacity.learning.notes_of_now()
                 self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
 
-        self._section.change(learn)
-        self.lines.notices()
+        self.section.change(learn)
+        self.section.lines.notices()
 
     def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
-        self._section.change(lambda now_ns: self.pool.capacity.pause(until_ns, reason))  # noqa: ARG005
+        self.section.change(lambda now_ns: self.pool.capacity.pause(until_ns, reason))  # noqa: ARG005
 
     def lift(self, until_ns: int) -> None:
         """See :meth:`Capacity.lift <paceline.core.capacity.Capacity.lift>`."""
-        self._section.change(self.pool.capacity.lift, until_ns)
+        self.section.change(self.pool.capacity.lift, until_ns)
 
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
         ledger = self.pool.capacity.ledger
         if ledger.entries.exact and ledger.gentle:
-            self._section.change(ledger.arrived, reservation)
+            self.section.change(ledger.arrived, reservation)
         if self.pool.silence.since_ns:
-            self._section.change(self.pool.answered)
-            self.lines.notices()
+            self.section.change(self.pool.answered)
+            self.section.lines.notices()
 
     def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str], weighed: Mapping[str, Weighed]) -> None:
         """Take what an answer states of the windows of the account.
@@ -320,16 +316,16 @@ class Scheduler:
             for window, text in notes.items():
                 capacity.note_window(now_ns, window, text)
 
-        self._section.change(read)
+        self.section.change(read)
 
     def admitted(self, reservation: Reservation) -> None:
         """See :meth:`Pool.admitted`."""
         if self.pool.opens_at_heads:
-            self._section.change(self.pool.admitted, reservation)
+            self.section.change(self.pool.admitted, reservation)
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
-        self._section.change(lambda now_ns: self.pool.resume())  # noqa: ARG005
+        self.section.change(lambda now_ns: self.pool.resume())  # noqa: ARG005
 
     # Reading.
 
@@ -371,11 +367,6 @@ class Scheduler:
         """The state of the pool, as JSON values, with ``shown`` waiters at most."""
         return self.read(lambda now_ns: report(self.pool, now_ns, shown, self.prompt_cache))
 
-    @property
-    def idle(self) -> bool:
-        """Whether no exchange is due, except one that has begun."""
-        return self._section.idle
-
     def refresh(self) -> StoreLost | None:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered.
 
@@ -387,7 +378,7 @@ class Scheduler:
             self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
         )
         if isinstance(outcome, Reservation):
-            self._section.change(self._cancel_uncounted, outcome)
+            self.section.change(self._cancel_uncounted, outcome)
         return outcome if isinstance(outcome, StoreLost) else None
 
     def _cancel_uncounted(self, now_ns: int, reservation: Reservation) -> None:
@@ -399,19 +390,19 @@ class Scheduler:
 
     def notify(self, event: Event) -> None:
         """Call :attr:`events`, and log, outside of the critical section."""
-        self._section.outside(partial(self._tell, event))
+        self.section.outside(partial(self._tell, event))
 
     def _tell(self, event: Event) -> None:
         if log.isEnabledFor(logging.WARNING if event.kind == "refused" else logging.DEBUG):
-            self.lines.permit(event)
+            self.section.lines.permit(event)
         if self.events is not None:
             self.events(event)
 
     def after_fork(self) -> None:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
-        self._section.after_fork()
-        self._lateness.after_fork()
-        self.lines.after_fork()
+        self.section.after_fork()
+        self.section.lateness.after_fork()
+        self.section.lines.after_fork()
         self.pool.drain()
 
 

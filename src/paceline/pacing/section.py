@@ -80,11 +80,11 @@ class Section:
     Args:
         pool: The pool.
         clock: The clock.
-        lateness: The granted waiters that have not continued.
         exchanges: Those with the store; ``None`` where this process keeps the quotas alone.
 
     Attributes:
         lines: The log lines of the pool.
+        lateness: The granted waiters that have not continued.
         kin: The processes with the same quotas, where no store keeps them.
     """
 
@@ -92,12 +92,11 @@ class Section:
         self,
         pool: Pool,
         clock: Clock,
-        lateness: Lateness,
         exchanges: Exchanges | None,
     ) -> None:
         self._pool, self._clock = pool, clock
         self.lines: Lines  # which reads the pool in this section
-        self._lateness, self._exchanges = lateness, exchanges
+        self.lateness, self._exchanges = Lateness(pool), exchanges
         self._lock = threading.RLock()  # reentrant, for finalizers and signal handlers
         self._busy = False  # whether the thread that holds the lock is in the section
         self._deferred: deque[Callable[[int], object]] = deque()  # changes
@@ -122,8 +121,8 @@ class Section:
                 now_ns = self._clock.now_ns()
                 if self._loops and self._pool.queue.length:
                     self._forget_closed(now_ns)
-                if self._lateness.unsent:
-                    self._lateness.no_refill_for_unsent(now_ns)
+                if self.lateness.unsent:
+                    self.lateness.no_refill_for_unsent(now_ns)
                 outcome = submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -252,13 +251,13 @@ class Section:
                 while self._deferred:
                     self._deferred.popleft()(now_ns)
                 if self._pool.queue.length:
-                    if self._lateness.unsent:
-                        self._lateness.no_refill_for_unsent(now_ns)
+                    if self.lateness.unsent:
+                        self.lateness.no_refill_for_unsent(now_ns)
                     granted = self._pool.pump(now_ns)
                     done += granted
                     for waiter in granted:
                         if isinstance(waiter.outcome, Reservation):
-                            self._lateness.granted(waiter.outcome)
+                            self.lateness.granted(waiter.outcome)
                 self._arm(now_ns)
             finally:
                 self._busy = False

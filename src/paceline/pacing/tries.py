@@ -89,7 +89,7 @@ class Tries:
         """Log that another attempt follows."""
         most = self._policy.max_refused if again.pool_wide else self._policy.max_attempts
         reason = "fault" if self.refusal is None else self.refusal.kind.value
-        scheduler.lines.retries(scheduler.now_ns(), self.made, most, again.delay_s, reason)
+        scheduler.section.lines.retries(scheduler.now_ns(), self.made, most, again.delay_s, reason)
 
     def place(self, waiter: Waiter) -> None:
         """Give the waiter of a further attempt its place and its deadline."""

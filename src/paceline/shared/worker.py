@@ -131,7 +131,7 @@ class StoreWorker:
         """Make one exchange for ``scheduler``, if one is due; ``last``: send all there is."""
         pool, capacity, now_s = scheduler.pool, shared_capacity(scheduler.pool), time.monotonic()
         try:
-            scheduler.transact(partial(ask, pool, at_once=last))
+            scheduler.section.transact(partial(ask, pool, at_once=last))
         # A listener may raise anything. The pool awaits a reply to its message all the same.
         except (Exception, SystemExit):
             log.exception("%s: the exchange with the store was disturbed", pool.name)
@@ -176,7 +176,7 @@ class StoreWorker:
         if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
         try:
-            scheduler.transact(partial(answer, pool, reply=reply))
+            scheduler.section.transact(partial(answer, pool, reply=reply))
         finally:  # a listener may fail
             self.contact.note(pool.name, before, membership, len(self.schedulers))
 
@@ -210,7 +210,10 @@ class StoreWorker:
                 self._queue.put(passed)
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(each.idle and shared_capacity(each.pool).exchange.asked is None for each in list(self.schedulers)):
+            if all(
+                each.section.idle and shared_capacity(each.pool).exchange.asked is None
+                for each in list(self.schedulers)
+            ):
                 return True
             time.sleep(0.0005)
         return False
