@@ -277,7 +277,7 @@ class Agents:
             "plans": paceline.PlanPolicy(**row.plans),
         }
         self.limiter = paceline.Limiter(provider=provider, **options)
-        self.limiter.pacer.luck = self.rng.random
+        self.limiter.pacer.health.luck = self.rng.random
         client = httpx.AsyncClient(transport=httpx.MockTransport(self.answer), timeout=None, headers=headers)
         self.client, self.address = self.limiter.attach(client), address
 

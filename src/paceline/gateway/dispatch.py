@@ -274,7 +274,7 @@ class Dispatch:
     def _once(self) -> Tries:
         """The attempts at a place that has others behind it: one, beside those that wait their turn for its limits."""
         pacer = self._limiter.pacer
-        return Tries(varied(pacer.retry, max_attempts=1), pacer.health, pacer.luck)
+        return Tries(varied(pacer.retry, max_attempts=1), pacer.health)
 
     async def _prepared(
         self, request: Incoming, body: bytes, options: dict[bytes, str]
@@ -597,7 +597,7 @@ class Dispatch:
             return None
         exchange, pacer, headers = held.exchange, self._limiter.pacer, request.headers
         waits = is_fed or (returns(headers) and not resumes(headers))
-        exchange.tries = PlanTries(pacer.retry, pacer.health, pacer.luck, bounded=not waits)
+        exchange.tries = PlanTries(pacer.retry, pacer.health, bounded=not waits)
         if waits or self._shut_s(exchange.metered) <= pacer.retry.max_retry_after_s:
             return None
         return held.requests[0].instead("stopped", None)

@@ -220,15 +220,14 @@ class PlanTries(Tries):
     Args:
         policy: The policy of the limiter.
         health: As for :class:`~paceline.pacing.tries.Tries`.
-        luck: As there.
         bounded: Whether the client cannot be kept waiting for longer than ``max_retry_after_s``.
     """
 
     __slots__ = ("_most_s",)
 
-    def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float], *, bounded: bool) -> None:
+    def __init__(self, policy: RetryPolicy, health: Health, *, bounded: bool) -> None:
         self._most_s = policy.max_retry_after_s if bounded else RUN_S
-        super().__init__(varied(policy, max_retry_after_s=self._most_s), health, luck)
+        super().__init__(varied(policy, max_retry_after_s=self._most_s), health)
 
     def failed(self, scheduler: Scheduler, refusal: Refusal | None, row: Row | None) -> Again | GiveUp:
         """See :meth:`Tries.failed`. A window that a refusal names needs no test before its wait is believed to be too long."""

@@ -264,7 +264,7 @@ class Exchange:
         self._timeout_s, self._name = timeout_s, name
         self.record = Exchanged(metered.scheduler.pool.name)
         self.charge: Charge | None = None
-        self.tries = Tries(pacer.retry, pacer.health, pacer.luck)
+        self.tries = Tries(pacer.retry, pacer.health)
         self.judged: Judged | None = None
         self._seen = seen
         self._begun = False  # whether the answer has reported a usage

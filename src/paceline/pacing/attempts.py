@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ class Attempts:
     def __init__(
         self, health: Health, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
     ) -> None:
-        self._tries = Tries(policy, health, random.random)
+        self._tries = Tries(policy, health)
         self._scheduler, self._acquire = scheduler, acquire
         self._refused: Permit | None = None
         self._pause_s = 0.0

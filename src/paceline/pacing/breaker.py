@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -115,11 +117,15 @@ class Health:
     Args:
         clock: The clock.
         policy: When breakers open; ``None`` for never.
+
+    Attributes:
+        luck: Gives random numbers from 0 to 1, which spread the retries; a simulation has its own.
     """
 
     def __init__(self, clock: Clock, policy: BreakerPolicy | None) -> None:
         self._clock = clock
         self.policy = policy
+        self.luck: Callable[[], float] = random.random
         self._breakers: dict[str, Breaker] = {}
         self._paused: dict[Scheduler, int] = {}  # until when
         self._budgets: dict[str, RetryBudget] = {}

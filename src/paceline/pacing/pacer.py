@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -106,7 +105,6 @@ class Pacer:
         worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
 
     Attributes:
-        luck: Gives random numbers from 0 to 1, which spread the retries; a simulation has its own.
         answers: What came of each attempt.
         jobs: Of requests whose answers are made in the background, by the id of the answer.
         shadow: Where requests are logged in place of being held; ``None``: they are held.
@@ -115,15 +113,13 @@ class Pacer:
     def __init__(self, settings: PacingSettings, limits: Limits, worker: Worker | None) -> None:
         self.settings, self.clock = settings, settings.clock
         self.retry = settings.retry or RetryPolicy()
-        self.luck: Callable[[], float] = random.random
         self.calibrations = Calibrations(settings.estimate_factor)
         self.health = Health(settings.clock, settings.breaker)
         self.jobs: dict[str, Settle] = {}
         self.answers = Answers()
         lanes = tuple(settings.lanes)
         self._lanes = Lanes(lanes)
-        self._priorities = tuple((settings.priorities or {}).items())
-        for pattern, priority in self._priorities:
+        for pattern, priority in (settings.priorities or {}).items():
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         notify, self.shadow = _notifier(settings)
         self.pools = Pools(settings, limits, worker, notify, self.health)
@@ -240,7 +236,7 @@ class Pacer:
         found = current_lane.get()
         if found is DEFAULT_LANE_NAME:
             found = outside or found
-            for pattern, priority in self._priorities:
+            for pattern, priority in (self.settings.priorities or {}).items():
                 if name is not None and fnmatchcase(name, pattern):
                     found = f"priority {priority}", None, priority
                     break

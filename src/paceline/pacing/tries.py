@@ -5,7 +5,6 @@ What has failed so far, and whether another attempt follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.core.progress import Row
@@ -24,7 +23,6 @@ class Tries:
     Args:
         policy: When another one follows.
         health: The hosts that fail, and the budgets of the retries.
-        luck: Gives random numbers from 0 to 1.
 
     Attributes:
         made: How many attempts were made.
@@ -33,10 +31,10 @@ class Tries:
             before show.
     """
 
-    __slots__ = ("_began_ns", "_due", "_failures", "_health", "_luck", "_policy", "behind", "made", "refusal")
+    __slots__ = ("_began_ns", "_due", "_failures", "_health", "_policy", "behind", "made", "refusal")
 
-    def __init__(self, policy: RetryPolicy, health: Health, luck: Callable[[], float]) -> None:
-        self._policy, self._health, self._luck = policy, health, luck
+    def __init__(self, policy: RetryPolicy, health: Health) -> None:
+        self._policy, self._health = policy, health
         self.made = 0
         self.behind = False
         self._failures = Failures()
@@ -64,7 +62,7 @@ class Tries:
             row: The refusals of the pool in a row, with this one (:meth:`Scheduler.row`).
         """
         now_ns, self.refusal = scheduler.now_ns(), self._failures.count(row, refusal)
-        decision = self._policy.after(self._failures, self.refusal, row, self._luck())
+        decision = self._policy.after(self._failures, self.refusal, row, self._health.luck())
         if isinstance(decision, GiveUp):
             return decision
         if not decision.pool_wide:  # only this request waits

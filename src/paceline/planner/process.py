@@ -60,7 +60,7 @@ class Process:
     ) -> None:
         self.sent, self._network = sent, network
         self.limiter = Limiter(**options, clock=clock or network.time.clock)
-        self.limiter.pacer.luck = network.time.random.random
+        self.limiter.pacer.health.luck = network.time.random.random
         if source is not SourceKind.GIVEN:
             self.limiter.limits.given_source = Source(source)
         self._routes: dict[str, Route] = {}
