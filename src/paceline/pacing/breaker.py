@@ -147,7 +147,7 @@ class Health:
             breaker.succeeded()
             lifted = [(one, self._paused.pop(one)) for one in paused]
         for one, until_ns in lifted:
-            one.lift(until_ns)
+            one.section.change(one.pool.capacity.lift, until_ns)
 
     def failed(self, host: str, scheduler: Scheduler, sent_ns: int, reason: str, *, reached: bool = True) -> bool:
         """Count a failed attempt at ``host``; enough in a row pause its pools.

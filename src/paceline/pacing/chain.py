@@ -235,15 +235,11 @@ class ChainedScheduler(Scheduler):
         """
         if not refusal.of_account or refusal.scope is not RefusalScope.POOL or self._opens is None:
             return None
-        account = self.account or self._opened()
+        account = self.account or self._opens()
         for passed in self._passed.get(reservation, ()):
             if passed.scheduler is account:
                 return account, passed.reservation
         return account, _before(reservation)
-
-    def _opened(self) -> Scheduler:
-        assert self._opens is not None
-        return self._opens()
 
     @property
     def _shares_its_end(self) -> bool:
@@ -261,7 +257,7 @@ class ChainedScheduler(Scheduler):
         for scheduler in self.beside:
             if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.units):
                 continue  # it fits
-            if (found := scheduler.foresee(_further(waiter))) is not None:
+            if (found := scheduler.read(scheduler.pool.foresee, _further(waiter))) is not None:
                 named = _named(scheduler, found)
                 assert isinstance(named, NeverFits | Expired)
                 return named
@@ -338,8 +334,8 @@ class ChainedScheduler(Scheduler):
         finally:
             of_pool = refusal.scope is RefusalScope.POOL
             self._release(reservation, None if of_pool else dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
-        if of_account is None and refusal.kind.about_rate and self._shares_its_end:
-            account = self.account or self._opened()
+        if of_account is None and refusal.kind.about_rate and self._opens is not None and self._shares_its_end:
+            account = self.account or self._opens()
             account.refuse(_before(reservation), refusal, pause_s, stop_s, why)
 
     def why(self, waiter: Waiter) -> Waiting | None:

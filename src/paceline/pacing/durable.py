@@ -239,6 +239,7 @@ class WatchedFile(Appender):
 
     Attributes:
         path: Where the content is now.
+        lost: Whether it is to be written again, and could not be yet.
         shortened: Whether content was lost that cannot be read back.
 
     Raises:
@@ -249,7 +250,7 @@ class WatchedFile(Appender):
 
     def __init__(self, path: str, *, mode: int = 0o600, end: int | None = None, mirrored: bool = False) -> None:
         self._name, self.path, self.shortened = path, path, False
-        self._lost = False  # an append has found that it must be written again
+        self.lost = False
         self._mirror: int | None = None
         super().__init__(path, mode=mode, end=end)
         try:
@@ -261,11 +262,6 @@ class WatchedFile(Appender):
             with suppress(OSError), tempfile.TemporaryFile() as mirror:  # without it the file is as safe as another one
                 self._mirror = os.dup(mirror.fileno())
             self._copy_to_mirror(_contents(self._fd))
-
-    @property
-    def lost(self) -> bool:
-        """Whether it is to be written again, and could not be yet."""
-        return self._lost
 
     @property
     def moved(self) -> bool:
@@ -298,15 +294,15 @@ class WatchedFile(Appender):
             OSError: It is not at its name any more, or has lost something, and cannot be written again.
         """
         fault = self._look()
-        if self._lost or fault is not None:
+        if self.lost or fault is not None:
             self._mend()
         return fault
 
     def _write(self, line: bytes, *, synced: bool = False) -> None:
-        if self._lost:
+        if self.lost:
             self._mend()
         elif (self._watch.is_due() or self.size() != self._end) and (fault := self._look()) is not None:
-            self._lost = True
+            self.lost = True
             raise LostFileError(fault, self.path)
         super()._write(line, synced=synced)
         self._end, self._tail = self._start + len(line), line[-_MARK:]
@@ -328,7 +324,7 @@ class WatchedFile(Appender):
         Raises:
             OSError: That has failed, and what is open has all that it had.
         """
-        self._lost = True
+        self.lost = True
         if self._failure is not None:
             self._cut()
         fault, names = self._look(), recovered_names(self._name)
@@ -336,7 +332,7 @@ class WatchedFile(Appender):
             self._complete()
         elif fault is not None:  # or else it was put back
             self.move(chain([self._name], names) if fault is Fault.GONE else names)
-        self._lost = False
+        self.lost = False
 
     def _complete(self) -> None:
         """Go on in a file that was shortened, with all that it had, or after its last whole line."""

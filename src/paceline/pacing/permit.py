@@ -477,7 +477,8 @@ def adjust(permit: Permit, known: Cost) -> None:
     The others stay as reserved until it is settled.
     """
     if permit.reservation.open:
-        permit._scheduler.adjust(permit.reservation, known, permit._waiter)
+        scheduler = permit._scheduler
+        scheduler.section.change(scheduler.pool.adjust, permit.reservation, known, permit._waiter)
 
 
 def reports(permit: Permit, charged: Cost, usage: Usage) -> None:

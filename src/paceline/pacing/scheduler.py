@@ -24,8 +24,6 @@ from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.core.results import (
     COOL_DOWN,
     QUEUE,
-    Expired,
-    NeverFits,
     Outcome,
     Reading,
     Refusal,
@@ -241,10 +239,6 @@ class Scheduler:
         """Count an answer by how far the model has come with it."""
         self.section.count(self.pool.finishes, state)
 
-    def adjust(self, reservation: Reservation, known: Cost, waiter: Waiter) -> None:
-        """See :meth:`Pool.adjust`."""
-        self.section.change(self.pool.adjust, reservation, known, waiter)
-
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
         self.section.change(self.pool.cancel, reservation)
@@ -287,10 +281,6 @@ class Scheduler:
     def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
         self.section.change(lambda now_ns: self.pool.capacity.pause(until_ns, reason))  # noqa: ARG005
-
-    def lift(self, until_ns: int) -> None:
-        """See :meth:`Capacity.lift <paceline.core.capacity.Capacity.lift>`."""
-        self.section.change(self.pool.capacity.lift, until_ns)
 
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
@@ -335,10 +325,6 @@ class Scheduler:
         if any(one.name == until.quota and not one.meter.quota.period_s for one in entries):
             return math.inf
         return wait_until_s(until.at_ns, self.now_ns())
-
-    def foresee(self, waiter: Waiter) -> NeverFits | Expired | None:
-        """See :meth:`Pool.foresee`."""
-        return self.read(self.pool.foresee, waiter)
 
     def expected_s(self, waiter: Waiter) -> float:
         """How long ``waiter`` would wait if it joined the queue now, in seconds.
