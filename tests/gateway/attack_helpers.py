@@ -81,10 +81,10 @@ def whole(got):
 
 def leave(running, connection):
     """Close a connection whose request waits in a gateway of this process, which keeps its place."""
-    kept = len(running.dispatch._places)
+    kept = len(running.dispatch.held.places)
     connection.shutdown(socket.SHUT_RDWR)
     connection.close()
-    until(lambda: len(running.dispatch._places) == kept + 1)
+    until(lambda: len(running.dispatch.held.places) == kept + 1)
 
 
 class RawServer:

@@ -141,8 +141,8 @@ class TestServed:
         running = serve(odd)
         yield running
         odd.go.set()
-        until(lambda: not running.dispatch._bodies.held and not running.dispatch._answers._under_way)
-        assert running.dispatch._answers._read.total == 0
+        until(lambda: not running.dispatch._bodies.held and not running.dispatch.held.answers._under_way)
+        assert running.dispatch.held.answers._read.total == 0
 
     @pytest.fixture
     def ask(self, running, key, send_chat):
@@ -205,7 +205,7 @@ class TestServed:
         until(lambda: odd.seen)
         leave(running, first)
         odd.go.set()
-        until(lambda: len(running.dispatch._places) == 0)
+        until(lambda: len(running.dispatch.held.places) == 0)
         assert ANSWER in read(ask(), 1)
         assert (len(odd.seen), odd.gone) == (calls, 0)
 
@@ -251,4 +251,4 @@ class TestServed:
                 connection.sendall(post(CHAT.encode(), b"idempotency-key: 1"))
                 assert ANSWER in read(connection, 1)
         assert len(odd.seen) == 2
-        assert not running.dispatch._answers._kept
+        assert not running.dispatch.held.answers._kept

@@ -155,7 +155,7 @@ def idle(running):
     """Whether nothing of a request is left."""
     gateway, bodies = running.dispatch, running.dispatch._bodies
     pools = running.limiter.status()["pools"].values()
-    nothing = not bodies.held and not bodies.slow and not gateway._tasks
+    nothing = not bodies.held and not bodies.slow and not gateway.held.waiting
     nothing = nothing and not running.server.server_state.tasks
     return nothing and all(pool["waiting"] == pool["in_flight"] == 0 for pool in pools)
 

@@ -183,7 +183,7 @@ class TestQueue:
             threading.Thread(
                 target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat(), "headers": headers}, daemon=True
             ).start()
-            until(lambda name=name: running.dispatch.place(name))
+            until(lambda name=name: running.dispatch.held.place(name))
         until(lambda: running.pool()["waiting"] == 2)
         assert running.pool()["lanes"] == {"mine": 2}
         place = client.get(running.url + "/api/v1/queue/second").json()

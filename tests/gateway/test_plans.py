@@ -120,11 +120,11 @@ def test_claude_code_waits_in_its_place_and_is_told_to_come_back(running, plan, 
     answer = ask(client, running, agent=agent, **subagent)
     assert answer.status_code == 503  # 2.1.197 ends at each 429 to its login
     assert (answer.headers["x-should-retry"], answer.headers["retry-after"]) == ("true", "5")
-    assert len(running.dispatch._places) == 1
+    assert len(running.dispatch.held.places) == 1
     monkeypatch.setattr(dispatch, "SOON", 0.9)
     plan.stays = False
     assert ask(client, running, agent=agent, **subagent).status_code == 200
-    assert len(running.dispatch._places) == 0
+    assert len(running.dispatch.held.places) == 0
 
 
 @pytest.mark.parametrize("agent", [TERMINAL, PRINTS, OLD])

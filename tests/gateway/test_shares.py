@@ -92,7 +92,7 @@ class TestServed:
         assert answers(read(ask(running, "bob", user="x" * 120_000), 1)) == [200]
         for one in waiting:
             one.close()  # its place is kept, and its body
-        until(lambda: len(running.dispatch._places) == 2)
+        until(lambda: len(running.dispatch.held.places) == 2)
         assert answers(read(ask(running, "bob", user="x" * 120_000), 1)) == [200]
 
     def test_connections(self, start, ask, wait, monkeypatch):

@@ -130,8 +130,10 @@ class TestWhoUsedWhat:
                 task.cancel()
 
         asyncio.run(main())
-        until(lambda: len(running.dispatch._places) == 1)
-        running.server.servers[0].get_loop().call_soon_threadsafe(running.dispatch._places.clear)  # as after a minute
+        until(lambda: len(running.dispatch.held.places) == 1)
+        running.server.servers[0].get_loop().call_soon_threadsafe(
+            running.dispatch.held.places.clear
+        )  # as after a minute
         until(lambda: running.pool("budget/alice")["in_flight"] == 0)
         (after,) = running.pool("budget/alice")["quotas"]
         assert after["spent"] == before["spent"]

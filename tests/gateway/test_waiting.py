@@ -164,7 +164,7 @@ class TestServed:
         leave(running, first)
         assert running.pool()["waiting"] == 2
         back = send_chat(running, key, user="first")
-        until(lambda: len(running.dispatch._places) == 0)
+        until(lambda: len(running.dispatch.held.places) == 0)
         assert running.pool()["waiting"] == 2
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
@@ -188,10 +188,10 @@ class TestServed:
         assert got.startswith(b"http/1.1 429")
         for line in (b"retry-after: 5\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
             assert line in got
-        assert len(running.dispatch._places) == 1
+        assert len(running.dispatch.held.places) == 1
         monkeypatch.undo()
         back = send_chat(running, key)
-        until(lambda: len(running.dispatch._places) == 0)
+        until(lambda: len(running.dispatch.held.places) == 0)
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
 
@@ -204,7 +204,7 @@ class TestServed:
         until(lambda: running.pool()["waiting"] == 1)
         connection.close()
         until(lambda: running.pool()["waiting"] == 0)
-        assert len(running.dispatch._places) == 0
+        assert len(running.dispatch.held.places) == 0
         monkeypatch.setattr(waiting, "FRESH_S", 0.0)
         monkeypatch.setattr(dispatch, "SOON", 0.0001)
         assert b"429" in read(send_chat(running, "none", b"x-stainless-runtime: node", user="first"), 1)
@@ -212,7 +212,7 @@ class TestServed:
         other = send_chat(running, "another", user="first")  # with another key of a provider it is another request
         until(lambda: running.pool()["waiting"] == 2)
         back = send_chat(running, "none", b"x-stainless-runtime: node", user="first")
-        until(lambda: len(running.dispatch._places) == 0)
+        until(lambda: len(running.dispatch.held.places) == 0)
         assert running.pool()["waiting"] == 2
         odd.go.set()
         assert b"200 OK" in read(back, 1)
@@ -234,7 +234,7 @@ class TestServed:
         until(lambda: running.pool()["waiting"] == 1)
         leave(running, first)
         assert b"400 Bad Request" in read(send_chat(running, key, b"x-paceline-keepalive: soon"), 1)
-        assert len(running.dispatch._places) == 1
+        assert len(running.dispatch.held.places) == 1
 
     @pytest.mark.parametrize("shared", [False, True])
     def test_one_that_waits_at_the_end_is_told_after_a_note(self, serve, client, kept, tmp_path, shared, caplog):

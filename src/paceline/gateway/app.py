@@ -122,7 +122,7 @@ class Gateway:
         self._dispatch = Dispatch(
             limiter, self.life, client, tells_quotas=settings.tells_quotas, names_account=settings.names_account
         )
-        self._siblings = Siblings(self, {"place": self._dispatch.place, "resume": self._resume}, settings.folder)
+        self._siblings = Siblings(self, {"place": self._dispatch.held.place, "resume": self._resume}, settings.folder)
         one_or_all = self if settings.folder is None else self._siblings
         self._page = status_app(one_or_all, apart=partial(_apart, asyncio.Lock()))  # answers the gateway's own paths
 
@@ -212,7 +212,7 @@ class Gateway:
     def drain(self) -> None:
         """End: requests in flight go on, and those that wait, where the next process shares the quotas with this one."""
         self.life.change(LifeEvent.CLOSED)
-        self._dispatch.leave()
+        self._dispatch.held.leave()
 
     async def _watch_store(self) -> None:
         """Look whether the store answers, as long as requests are taken."""
@@ -225,7 +225,7 @@ class Gateway:
         """End what takes too long; at the end, hand back what waits for another attempt."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self._dispatch.hand_back()
+            self._dispatch.held.hand_back()
             self._dispatch.expire(time.monotonic())
 
     async def _keep_tally(self, tally: Tally) -> None:

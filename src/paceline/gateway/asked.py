@@ -7,15 +7,23 @@ A chat stream of OpenAI's form reports its usage in a further chunk, and only if
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from paceline.gateway.keys import ClientKey
+from paceline.http.exchange import Exchanged
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Decode
 from paceline.responses.events import MAX_EVENT
 
+log = logging.getLogger("paceline.gateway")
+
 OPTIONS: Final = "stream_options"
+
+UNREPORTED_MAX: Final = 1_000
+"""The keys and pools whose streams without usage are told."""
 
 REFUSES: Final = (400, 422)
 """The statuses with which a server refuses a field that it does not know."""
@@ -63,6 +71,32 @@ def asking(body: bytes) -> Asking | None:
         return Asking(0, json.dumps({**fields, OPTIONS: {"include_usage": True}}).encode())
     end = len(body.rstrip()) - 1
     return Asking(end, b', "stream_options": {"include_usage": true}}')  # the rest as the client has written it
+
+
+class StreamUsage:
+    """What is known of the usage of streams.
+
+    Attributes:
+        takes: Whether a server can be asked for it, by its address.
+    """
+
+    def __init__(self) -> None:
+        self.takes: dict[str, bool] = {}
+        self._told: set[tuple[str, str]] = set()  # the keys and pools of streams without usage
+
+    def look(self, key: ClientKey | None, record: Exchanged | None) -> None:
+        """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
+        if record is None or record.usage is not None or len(self._told) >= UNREPORTED_MAX:
+            return
+        whose = "" if key is None else f", key {key.name}"
+        if (whose, record.pool) not in self._told:
+            self._told.add((whose, record.pool))
+            log.warning(
+                "%s%s: its streams report no usage, so that usage counts them as estimated, and a budget as reserved: chats of OpenAI's form"
+                ' report it with "stream_options": {"include_usage": true}',
+                record.pool,
+                whose,
+            )
 
 
 class Unasked:

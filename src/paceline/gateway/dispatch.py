@@ -17,10 +17,11 @@ from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
 from paceline.core.results import SettingsError
 from paceline.gateway.admission import refuse_unmetered
-from paceline.gateway.answers import KeptAnswers
+from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import Headers, HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import Passed, why_failed, why_out
+from paceline.gateway.held import HeldRequests
 from paceline.gateway.incoming import BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
@@ -43,7 +44,6 @@ from paceline.gateway.upstreams import (
     without_key,
 )
 from paceline.gateway.waiting import (
-    IDEMPOTENCY,
     NOTES_EVERY_S,
     NOTES_FROM_S,
     SOON,
@@ -51,7 +51,6 @@ from paceline.gateway.waiting import (
     HeldRequest,
     Identity,
     KeptExchange,
-    KeptPlaces,
     KeptRoutedExchange,
     PlanTries,
     hears,
@@ -63,7 +62,7 @@ from paceline.gateway.waiting import (
 )
 from paceline.http.account import Header, login_of, payer_of, sends_login
 from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
-from paceline.http.exchange import Exchanged, Tap
+from paceline.http.exchange import Tap
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
@@ -86,9 +85,6 @@ NOTES_S: Final = (1.0, 600.0)
 _TIMEOUT, _LANE, _PRIORITY = OPTION + b"timeout", OPTION + b"lane", OPTION + b"priority"
 _NAME, _KEEPALIVE, _ID = OPTION + b"name", OPTION + b"keepalive", OPTION + b"id"
 _STICKY = OPTION + b"sticky"
-UNREPORTED_MAX: Final = 1_000
-"""The keys and pools whose streams without usage are told."""
-
 _NEVER: Final = JUDGED_HEADERS | {LITELLM_KEY}
 
 _DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
@@ -114,35 +110,19 @@ class Dispatch:
         self._refusals = CredentialRefusals()
         limiter.pacer.accounts.forgotten = self._forget
         self._lanes = ClientLanes(limiter)
-        self._unreported: set[tuple[str, str]] = set()  # the keys and pools of streams without usage, as logged
-        self._takes_usage: dict[str, bool] = {}  # by server: whether it can be asked for the usage of a stream
+        self._usage = StreamUsage()
         self._bodies = Bodies()
-        self._tasks: dict[asyncio.Task[Any], HeldRequest] = {}  # those that wait for a permit or an answer
-        self._places = KeptPlaces(self._end)
-        self._answers = KeptAnswers()
+        self.held = HeldRequests(life, self._bodies)
         self._under_way = Shares()  # of the connections: one for each request
-
-    def leave(self) -> None:
-        """The listener is closed: keep no place, and nothing that waits unless it may."""
-        self._places.clear()
-        self.hand_back()
 
     async def close(self) -> None:
         """End what it has begun."""
         await self._client.close()
         await self._bodies.close()
 
-    def hand_back(self) -> None:
-        """Turn away the requests that wait, if the gateway lets none wait any more."""
-        if self._life.draining:
-            for task, held in list(self._tasks.items()):
-                if held.exchange.waits:
-                    task.cancel()
-
     def expire(self, now_s: float) -> None:
         """End what has taken, or was kept, too long."""
-        self._places.expire(now_s)
-        self._answers.expire(now_s)
+        self.held.expire(now_s)
         self._models.expire(now_s)
         self._bodies.expire(now_s)
 
@@ -150,21 +130,6 @@ class Dispatch:
         """An account of a client's own credential is forgotten."""
         self._models.forget(account)
         self._refusals.forget(account)
-
-    def place(self, called: str) -> dict[str, Any] | None:
-        """The place in the queue of the request with this id; ``None`` for an unknown one."""
-        those = [one for one in list(self._tasks.values()) if one.called == called]  # in another thread
-        if not those:
-            return None
-        held = those[-1]
-        exchange = held.exchange
-        why = exchange.acquisition.why() if exchange.acquisition is not None else None
-        state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
-        if why is not None:
-            state |= {
-                "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
-            }  # fmt: skip
-        return state
 
     async def relay(self, request: Incoming) -> None:
         """Pass a request on, and its answer back.
@@ -210,7 +175,7 @@ class Dispatch:
                     if len(body) > LARGE:
                         identify = cache(identify)
                         await asyncio.to_thread(identify)
-                    found = self._held_place(request, exchange, requests, identify)
+                    found = self.held.claim(request, exchange, requests, identify)
                     if isinstance(found, HeldRequest):
                         if found.task is None and others:
                             found.further = self._further(found, [first, *others], body, options)
@@ -296,23 +261,23 @@ class Dispatch:
         try:
             reply = await self._send(request, held, options, asked_s)
             if held.named is not None and reply.is_good:
-                reply.start(self._answers.noted(held.named))
+                reply.start(self.held.answers.noted(held.named))
             await hide_account(reply)
             await self._pass_on(reply, request.send, request.connection)
-            self._keep_answer(held, reply)
+            self.held.keep_answer(held, reply)
             if held.exchange.metered.call.stream and reply.is_good and not reply.broken:
-                self._tell_unreported(request.key, reply.record)
+                self._usage.look(request.key, reply.record)
         except asyncio.CancelledError:
             if reply is not None and reply.seen is not None and request.connection.gone:
-                self._keep_place(held, request.parts)
+                self.held.keep(held, request.parts)
             raise
         finally:
             _note(request, reply, held.server)
-            if held not in self._places:
+            if held not in self.held.places:
                 if reply is not None:
                     reply.close()
                 if held.named is not None:
-                    self._answers.end(held.named)
+                    self.held.answers.end(held.named)
 
     async def _upload(self, request: Incoming) -> ClientReply:
         """The answer to a request whose body is passed on as it comes."""
@@ -363,20 +328,6 @@ class Dispatch:
         if cause is not None:
             pacer.answers.count(server.root, server.provider.name, status, cause, pacer.clock.now_ns() / NS)
 
-    def _tell_unreported(self, key: ClientKey | None, record: Exchanged | None) -> None:
-        """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
-        if record is None or record.usage is not None or len(self._unreported) >= UNREPORTED_MAX:
-            return
-        whose = "" if key is None else f", key {key.name}"
-        if (whose, record.pool) not in self._unreported:
-            self._unreported.add((whose, record.pool))
-            log.warning(
-                "%s%s: its streams report no usage, so that usage counts them as estimated, and a budget as reserved: chats of OpenAI's form"
-                ' report it with "stream_options": {"include_usage": true}',
-                record.pool,
-                whose,
-            )
-
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
         sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
@@ -415,7 +366,7 @@ class Dispatch:
         self._admit(request, found, seen)
         if pacer.allowances.bounds_money(pacer.lane()):
             for i, sent in enumerate(requests):
-                sent.ask_usage(self._takes_usage, partial(seen.asks, i))
+                sent.ask_usage(self._usage.takes, partial(seen.asks, i))
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
                 sent.refusals = self._refusals.of(one.scheduler, one.payer)
@@ -487,75 +438,6 @@ class Dispatch:
             return None
         return payer_of(self._limiter.pacer, provider, _header_of(request), body, key_in_query(request.query))
 
-    def _held_place(
-        self,
-        request: Incoming,
-        exchange: KeptExchange | KeptRoutedExchange,
-        requests: list[Relayed],
-        identify: Callable[[], Identity],
-    ) -> HeldRequest | ClientReply:
-        """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
-        headers, owner, now_s = request.headers, request.owner, time.monotonic()
-        named: Identity | None = None
-        if request.key is not None and request.first.get(IDEMPOTENCY):
-            named = identify()
-            content = self._answers.content(named)
-            if content not in (None, named.content):
-                raise RequestError(422, "reused", "this Idempotency-Key was used for another request: each has its own")
-            if (answer := self._answers.get(named)) is not None:
-                accepted = b",".join([value for one, value in headers if one == b"accept-encoding"])
-                return answer.reply(accepted.decode("latin-1"))
-        kept = self._places.claim(owner, identify, request.connection.opened_s, now_s)
-        if kept is None:
-            if named is not None:
-                if content is not None:
-                    raise RequestError(409, "under_way", "a request with this Idempotency-Key is being answered")
-                self._answers.begin(named)
-            return HeldRequest(exchange, requests, identify, now_s, named)
-        if kept.reader is not None:
-            kept.reader.cancel()
-        self._bodies.release(owner, request.parts)
-        request.parts[:] = kept.parts
-        return kept
-
-    def _keep_place(self, held: HeldRequest, parts: list[bytes]) -> bool:
-        """Keep the place of a request whose connection closes now; returns whether it is kept."""
-        kept = not self._life.state.closed and self._places.keep(held, parts, time.monotonic())
-        if kept and held.named is not None:
-            held.reader = asyncio.create_task(self._read_on(held))
-        return kept
-
-    async def _read_on(self, held: HeldRequest) -> None:
-        """Read the answer to a request whose client has left, and may come back for it."""
-        assert held.task is not None
-        try:
-            reply: ClientReply = await asyncio.shield(held.task)
-        except Exception:  # noqa: BLE001  (for the client that comes back)
-            return
-        if reply.is_good and held.named is not None:
-            reply.start(self._answers.noted(held.named))
-            with suppress(Exception):
-                while await reply.read() and reply.seen is not None:
-                    pass
-                self._keep_answer(held, reply)
-            self._places.end(held)
-
-    def _keep_answer(self, held: HeldRequest, reply: ClientReply) -> None:
-        """Keep the answer to a request with an ``Idempotency-Key``, which is over."""
-        if held.named is not None and not reply.broken:
-            self._answers.keep(held.named, reply, time.monotonic(), stream=held.exchange.metered.call.stream)
-
-    def _end(self, held: HeldRequest) -> None:
-        """End a request whose client has not come back."""
-        self._bodies.release(held.identify().key, held.parts)
-        if held.named is not None:
-            self._answers.end(held.named)
-        if held.reader is not None and held.reader is not asyncio.current_task():
-            held.reader.cancel()
-        task = held.task
-        if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
-            task.result().close()
-
     async def _send(
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
     ) -> ClientReply:
@@ -568,7 +450,7 @@ class Dispatch:
             return shut
         task = connection.task
         assert task is not None
-        self._tasks[task] = held
+        self.held.waiting[task] = held
         called = options.get(_ID)
         held.called = called and called[:NAME_MAX]
         try:
@@ -583,7 +465,7 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001  (it is answered)
             reply = _of_its_own(no_answer(error, held.server), connection, error)
         finally:
-            del self._tasks[task]
+            del self.held.waiting[task]
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 
@@ -623,7 +505,7 @@ class Dispatch:
             while not (await asyncio.wait([task], timeout=due_s))[0]:
                 if rhythm.note is None:
                     due_s = None
-                    if kept := self._keep_place(held, request.parts):
+                    if kept := self.held.keep(held, request.parts):
                         # Claude Code 2.1.197 takes each 429 to its login for the end of a window, and ends.
                         raise come_back(503 if _has_login(held) else 429)
                     continue
@@ -634,7 +516,7 @@ class Dispatch:
                 await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
             answered = True
         except asyncio.CancelledError:
-            kept = connection.gone and self._keep_place(held, request.parts)
+            kept = connection.gone and self.held.keep(held, request.parts)
             raise
         finally:
             if not (answered or kept):  # the client is gone
