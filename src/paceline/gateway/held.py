@@ -61,11 +61,10 @@ class HeldRequests:
 
     def place(self, called: str) -> dict[str, Any] | None:
         """The place in the queue of the request with this id; ``None`` for an unknown one."""
-        those = [one for one in list(self.waiting.values()) if one.called == called]  # in another thread
-        if not those:
+        those = reversed(list(self.waiting.values()))  # at once: this is another thread
+        exchange = next((one.exchange for one in those if one.called == called), None)
+        if exchange is None:
             return None
-        held = those[-1]
-        exchange = held.exchange
         why = exchange.acquisition.why() if exchange.acquisition is not None else None
         state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
         if why is not None:

@@ -68,7 +68,7 @@ def own_list(request: Incoming, routes: Routes) -> ClientReply:
     key, model = request.key, model_listed(request.method, unquote(request.path))
     rows = []
     for name in routes:
-        place = routes.first(name)
+        place = routes.find(name)[0]
         server = place.members[0].provider.name if place.choice is None else place.name
         if key is None or key.allows(server, name):
             rows.append({"id": name, "object": "model", "created": 0, "owned_by": place.target.partition("/")[0]})

@@ -60,10 +60,6 @@ class LastRefusal:
         kept = [pair for pair in headers if pair[0] not in _DROPPED]
         self._kept = _Kept(status, kept, body, time.monotonic(), wait_s)
 
-    def take(self, other: LastRefusal) -> None:
-        """Keep the same one."""
-        self._kept = other._kept
-
     def clear(self) -> None:
         """A request was answered."""
         self._kept = None
@@ -115,10 +111,9 @@ class RequestRefusals:
 
     def keep(self, status: int, headers: Headers, body: bytes, refusal: Refusal) -> None:
         """Keep a refusal of the request."""
-        self._own.keep(status, headers, body, refusal.retry_after_s)
-        if refusal.scope is RefusalScope.POOL:
-            for one in self._last[: 1 + refusal.of_account]:
-                one.take(self._own)
+        about = self._last[: 1 + refusal.of_account] if refusal.scope is RefusalScope.POOL else ()
+        for one in (self._own, *about):
+            one.keep(status, headers, body, refusal.retry_after_s)
 
     def clear(self) -> None:
         """The request was answered."""

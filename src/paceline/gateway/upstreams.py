@@ -250,10 +250,6 @@ class Routes:
         ]
         return any(place.members[0].provider.describe(path, {}) is not None for places in every for place in places)
 
-    def first(self, name: str) -> Destination:
-        """The first place of a name without a ``*``."""
-        return self._exact[name][0]
-
 
 class Upstreams:
     """The servers of a gateway by name, and the groups of them.
