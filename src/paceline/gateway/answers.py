@@ -112,10 +112,9 @@ class KeptAnswers:
 
 def _failed(reply: ClientReply, body: bytes, *, stream: bool) -> bool:
     """Whether a stream ends with an error: another attempt may have a better answer. Others were judged as a whole."""
-    decode = decoder(headers := reply.texts)
-    if decode is not None:
+    if (decode := decoder(reply.encoding)) is not None:
         body = decoded(decode, body, 4 * ANSWER_MAX)
-    splitter = splitter_of(headers, body[:_END], stream=stream)
+    splitter = splitter_of(reply.texts, body[:_END], stream=stream)
     if splitter is None:
         return False
     if len(body) > _END and isinstance(splitter, ServerSent | JsonLines):

@@ -156,7 +156,7 @@ class ClientReply:
 
     async def plain(self, most: int) -> bytes:
         """The first bytes of the body without its encoding, one more than ``most`` of a longer one; empty if it is malformed."""
-        raw, decode = await self.peek(most + 1), decoder({"content-encoding": self.encoding})
+        raw, decode = await self.peek(most + 1), decoder(self.encoding)
         return raw if decode is None else decoded(decode, raw, most + 1)
 
     async def peek_error(self) -> tuple[bytes, bool]:
@@ -204,7 +204,7 @@ class ClientReply:
 
     def decode(self) -> None:
         """Remove the encoding of the body: the client has another head than this answer's."""
-        self._decode = decoder({"content-encoding": self.encoding})
+        self._decode = decoder(self.encoding)
         if self._decode is not None:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
 
@@ -421,7 +421,7 @@ class Relayed:
         return response.status, response.texts
 
     async def peek(self, response: ClientReply, headers: Mapping[str, str], beginning: Beginning) -> None:
-        decode, enough, hold = decoder(headers), False, Hold(beginning)
+        decode, enough, hold = decoder(headers.get("content-encoding", "")), False, Hold(beginning)
         while not enough:
             part = await hold.next(response.more)
             if part is None:
@@ -435,7 +435,7 @@ class Relayed:
                 await self.pass_on(response, idle)
 
     def tap(self, response: ClientReply, headers: Mapping[str, str], tap: Tap) -> None:
-        tap.decode = decoder(headers)
+        tap.decode = decoder(headers.get("content-encoding", ""))
         response.tap(tap)
 
     def note(self, response: ClientReply, record: Exchanged) -> None:
@@ -477,9 +477,9 @@ async def _keep_to_itself(_reply: ClientReply, _part: bytes) -> None:
     pass
 
 
-def decoder(headers: Mapping[str, str]) -> Decode | None:
-    """Decodes a body, chunk by chunk, in small pieces; ``None`` for a plain body."""
-    encoding = headers.get("content-encoding", "identity").strip().lower()
+def decoder(encoding: str) -> Decode | None:
+    """Decodes a body, chunk by chunk, in small pieces; ``None`` for a plain body, or an encoding that is not known."""
+    encoding = encoding.strip().lower()
     if encoding == "identity" or encoding not in DECODED:
         return None
     inner = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip and zlib
