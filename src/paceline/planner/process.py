@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from paceline.core.results import Source, SourceKind
@@ -47,6 +48,7 @@ class Process:
     Attributes:
         limiter: The limiter.
         sent: The calls that have ended.
+        route: What its requests to a model have in common.
     """
 
     def __init__(
@@ -63,14 +65,7 @@ class Process:
         self.limiter.pacer.health.luck = network.time.random.random
         if source is not SourceKind.GIVEN:
             self.limiter.limits.given_source = Source(source)
-        self._routes: dict[str, Route] = {}
-
-    def route(self, model: str) -> Route:
-        """What its requests to ``model`` have in common."""
-        route = self._routes.get(model)
-        if route is None:
-            route = self._routes[model] = Route(self.limiter, model, self._network.world.settings.dialect)
-        return route
+        self.route = cache(lambda model: Route(self.limiter, model, network.world.settings.dialect))
 
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
