@@ -34,22 +34,21 @@ def exported():
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 
-def expressions():
-    for panel in DASHBOARD["panels"]:
-        for target in panel.get("targets", ()):
-            yield panel["title"], target
+def names_in(expression, exported):
+    """The metrics of an expression, which are exported with the labels that it names."""
+    found = re.findall(r"(paceline_\w+)(\{[^}]*\})?", expression)
+    for name, braces in found:
+        assert name in exported, expression
+        assert set(re.findall(r"(\w+)\s*=", braces)) <= exported[name], expression
+    return [name for name, _ in found]
 
 
 def test_expressions(exported):
     seen = set()
-    for title, target in expressions():
-        names = re.findall(r"(paceline_\w+)(\{[^}]*\})?", target["expr"])
-        assert names, title
-        for name, braces in names:
-            assert name in exported, title
-            assert set(re.findall(r"(\w+)\s*=", braces)) <= exported[name], title
-            seen.add(name)
-        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= exported[names[0][0]], title
+    for target in (target for panel in DASHBOARD["panels"] for target in panel.get("targets", ())):
+        first, *others = names_in(target["expr"], exported)
+        seen |= {first, *others}
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= exported[first], target["expr"]
         assert target["expr"].count("(") == target["expr"].count(")")
     assert len(seen) > 8
 
@@ -67,11 +66,7 @@ def test_its_parts():
 def test_each_alert_is_on_something_that_is_exported(exported):
     assert {"PacelineRefused", "PacelineStoreAway"} <= {rule["alert"] for rule in ALERTS["rules"]}
     for rule in ALERTS["rules"]:
-        names = re.findall(r"(paceline_\w+)(\{[^}]*\})?", rule["expr"])
-        assert names or rule["expr"].startswith("up{job="), rule["alert"]
-        for name, braces in names:
-            assert name in exported, rule["alert"]
-            assert set(re.findall(r"(\w+)\s*=", braces)) <= exported[name], rule["alert"]
+        assert names_in(rule["expr"], exported) or rule["expr"].startswith("up{job="), rule["alert"]
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
