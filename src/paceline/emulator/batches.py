@@ -22,7 +22,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
-from paceline.emulator.settings import NINE_OF_TEN, BatchSettings
+from paceline.emulator.settings import BatchSettings
 from paceline.emulator.tally import AnswerCounts
 from paceline.emulator.wire import Ask
 from paceline.emulator.world import World
@@ -276,13 +276,11 @@ class EmulatedBatches:
         if batch.problems:
             batch.times["failed"] = now
             return
-        rules, random = self.rules, batch.random
         batch.times["in_progress"] = now
         self.queued.append(batch)
         batch.order = list(range(len(batch.entries)))
-        random.shuffle(batch.order)
-        sigma = math.log(rules.turnaround_spread) / NINE_OF_TEN
-        batch.lasts_s = rules.turnaround_s * math.exp(random.gauss(0, sigma))
+        batch.random.shuffle(batch.order)
+        batch.lasts_s = self.rules.lasts_s(batch.random)
         self._later(now + batch.lasts_s, self._finish, batch)
         self._later(batch.expires_s, partial(self._end, "expired"), batch)
 
@@ -326,8 +324,7 @@ class EmulatedBatches:
         if entry.status != 200:
             return
         if ask.kind != "embeddings":
-            most = ask.max_output_tokens or settings.default_output_tokens
-            entry.output_tokens = min(most, max(1, round(most * settings.output_share * (1 + spread))))
+            entry.output_tokens = settings.output_of(ask.max_output_tokens, spread)
         for answers in (self._world.answers, self._paid["custom_ids"]):
             answers.add(entry.custom_id)
         self._paid["contents"].add(entry.content)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from random import Random
 from typing import Any, ClassVar, NamedTuple, Self
 
 RULES = ("bucket", "quantised", "window", "sliding")
@@ -137,9 +139,9 @@ class _Checked:
             raise SettingsError(f"a setting has the wrong type: {error}") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSettings(_Checked):
-    """The properties of an emulated provider's Batch API; the table ``batches`` of :class:`Settings`.
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes(_Checked):
+    """How long the states of an emulated batch last.
 
     Attributes:
         turnaround_s: Seconds from the end of the validation to the last request of a batch: the median.
@@ -148,21 +150,8 @@ class BatchSettings(_Checked):
         finalizing_s: Seconds of ``finalizing``.
         cancel_s: Seconds of ``cancelling``, in which requests go on.
         expires_s: Seconds from the creation to the expiry.
-        enqueued_tokens: The most input tokens of all batches of a model that have not ended: one number, or numbers by
-            model (``*`` for all others). OpenAI's quota; ``None`` for no limit.
-        queued_requests: The most requests of all batches that have not ended. Anthropic's quota; ``None`` for no limit.
-        queue_full: How OpenAI's dialect refuses a batch over ``enqueued_tokens``: ``late`` lets the creation succeed and
-            the batch fail, ``400`` and ``429`` refuse the creation.
-        full_by_mistake: The probability that a batch is refused in this way although it would fit.
         release_s: Seconds from the end of a batch until its part of the queue is free.
-        failed_requests: The probability that a request ends in an error 500.
-        lost_answers: The probability that the connection breaks after a file or a batch has been created, before the
-            answer.
-        in_order: Whether results come in the order of the requests, instead of the order in which these ended.
         pending_s: Seconds for which an uploaded file is ``pending`` at Azure, which refuses a batch of it meanwhile.
-        creations_per_hour: The most batches that are created in any hour.
-        most_requests: The most requests of a batch.
-        most_bytes: The most bytes of a file, or of the body that creates a batch.
     """
 
     PLACE = "batches."
@@ -173,15 +162,41 @@ class BatchSettings(_Checked):
     finalizing_s: float = _number(1.0, 1e6)
     cancel_s: float = _number(1.0, 1e6)
     expires_s: float = _number(86_400.0, 1e7, least=1.0)
+    release_s: float = _number(0.0, 1e6)
+    pending_s: float = _number(0.0, 1e6)
+
+    def lasts_s(self, random: Random) -> float:
+        """Seconds from ``in_progress`` to the end of the last request of a batch."""
+        return self.turnaround_s * math.exp(random.gauss(0, math.log(self.turnaround_spread) / NINE_OF_TEN))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings(BatchTimes):
+    """The properties of an emulated provider's Batch API; the table ``batches`` of :class:`Settings`.
+
+    Attributes:
+        enqueued_tokens: The most input tokens of all batches of a model that have not ended: one number, or numbers by
+            model (``*`` for all others). OpenAI's quota; ``None`` for no limit.
+        queued_requests: The most requests of all batches that have not ended. Anthropic's quota; ``None`` for no limit.
+        queue_full: How OpenAI's dialect refuses a batch over ``enqueued_tokens``: ``late`` lets the creation succeed and
+            the batch fail, ``400`` and ``429`` refuse the creation.
+        full_by_mistake: The probability that a batch is refused in this way although it would fit.
+        failed_requests: The probability that a request ends in an error 500.
+        lost_answers: The probability that the connection breaks after a file or a batch has been created, before the
+            answer.
+        in_order: Whether results come in the order of the requests, instead of the order in which these ended.
+        creations_per_hour: The most batches that are created in any hour.
+        most_requests: The most requests of a batch.
+        most_bytes: The most bytes of a file, or of the body that creates a batch.
+    """
+
     enqueued_tokens: float | Mapping[str, float] | None = None
     queued_requests: int | None = None
     queue_full: str = _choice("late", "late", "400", "429")
     full_by_mistake: float = _number(0.0, 1.0)
-    release_s: float = _number(0.0, 1e6)
     failed_requests: float = _number(0.0, 1.0)
     lost_answers: float = _number(0.0, 1.0)
     in_order: bool = False
-    pending_s: float = _number(0.0, 1e6)
     creations_per_hour: int = _number(2_000, 1e6, least=1)
     most_requests: int = _number(100_000, 1e6, least=1)
     most_bytes: int = _number(256_000_000, 1e9, least=1)
@@ -205,8 +220,108 @@ class BatchSettings(_Checked):
         return tokens.get(model, tokens.get("*")) if isinstance(tokens, Mapping) else tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(_Checked):
+@dataclass(frozen=True, kw_only=True)
+class Speed(_Checked):
+    """How long answers take.
+
+    Attributes:
+        latency_s: Seconds until the first piece of an answer.
+        latency_per_token_s: Seconds per output token after that.
+        latency_spread: Nine of ten answers take at most this many times as long as the median; 1 for all the same time.
+        jitter: Latency is multiplied by a number drawn from ``1 - jitter`` to ``1 + jitter``.
+    """
+
+    latency_s: float = _number(0.0, 1e6)
+    latency_per_token_s: float = _number(0.0, 1e3)
+    latency_spread: float = _number(1.0, 1e3, least=1.0)
+    jitter: float = _number(0.0, 1.0)
+
+    def drawn(self, factor: float, random: Random) -> float:
+        """How many times as long as the median an answer takes, if it would take it ``factor`` times as long."""
+        if self.jitter:
+            factor *= random.uniform(1 - self.jitter, 1 + self.jitter)
+        if self.latency_spread > 1:
+            factor *= math.exp(random.gauss(0.0, math.log(self.latency_spread) / NINE_OF_TEN))
+        return factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths(_Checked):
+    """How long answers are.
+
+    Attributes:
+        output_share: Output length as a part of ``max_tokens``, on average.
+        output_spread: The length varies evenly by this part of the average, up and down.
+        default_output_tokens: Replaces ``max_tokens`` where a request has none, for the length of the answer.
+    """
+
+    output_share: float = _number(0.5, 1.0)
+    output_spread: float = _number(0.5, 1.0)
+    default_output_tokens: int = _number(256, 1e6)
+
+    def output_of(self, most: int | None, spread: float) -> int:
+        """The tokens of an answer of at most ``most``, which differs from the average by this part of it."""
+        most = most or self.default_output_tokens
+        return min(most, max(1, round(most * self.output_share * (1 + spread))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caching(_Checked):
+    """What is cached of prompts.
+
+    Attributes:
+        cache: Whether prompts are cached (Anthropic's and OpenAI's dialects).
+        cache_life_s: Seconds that a cached prefix lives without a read, unless a request asks for an hour.
+        cache_least_tokens: The size of the shortest prefix that is cached.
+        cache_misses: The probability that a request reads nothing from the cache.
+        cache_held: The whole prompt is charged at admission, and the cached part of it is given back when the answer begins
+            (Bedrock, Groq; assumed of Groq's dialect in any case).
+    """
+
+    cache: bool = False
+    cache_life_s: float = _number(300.0, 1e7)
+    cache_least_tokens: int = _number(1_024, 1e7)
+    cache_misses: float = _number(0.0, 1.0)
+    cache_held: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusing(_Checked):
+    """Which requests are refused or fail beside those over a limit, and what refusals state.
+
+    Attributes:
+        faults: Probability per request of ``500``, ``503``, ``529``, ``429`` (refused for want of capacity, with the
+            status of a rate), ``drop`` (the connection closes without an answer), ``slow`` (takes five times as long), ``growth`` ("slow down") and ``stream`` (a
+            streamed answer ends in an error event in the middle; an answer in one piece is a 500).
+        valid_key: The only API key that is accepted; any but the empty one if ``None``.
+        money_after: Admitted requests after which the account has no money; ``None`` for never.
+        failed_count: Refused requests use up the requests quota too.
+        refuse_in_stream: A streamed request that is over its rate is refused with status 200 and an error event (seen
+            at Azure and OpenAI on Responses).
+        headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).
+        retry_after: The wait that a refusal for rate states: ``true``, ``none``, ``full`` (the time until all quotas are
+            full), ``long`` (20 times the true one), or a number of seconds. If it is empty, ``true`` with ``headers``,
+            and ``none`` without.
+        body_numbers: Whether refusals state limit, used, requested and wait in their text.
+    """
+
+    faults: Mapping[str, float] = field(default_factory=dict)
+    valid_key: str | None = field(default=None, repr=False)
+    money_after: int | None = None
+    failed_count: bool = False
+    refuse_in_stream: bool = False
+    headers: bool = True
+    retry_after: str | float = ""
+    body_numbers: bool = True
+
+    @property
+    def states_wait(self) -> bool:
+        """Whether a refusal states a wait in its headers."""
+        return (self.retry_after or ("true" if self.headers else "none")) != "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Speed, Lengths, Caching, Refusing):
     """The properties of an emulated provider.
 
     Attributes:
@@ -217,39 +332,13 @@ class Settings(_Checked):
         start_level: The available part of every quota at the start, 0 to 1.
         settle: ``never`` keeps the charge of the admission; ``actual`` returns its unused part at the end; ``provider``
             does as the request's dialect (Groq returns it).
-        failed_count: Refused requests use up the requests quota too.
-        faults: Probability per request of ``500``, ``503``, ``529``, ``429`` (refused for want of capacity, with the
-            status of a rate), ``drop`` (the connection closes without an answer), ``slow`` (takes five times as long), ``growth`` ("slow down") and ``stream`` (a
-            streamed answer ends in an error event in the middle; an answer in one piece is a 500).
         other_users: The share of every rate that other users of the same key take, 0 to 1.
         other_users_from_s: Seconds after the start at which other users begin.
-        latency_s: Seconds until the first piece of an answer.
-        latency_per_token_s: Seconds per output token after that.
-        latency_spread: Nine of ten answers take at most this many times as long as the median; 1 for all the same time.
-        jitter: Latency is multiplied by a number drawn from ``1 - jitter`` to ``1 + jitter``.
-        output_share: Output length as a part of ``max_tokens``, on average.
-        output_spread: The length varies evenly by this part of the average, up and down.
-        default_output_tokens: Replaces ``max_tokens`` where a request has none, for the length of the answer.
         changes: New limits or faults in mid-run: ``[{"at_s": 60, "limits": {"gpt-6-luna": "250 requests/min"}}]``, seconds
             after the start.
         dialect: The dialect on OpenAI's paths: ``openai``, ``azure``, ``groq``, ``together`` (OpenAI's, with Together's
             Batch API) or ``plain`` (OpenAI's, with refusals that name nothing); by the path if empty.
-        refuse_in_stream: A streamed request that is over its rate is refused with status 200 and an error event (seen
-            at Azure and OpenAI on Responses).
-        headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).
-        retry_after: The wait that a refusal for rate states: ``true``, ``none``, ``full`` (the time until all quotas are
-            full), ``long`` (20 times the true one), or a number of seconds. If it is empty, ``true`` with ``headers``,
-            and ``none`` without.
-        body_numbers: Whether refusals state limit, used, requested and wait in their text.
-        valid_key: The only API key that is accepted; any but the empty one if ``None``.
-        money_after: Admitted requests after which the account has no money; ``None`` for never.
         batches: The properties of the Batch APIs; see :class:`BatchSettings`.
-        cache: Whether prompts are cached (Anthropic's and OpenAI's dialects).
-        cache_life_s: Seconds that a cached prefix lives without a read, unless a request asks for an hour.
-        cache_least_tokens: The size of the shortest prefix that is cached.
-        cache_misses: The probability that a request reads nothing from the cache.
-        cache_held: The whole prompt is charged at admission, and the cached part of it is given back when the answer begins
-            (Bedrock, Groq; assumed of Groq's dialect in any case).
         seed: Makes every random choice repeatable.
     """
 
@@ -259,31 +348,11 @@ class Settings(_Checked):
     offset_s: float = _number(0.0, 86_400.0)
     start_level: float = _number(1.0, 1.0)
     settle: str = _choice("provider", "never", "actual", "provider")
-    failed_count: bool = False
-    faults: Mapping[str, float] = field(default_factory=dict)
     other_users: float = _number(0.0, 1.0)
     other_users_from_s: float = _number(0.0, 1e9)
-    latency_s: float = _number(0.0, 1e6)
-    latency_per_token_s: float = _number(0.0, 1e3)
-    latency_spread: float = _number(1.0, 1e3, least=1.0)
-    jitter: float = _number(0.0, 1.0)
-    output_share: float = _number(0.5, 1.0)
-    output_spread: float = _number(0.5, 1.0)
-    default_output_tokens: int = _number(256, 1e6)
     changes: Sequence[Mapping[str, Any]] = ()
     dialect: str = _choice("", "", "openai", "azure", "groq", "together", "plain")
-    refuse_in_stream: bool = False
-    headers: bool = True
-    retry_after: str | float = ""
-    body_numbers: bool = True
-    valid_key: str | None = field(default=None, repr=False)
-    money_after: int | None = None
     batches: Mapping[str, Any] = field(default_factory=dict)
-    cache: bool = False
-    cache_life_s: float = _number(300.0, 1e7)
-    cache_least_tokens: int = _number(1_024, 1e7)
-    cache_misses: float = _number(0.0, 1.0)
-    cache_held: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:

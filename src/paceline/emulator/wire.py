@@ -150,8 +150,7 @@ class Dialect(ABC):
 
     def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
         """``retry-after`` in whole seconds, for refusals that a wait can cure."""
-        stated = settings.retry_after or ("true" if settings.headers else "none")
-        if stated == "none" or not self.STATES_WAIT or refused.kind not in ("rate", "growth"):
+        if not settings.states_wait or not self.STATES_WAIT or refused.kind not in ("rate", "growth"):
             return []
         return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from paceline.emulator.prompt_cache import Hit, ServerCache, ServerPrompt
 from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, SlotsRule, WindowRule
-from paceline.emulator.settings import NINE_OF_TEN, Limit, LimitsLike, Settings, SettingsError, parse_limits
+from paceline.emulator.settings import Limit, LimitsLike, Settings, SettingsError, parse_limits
 from paceline.emulator.tally import AnswerCounts, Count, RateTimeline, Supply, slowest
 
 HELD = ("tokens", "project_tokens")
@@ -304,14 +304,9 @@ class World:
             admitted.fault = fault
         elif most != 0:
             admitted.fault = "stream" if fault == "stream" else None
-            most = most or settings.default_output_tokens
             spread = settings.output_spread and random.uniform(-settings.output_spread, settings.output_spread)
-            admitted.output_tokens = min(most, max(1, round(most * settings.output_share * (1 + spread))))
-        factor = SLOW_FACTOR if fault == "slow" else 1.0
-        if settings.jitter:
-            factor *= random.uniform(1 - settings.jitter, 1 + settings.jitter)
-        if settings.latency_spread > 1:
-            factor *= math.exp(random.gauss(0.0, math.log(settings.latency_spread) / NINE_OF_TEN))
+            admitted.output_tokens = settings.output_of(most, spread)
+        factor = settings.drawn(SLOW_FACTOR if fault == "slow" else 1.0, random)
         admitted.first_s = settings.latency_s * factor
         admitted.duration_s = admitted.first_s + settings.latency_per_token_s * factor * admitted.output_tokens
 
