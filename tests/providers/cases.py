@@ -47,6 +47,19 @@ def read(provider, *chunks, call=None, **fields):
     return reader
 
 
+CLAUDE = "anthropic-ratelimit-{family}-{part}"
+
+
+def told(form="x-ratelimit-{part}-{family}", **families):
+    """The headers of quotas: by family the limit, what remains of it and the reset, as far as they are given."""
+    parts = ("limit", "remaining", "reset")
+    return {
+        form.format(part=part, family=family.replace("_", "-")): value
+        for family, values in families.items()
+        for part, value in zip(parts, values, strict=False)
+    }
+
+
 def judged(body, provider="openai", *, status=200, headers=JSON, endpoint="chat", stream=False, strict=True):
     """The verdict on an answer with this body: bytes, or a JSON value."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()

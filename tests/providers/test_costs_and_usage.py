@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime
 
 import pytest
+from cases import CLAUDE, told
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import RefusalKind, RefusalScope, SettingsError
@@ -173,11 +174,7 @@ def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
 
 
 def test_the_stricter_of_organization_and_project_binds():
-    headers = {
-        "x-ratelimit-limit-tokens": "2000000", "x-ratelimit-remaining-tokens": "1900000",
-        "x-ratelimit-reset-tokens": "3s", "x-ratelimit-limit-project-tokens": "50000",
-        "x-ratelimit-remaining-project-tokens": "40000", "x-ratelimit-reset-project-tokens": "12s",
-    }  # fmt: skip
+    headers = told(tokens=("2000000", "1900000", "3s"), project_tokens=("50000", "40000", "12s"))
     [reading] = OPENAI.readings(headers, 0)
     assert (reading.limit, reading.remaining, reading.reset_s, reading.period_s) == (50_000, 40_000, 12, 60)
     [reading] = OPENAI.readings({**headers, "x-ratelimit-remaining-tokens": "1000"}, 0)
@@ -185,14 +182,11 @@ def test_the_stricter_of_organization_and_project_binds():
 
 
 def test_anthropic_readings():
-    headers = {
-        "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
-        "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:02Z",
-        "anthropic-ratelimit-input-tokens-limit": "30000", "anthropic-ratelimit-input-tokens-remaining": "27000",
-        "anthropic-ratelimit-input-tokens-reset": "2026-11-21T10:00:06Z",
-        "anthropic-ratelimit-tokens-limit": "38000", "anthropic-ratelimit-tokens-remaining": "35000",
-        "anthropic-ratelimit-unified-5h-utilization": "0.4", "anthropic-priority-input-tokens-limit": "10000",
-    }  # fmt: skip
+    inputs = ("30000", "27000", "2026-11-21T10:00:06Z")
+    headers = told(
+        CLAUDE, requests=("50", "49", "2026-11-21T10:00:02Z"), input_tokens=inputs, tokens=("38000", "35000")
+    )
+    headers |= {"anthropic-ratelimit-unified-5h-utilization": "0.4", "anthropic-priority-input-tokens-limit": "10000"}
     now_s = 1_795_255_200.0  # 2026-11-21T10:00:00Z
     requests, inputs = ANTHROPIC.readings(headers, now_s)
     assert (requests.unit, requests.limit, requests.remaining, requests.reset_s) == (REQUESTS, 50, 49, 2)
@@ -292,12 +286,10 @@ def test_a_wait_of_nothing_is_absent(provider, headers, message):
 
 @pytest.mark.parametrize("twice", ["30000,30000", "30000, 30000", " 30000 ,30000 , 30000"])
 def test_a_repeated_header_is_read_once(twice):
-    names = ("limit", "remaining")
-    for provider, family in ((OPENAI, "x-ratelimit-{}-tokens"), (ANTHROPIC, "anthropic-ratelimit-input-tokens-{}")):
-        [reading] = provider.readings({family.format(name): twice for name in names}, 0)
+    for provider, headers in ((OPENAI, told(tokens=[twice] * 2)), (ANTHROPIC, told(CLAUDE, input_tokens=[twice] * 2))):
+        [reading] = provider.readings(headers, 0)
         assert (reading.limit, reading.remaining) == (30_000, 30_000)
-    resets = {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "15000"}
-    [reading] = OPENAI.readings({**resets, "x-ratelimit-reset-tokens": "30s, 30s"}, 0)
+    [reading] = OPENAI.readings(told(tokens=("30000", "15000", "30s, 30s")), 0)
     assert (reading.reset_s, reading.period_s) == (30, 60)
     full = "2026-11-21T10:00:06Z, 2026-11-21T10:00:06Z"
     resets = {"anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-reset": full}
@@ -337,12 +329,7 @@ def test_the_mode_of_a_request(provider, body, mode):
 
 @pytest.mark.parametrize("reset", ["-1s", "nan", "inf", "", "12", "s", "1x", "9" * 5_000 + "s", "1s" * 5_000, "1h-2m"])
 def test_a_reset_that_is_none_is_absent(reset):
-    headers = {
-        "x-ratelimit-limit-requests": "10",
-        "x-ratelimit-remaining-requests": "5",
-        "x-ratelimit-reset-requests": reset,
-    }
-    [reading] = OPENAI.readings(headers, 0)
+    [reading] = OPENAI.readings(told(requests=("10", "5", reset)), 0)
     assert reading.reset_s is None
     assert reading.limit == 10
 
@@ -359,11 +346,7 @@ def test_an_error_page_is_no_message():
 def test_generic_believes_headers_that_agree():
     provider = Generic("acme-cloud")
     assert (provider.name, provider.key_env, provider.hosts) == ("acme-cloud", "ACME_CLOUD_API_KEY", ())
-    good = {
-        "x-ratelimit-limit-requests": "100",
-        "x-ratelimit-remaining-requests": "50",
-        "x-ratelimit-reset-requests": "30s",
-    }
+    good = told(requests=("100", "50", "30s"))
     [reading] = provider.readings(good, 0)
     assert (reading.limit, reading.remaining, reading.reset_s, reading.period_s) == (100, 50, 30, 60)
     [reading] = provider.readings({**good, "x-ratelimit-reset-requests": "1795255200"}, 0)

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cases import check_error
+from cases import check_error, told
 
 from paceline.core.results import RefusalKind
 from paceline.providers.registry import provider_named
@@ -56,7 +56,7 @@ def test_a_code_of_requests_holds_before_words_about_tokens():
 @pytest.mark.parametrize("case", HEADERS, ids=lambda case: f"{case['who']} {case['reset']}")
 @pytest.mark.parametrize("unit", ["requests", "tokens"])
 def test_headers(case, unit):
-    headers = {f"x-ratelimit-{name}-{unit}": str(case[name]) for name in ("limit", "remaining", "reset")}
+    headers = told(**{unit: [str(case[name]) for name in ("limit", "remaining", "reset")]})
     [reading] = PROVIDERS["openai"].readings(headers, 0.0)
     assert (reading.unit, reading.limit, reading.remaining) == (unit, case["limit"], case["remaining"])
     assert reading.reset_s == (None if case["reset_s"] < 0 else pytest.approx(case["reset_s"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import read, sse
+from cases import read, sse, told
 
 from paceline.core.results import Reading, RefusalKind
 from paceline.providers.registry import provider_for_host, provider_named
@@ -208,19 +208,13 @@ def test_pools(provider, model, pool):
         ("sambanova", {"requests": ("60", "59", "1790000000")}, [Reading("requests", 60, 59, None, 60.0)]),
         (
             "digitalocean",
-            {"requests": ("120", "119", "1790000000"), "tokens-per-day": ("5000000", "4999000", "1790000000")},
+            {"requests": ("120", "119", "1790000000"), "tokens_per_day": ("5000000", "4999000", "1790000000")},
             [Reading("requests", 120, 119, None, 60.0), Reading("tokens", 5e6, 4_999_000, None, 86_400.0)],
         ),
     ],
 )
 def test_documented_headers(provider, headers, readings):
-    names = ("limit", "remaining", "reset")
-    flat = {
-        f"x-ratelimit-{name}-{of}": value
-        for of, values in headers.items()
-        for name, value in zip(names, values, strict=True)
-    }
-    assert provider_named(provider).readings(flat, 0.0) == readings
+    assert provider_named(provider).readings(told(**headers), 0.0) == readings
 
 
 def test_predictions_of_replicate_share_a_limit():

@@ -8,15 +8,13 @@ import httpx
 import httpx2
 import pytest
 import requests
+from cases import CLAUDE, told
 
 import paceline
 from paceline import Reading
 from paceline.providers.quota_headers import readings_in
 
-OPENAI = {
-    "x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "499", "x-ratelimit-reset-requests": "120ms",
-    "x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "27500", "x-ratelimit-reset-tokens": "5s",
-}  # fmt: skip
+OPENAI = told(requests=("500", "499", "120ms"), tokens=("30000", "27500", "5s"))
 MESSAGE = message_from_string("".join(f"{name}: {value}\n" for name, value in OPENAI.items()))
 READ = (Reading("requests", 500, 499, 0.12, 60.0), Reading("tokens", 30_000, 27_500, 5.0, 60.0))
 
@@ -58,12 +56,9 @@ def test_the_wait():
 
 
 GROQ = {"x-groq-region": "dls", **OPENAI}
-ANTHROPIC = {
-    "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
-    "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:02Z",
-    "anthropic-ratelimit-tokens-limit": "40000", "anthropic-ratelimit-tokens-remaining": "39000",
-    "anthropic-ratelimit-tokens-reset": "2026-11-21T10:00:06Z",
-}  # fmt: skip
+ANTHROPIC = told(
+    CLAUDE, requests=("50", "49", "2026-11-21T10:00:02Z"), tokens=("40000", "39000", "2026-11-21T10:00:06Z")
+)
 NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
 
 
@@ -71,29 +66,11 @@ NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
     ("headers", "provider", "readings"),
     [
         (GROQ, "groq", list(READ)),  # the numbers prove a minute
-        (
-            ANTHROPIC,
-            "anthropic",
-            [
-                Reading("requests", 50, 49, 2.0, 60.0, reset_resolution_s=1.0),
-                Reading("tokens", 40_000, 39_000, 6.0, 60.0, 1_000.0, 1.0),
-            ],
-        ),
-        (
-            {"apim-request-id": "1", "x-ratelimit-limit-tokens": "80000", "x-ratelimit-remaining-tokens": "70000"},
-            "azure",
-            [Reading("tokens", 80_000, 70_000, None, 60.0)],
-        ),
-        (
-            {"x-ratelimit-limit-req-minute": "60", "x-ratelimit-remaining-req-minute": "59"},
-            "mistral",
-            [Reading("requests", 60, 59, None, 60.0)],
-        ),
-        (
-            {"x-ratelimit-limit-requests-day": "1000", "x-ratelimit-remaining-requests-day": "9"},
-            "cerebras",
-            [Reading("requests", 1_000, 9, None, 86_400.0)],
-        ),
+        (ANTHROPIC, "anthropic",
+         [Reading("requests", 50, 49, 2.0, 60.0, reset_resolution_s=1.0), Reading("tokens", 40_000, 39_000, 6.0, 60.0, 1_000.0, 1.0)]),
+        ({"apim-request-id": "1"} | told(tokens=("80000", "70000")), "azure", [Reading("tokens", 80_000, 70_000, None, 60.0)]),
+        (told(req_minute=("60", "59")), "mistral", [Reading("requests", 60, 59, None, 60.0)]),
+        (told(requests_day=("1000", "9")), "cerebras", [Reading("requests", 1_000, 9, None, 86_400.0)]),
         (
             {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "59", "x-ratelimit-reset": "30"},
             "",
@@ -131,8 +108,7 @@ def test_the_fields_of_the_draft(headers, readings):
 
 
 def test_the_caller_knows_better():
-    full = {"x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "500"}
-    assert paceline.limits_in(full, "groq").readings[0].period_s == 86_400
+    assert paceline.limits_in(told(requests=("500", "500")), "groq").readings[0].period_s == 86_400
     assert paceline.limits_in(OPENAI, "Azure-OpenAI").provider == "azure"
     assert paceline.limits_in(OPENAI, "a-host-of-mine").readings == READ
 
