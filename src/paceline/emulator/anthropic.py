@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from paceline.emulator.parts import life_of, message_parts, text_parts, tool_parts
+from paceline.emulator.parts import life_of, prompt_parts
 from paceline.emulator.prompt_cache import PromptPart, ServerPrompt
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
@@ -63,9 +63,7 @@ class EmulatedAnthropic(Dialect):
 
     def parts(self, kind: str, value: dict[str, Any]) -> Sequence[PromptPart]:  # noqa: ARG002
         """Tools, system and messages. A ``cache_control`` beside them marks the last block: the automatic breakpoint."""
-        system = value.get("system")
-        parts = [*tool_parts(value.get("tools")), *(text_parts("system", system) if system else ())]
-        parts += message_parts(value["messages"])
+        parts = prompt_parts(value.get("tools"), value.get("system"), value["messages"])
         if parts and (life := life_of(value)):
             parts[-1] = parts[-1]._replace(life=life)
         return parts

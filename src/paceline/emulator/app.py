@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from paceline.emulator.batch_http import BatchApi
 from paceline.emulator.dialects import DialectTarget, find
 from paceline.emulator.openai import CREATED
-from paceline.emulator.settings import Settings, SettingsError
+from paceline.emulator.settings import Settings, SettingsError, check_number
 from paceline.emulator.wire import JSON, Ask, Header, HttpAnswer, dump, read_body, request_id, send_answer
 from paceline.emulator.world import Admitted, Refused, World
 
@@ -128,9 +128,8 @@ class App:
 
     async def _advance(self, request: Request) -> JSONResponse:
         """Move the clock forward: a body like ``{"seconds": 3600}``."""
-        seconds = (await _object(request)).get("seconds")
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MOST_ADVANCE_S:
-            raise SettingsError(f"seconds is {seconds!r}: it must be a number from 0 to {MOST_ADVANCE_S:g}")
+        seconds: Any = (await _object(request)).get("seconds")
+        check_number("seconds", seconds, most=MOST_ADVANCE_S)
         self._ahead_s += seconds
         return JSONResponse({"now_s": self.now()})
 

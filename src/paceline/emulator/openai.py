@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from paceline.emulator.parts import message_parts, text_parts, tool_parts
+from paceline.emulator.parts import prompt_parts
 from paceline.emulator.prompt_cache import PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
@@ -90,9 +90,8 @@ class EmulatedOpenAI(Dialect):
         """Tools, instructions and messages of a chat or of Responses."""
         if kind == "embeddings":
             return ()
-        instructions = value.get("instructions")
-        parts = [*tool_parts(value.get("tools")), *(text_parts("system", instructions) if instructions else ())]
-        return [*parts, *message_parts(value.get("input" if kind == "responses" else "messages"))]
+        messages = value.get("input" if kind == "responses" else "messages")
+        return prompt_parts(value.get("tools"), value.get("instructions"), messages)
 
     def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         """Every prefix is cached, without being asked for."""

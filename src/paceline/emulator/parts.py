@@ -35,6 +35,11 @@ def tool_parts(tools: Any) -> Iterator[PromptPart]:
         yield PromptPart("tools", dump([_unmarked(tool) for tool in tools]), count_tools(tools), next(lives, ""))
 
 
+def prompt_parts(tools: Any, system: Any, messages: Any) -> list[PromptPart]:
+    """All blocks of a prompt, in the order in which they are cached."""
+    return [*tool_parts(tools), *(text_parts("system", system) if system else ()), *message_parts(messages)]
+
+
 def life_of(holder: Any) -> str:
     """The life of the cached prefix that ``cache_control`` asks for, ``5m`` or ``1h``; empty without it."""
     control = holder.get("cache_control") if isinstance(holder, dict) else None

@@ -118,7 +118,7 @@ class _Checked:
         for one in fields(self):  # type: ignore[arg-type]
             name, value, words = f"{self.PLACE}{one.name}", getattr(self, one.name), one.metadata.get("words")
             if words is None and one.metadata:
-                _check(name, value, **one.metadata)
+                check_number(name, value, **one.metadata)
             elif words is not None and value not in words:
                 raise SettingsError(f"{name} is {value!r}; {near(str(value), words)}")
 
@@ -207,12 +207,12 @@ class BatchSettings(BatchTimes):
             raise SettingsError(f"batches.in_order is {self.in_order!r}: it must be true or false")
         self.check()
         if self.queued_requests is not None:
-            _check("batches.queued_requests", self.queued_requests, most=1e12)
+            check_number("batches.queued_requests", self.queued_requests, most=1e12)
         tokens = self.enqueued_tokens
         for model, amount in (
             tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": tokens}
         ).items():
-            _check(f"batches.enqueued_tokens{model and f'.{model}'}", amount, most=1e15)
+            check_number(f"batches.enqueued_tokens{model and f'.{model}'}", amount, most=1e15)
 
     def tokens_for(self, model: str) -> float | None:
         """The most enqueued tokens of ``model``; ``None`` for no limit."""
@@ -360,7 +360,7 @@ class Settings(Speed, Lengths, Caching, Refusing):
         parse_limits(self.limits)
         BatchSettings.of(self.batches)
         if not isinstance(self.retry_after, str):
-            _check("retry_after", self.retry_after, least=1.0, most=1e9)
+            check_number("retry_after", self.retry_after, least=1.0, most=1e9)
         elif self.retry_after not in WAITS:
             raise SettingsError(f"retry_after is {self.retry_after!r}; {near(self.retry_after, WAITS[1:])}, or seconds")
         _check_faults("faults", self.faults)
@@ -369,7 +369,7 @@ class Settings(Speed, Lengths, Caching, Refusing):
                 raise SettingsError(
                     f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-6-luna" = "250 requests/min"}}}}'
                 )
-            _check(f"changes[{number}].at_s", change["at_s"], most=1e9)
+            check_number(f"changes[{number}].at_s", change["at_s"], most=1e9)
             _check_faults(f"changes[{number}].faults", change.get("faults", {}))
             if "limits" in change:
                 parse_limits(change["limits"])
@@ -388,9 +388,14 @@ def _check_faults(name: str, faults: Mapping[str, float]) -> None:
     for kind, probability in faults.items():
         if kind not in FAULTS:
             raise SettingsError(f"{name}: unknown kind {kind!r}; {near(kind, FAULTS)}")
-        _check(f"{name}.{kind}", probability, most=1.0)
+        check_number(f"{name}.{kind}", probability, most=1.0)
 
 
-def _check(name: str, value: float, *, least: float = 0.0, most: float) -> None:
+def check_number(name: str, value: Any, *, least: float = 0.0, most: float) -> None:
+    """Refuse a value that is no number from ``least`` to ``most``.
+
+    Raises:
+        SettingsError: It is none; the message names it.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
         raise SettingsError(f"{name} is {value!r}: it must be a number from {least:g} to {most:g}")
