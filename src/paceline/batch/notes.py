@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from typing import Any, BinaryIO, Final, Self
 
@@ -46,61 +45,32 @@ NAME_MAX: Final = 100
 RUNNING, FINISHED, STOPPED, FAILED, SILENT = STATES = "running", "finished", "stopped", "failed", "silent"
 
 
-@dataclass(frozen=True, slots=True)
-class RunNote:
-    """What a shard tells of itself.
+TEXTS, COUNTS = ("run", "input", "state"), ("shard", "shards", "requests", "done", "failed", "refused", "per_min")
+"""The fields of a note that are texts, and numbers; the others are ``about``, ``left_s`` and ``errors``."""
 
-    Attributes:
-        run: The same for all shards of a run.
-        input: The input's name without its folder.
-        shard: From 1 to ``shards``.
-        shards: How many there are.
-        state: ``running``, ``finished`` (all requests are answered or failed), ``stopped`` (by a signal) or ``failed``.
-        requests: The requests of the shard.
-        about: Whether that number is estimated.
-        done: Those that are answered or failed, in this run or before.
-        failed: Those that failed in this run, and those that an earlier run has left as failed.
-        refused: Answers with status 429.
-        per_min: Requests in a minute now.
-        left_s: The time left in seconds, if it is known.
-        errors: Those that failed, by name; the most frequent ones.
+
+def read_note(entry: bytes) -> dict[str, Any]:
+    """What a shard tells of itself in an entry; fields that are unknown here are left out.
+
+    Returns:
+        ``run``: the same for all shards of a run; ``input``: the input's name without its folder; ``shard``: from 1 to ``shards``;
+        ``state``: ``running``, ``finished`` (all requests are answered or failed), ``stopped`` (by a signal) or ``failed``;
+        ``requests``: the requests of the shard; ``about``: whether that number is estimated; ``done``: the requests that are answered
+        or failed, in this run or before; ``failed``: the ones that failed in this run, and that an earlier run has left as failed;
+        ``refused``: answers with status 429; ``per_min``: requests in a minute now; ``left_s``: the time left in seconds, if it is
+        known; ``errors``: the failed requests by name, the most frequent ones.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is no note.
     """
-
-    run: str
-    input: str
-    shard: int
-    shards: int
-    state: str
-    requests: int
-    about: bool
-    done: int
-    failed: int
-    refused: int
-    per_min: float
-    left_s: float | None
-    errors: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, entry: bytes) -> RunNote:
-        """The note in an entry; fields that are unknown here are left out.
-
-        Raises:
-            ValueError: It is no note.
-        """
-        given = json.loads(entry)
-        if not isinstance(given, dict):
-            raise ValueError("no note")  # noqa: TRY004  (one error for all that is no note)
-        values: dict[str, Any] = {one.name: given.get(one.name) for one in fields(cls)}
-        left_s, errors = values["left_s"], dict(values["errors"] or {})  # a note of an earlier version has none
-        numbers = [values[name] for name in ("shard", "shards", "requests", "done", "failed", "refused", "per_min")]
-        numbers += [*([] if left_s is None else [left_s]), *errors.values()]
-        texts = [values[name] for name in ("run", "input", "state")]
-        if not all(isinstance(text, str) for text in texts) or not all(map(_is_count, numbers)):
-            raise ValueError("no note")
-        if values["state"] not in STATES or not 1 <= values["shard"] <= values["shards"]:
-            raise ValueError("no note")
-        shown = {str(name)[:NAME_MAX]: count for name, count in list(errors.items())[:ERRORS_SHOWN]}
-        return cls(**values | {"about": bool(values["about"]), "errors": shown})
+    given = json.loads(entry)
+    note = {name: given[name] for name in (*TEXTS, *COUNTS, "left_s")} | {"about": bool(given["about"])}
+    errors, left_s = dict(given.get("errors") or {}), note["left_s"]
+    numbers = [*map(note.get, COUNTS), *errors.values(), *([] if left_s is None else [left_s])]
+    are_of_kind = all(isinstance(note[name], str) for name in TEXTS) and all(map(_is_count, numbers))
+    if not are_of_kind or note["state"] not in STATES or not 1 <= note["shard"] <= note["shards"]:
+        raise ValueError("no note")
+    return note | {"errors": {str(name)[:NAME_MAX]: count for name, count in list(errors.items())[:ERRORS_SHOWN]}}
 
 
 def _is_count(value: object) -> bool:
@@ -179,7 +149,7 @@ class Reporter:
         while True:
             ended = self._ending.is_set()  # read first: the note below then has the last state
             try:
-                self._place.write(f"{self._run}/{self._shard.number}", json.dumps(asdict(self._note(ended=ended))))
+                self._place.write(f"{self._run}/{self._shard.number}", json.dumps(self._note(ended=ended)))
             except StoreError as error:
                 if not warned:
                     self._view.say(f"warning: the progress is not reported to the store: {error}")
@@ -189,26 +159,26 @@ class Reporter:
             self._ending.wait(every_s)
         self._place.close()
 
-    def _note(self, *, ended: bool) -> RunNote:
+    def _note(self, *, ended: bool) -> dict[str, Any]:
         tally, meter = self._tally, self._meter
         done = tally.ok + tally.failed
         per_min = meter.per_min or 60 * done / max(time.monotonic() - self._started_s, 1e-9)  # before its first line
         left_s = meter.left_s or (60 * tally.left / per_min if per_min else None)
-        return RunNote(
-            run=self._run,
-            input=os.path.basename(self._source),  # noqa: PTH119
-            shard=self._shard.number,
-            shards=self._shard.of,
-            state=self.state if ended else RUNNING,
-            requests=tally.requests,
-            about=bool(tally.about),
-            done=tally.before + done,
-            failed=tally.failed + tally.final.total(),
-            refused=max(self.refused, meter.refused),
-            per_min=0.0 if ended else round(per_min, 3),
-            left_s=None if ended or left_s is None else round(left_s, 3),
-            errors={name[:NAME_MAX]: count for name, count in tally.every_error.items()},
-        )
+        return {
+            "run": self._run,
+            "input": os.path.basename(self._source),  # noqa: PTH119
+            "shard": self._shard.number,
+            "shards": self._shard.of,
+            "state": self.state if ended else RUNNING,
+            "requests": tally.requests,
+            "about": bool(tally.about),
+            "done": tally.before + done,
+            "failed": tally.failed + tally.final.total(),
+            "refused": max(self.refused, meter.refused),
+            "per_min": 0.0 if ended else round(per_min, 3),
+            "left_s": None if ended or left_s is None else round(left_s, 3),
+            "errors": {name[:NAME_MAX]: count for name, count in tally.every_error.items()},
+        }
 
 
 class RunStatus:
@@ -232,27 +202,27 @@ def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
     Raises:
         StoreError: The place cannot be used.
     """
-    shards: dict[str, list[tuple[float, RunNote]]] = defaultdict(list)
+    shards: dict[str, list[tuple[float, dict[str, Any]]]] = defaultdict(list)
     unreadable = 0
     for age_s, entry in place.read():
         try:
-            note = RunNote.read(entry)
-        except (TypeError, ValueError, RecursionError):
+            note = read_note(entry)
+        except (LookupError, TypeError, ValueError, RecursionError):
             unreadable += 1
         else:
-            shards[note.run].append((max(age_s, 0.0), note))
+            shards[note["run"]].append((max(age_s, 0.0), note))
     runs = sorted(shards.values(), key=lambda found: min(age_s for age_s, _ in found))
     return [_sum(found) for found in runs], unreadable
 
 
-def _shard(age_s: float, note: RunNote) -> dict[str, Any]:
-    silent = note.state == RUNNING and age_s >= SILENT_S
-    return asdict(note) | {"state": SILENT if silent else note.state, "age_s": round(age_s, 1)}
+def _shard(age_s: float, note: dict[str, Any]) -> dict[str, Any]:
+    silent = note["state"] == RUNNING and age_s >= SILENT_S
+    return note | {"state": SILENT if silent else note["state"], "age_s": round(age_s, 1)}
 
 
-def _sum(found: Iterable[tuple[float, RunNote]]) -> dict[str, Any]:
+def _sum(found: Iterable[tuple[float, dict[str, Any]]]) -> dict[str, Any]:
     """One run from the notes of its shards. Speed and time left are about the shards that run, side by side."""
-    shards = [_shard(age_s, note) for age_s, note in sorted(found, key=lambda each: each[1].shard)]
+    shards = [_shard(age_s, note) for age_s, note in sorted(found, key=lambda each: each[1]["shard"])]
     first, states = shards[0], Counter(shard["state"] for shard in shards)
     running = [shard for shard in shards if shard["state"] == RUNNING]
     shared = ("run", "input", "shards")
