@@ -321,6 +321,18 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
     assert one.batches()["unread"] == 0
 
 
+@pytest.mark.parametrize("style", ["openai", "anthropic", "together"])
+def test_a_request_that_the_input_has_lost_comes_back_with_its_own_id(run, style):
+    one = run(count=6, style=style, turnaround_s=1_000.0)
+    one.said = StopsSoon()
+    assert one.start(most=3)[0] == 130
+    one.emulator.advance(2_000)
+    one.said = Said()
+    _, *left = one.source.read_text().splitlines(keepends=True)
+    one.source.write_text("".join(reversed(left)))
+    one.completes(most=3)
+
+
 def test_mistrals_jobs_have_one_model_and_lines_without_it(run):
     lines = lines_of("mistral", 5) + [chat(f"s{n}", model="mistral-small-latest") for n in range(3)]
     one = run(lines, style="mistral", failed_requests=0.2)
