@@ -160,13 +160,9 @@ class Acceptance:
     def _judged_vector(vector: list[Any]) -> tuple[Finish, dict[str, Any] | None, Any]:
         if not vector:
             return Finish(State.EMPTY), {"code": State.EMPTY.value, "message": "the answer has no vector"}, None
-        if not is_vector(vector):
-            return (
-                Finish(State.COMPLETE),
-                {"code": INVALID, "message": "the vector has values that are no numbers"},
-                None,
-            )
-        return Finish(State.COMPLETE), None, vector
+        if is_vector(vector):
+            return Finish(State.COMPLETE), None, vector
+        return Finish(State.COMPLETE), {"code": INVALID, "message": "the vector has values that are no numbers"}, None
 
     def _formed(self, text: str) -> tuple[Any, str]:
         """The answer in the form of the schema, or what is wrong with it."""

@@ -161,14 +161,10 @@ class Checker:
         """
         metered, parts = self._described(request)
         cost = metered.cost()
-        never = None
-        for part in parts:
-            ledger = part.scheduler.pool.ledger
-            never = ledger.never(ledger.amounts(cost))
-            if never is None:
-                break
-        if never is not None:
-            raise BadLineError(_too_large(request, never))
+        ledgers = [part.scheduler.pool.ledger for part in parts]
+        nevers = [never for ledger in ledgers if (never := ledger.never(ledger.amounts(cost))) is not None]
+        if len(nevers) == len(parts):
+            raise BadLineError(_too_large(request, nevers[-1]))
         share = parts[0].share if len(parts) == 1 else min(parts, key=PoolPart.load).share
         if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is already in {request.unit} {first}: it must be unique")

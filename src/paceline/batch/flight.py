@@ -447,11 +447,8 @@ class Flight:
         """Say how a batch has ended; whether requests are left, and the provider's reason."""
         left = sum(1 for _ in self._batches.unanswered(chunk))
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
-        none = (
-            f"; {len(reading.first):,} of them are asked for once more: their answers are empty or invalid"
-            if reading.first
-            else ""
-        )
+        none = "of them are asked for once more: their answers are empty or invalid"
+        none = f"; {len(reading.first):,} {none}" if reading.first else ""
         self._say(
             f"batch {chunk.batch}: {seen.state}, {left:,} of {counted(len(chunk.lines), 'request')} left{none}{why}"
         )

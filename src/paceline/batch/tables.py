@@ -108,14 +108,9 @@ class Table:
 
         def whole(given: Iterator[tuple[str | int | None, Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
             for custom_id, row in given:
-                told = answers.of(custom_id)
-                yield {
-                    **row,
-                    **{
-                        name if name == self.into or name not in row else f"{self.into}_{name}": value
-                        for name, value in columns(told, self.into, acceptance)
-                    },
-                }
+                new = columns(answers.of(custom_id), self.into, acceptance)
+                clear = (self.into, *(name for name, _ in new if name not in row))
+                yield {**row, **{name if name in clear else f"{self.into}_{name}": value for name, value in new}}
 
         try:
             like = self.journal if os.path.exists(self.journal) else ""

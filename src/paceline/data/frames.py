@@ -37,10 +37,8 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
     Raises:
         SettingsError: ``rows`` is nothing of this kind, or two of its columns have one name.
     """
-    for name, of_kind, read in _KINDS:
-        module = sys.modules.get(name)  # a package that is not imported has made no table
-        kinds = tuple(getattr(module, one) for one in of_kind if hasattr(module, one))
-        if isinstance(rows, kinds):
+    for name, classes, read in _KINDS:
+        if _is_of(rows, name, classes):
             return read(rows)
     if (table := _as_arrow(rows)) is not None:
         return _arrow(table)
@@ -69,11 +67,16 @@ def _records(rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 def is_table(rows: Any) -> bool:
     """Whether this is a table, which is not gone through row by row when it is iterated over."""
-    kinds = [kind for kind in _KINDS if kind[0] != "datasets"]  # those are
-    modules = [(sys.modules.get(name), of_kind) for name, of_kind, _ in kinds]
-    classes = [getattr(module, one) for module, of_kind in modules if module for one in of_kind if hasattr(module, one)]
+    if any(_is_of(rows, name, classes) for name, classes, _ in _KINDS if name != "datasets"):  # those are
+        return True
     given = any(hasattr(rows, name) for name in (*_TO_ARROW, *_TO_PANDAS))
-    return isinstance(rows, tuple(classes)) or (given and hasattr(rows, "columns"))  # a column has none
+    return given and hasattr(rows, "columns")  # a column has none
+
+
+def _is_of(rows: Any, package: str, classes: tuple[str, ...]) -> bool:
+    """Whether this is of a class of a package; one that is not imported has made no table."""
+    module = sys.modules.get(package)
+    return isinstance(rows, tuple(getattr(module, name) for name in classes if hasattr(module, name)))
 
 
 def require_unique(names: Iterable[object], where: str) -> None:
