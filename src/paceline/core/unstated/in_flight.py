@@ -112,8 +112,17 @@ class InFlightBound:
         return note
 
     def unsent(self, note: InFlightNote) -> None:
-        """Take back an attempt that was not sent after all."""
-        self._leave(note)
+        """Take back an attempt: it was not sent after all, or was refused.
+
+        So the later ones had one less in flight, too.
+        """
+        self.in_flight -= 1
+        note.is_known = True
+        for other in reversed(self.pending):
+            if other.number <= note.number:
+                break
+            other.most -= 1
+            other.least -= 1
 
     def answered(self, now_ns: int, note: InFlightNote) -> None:
         """Count an answer that is no refusal."""
@@ -127,7 +136,7 @@ class InFlightBound:
     def explains(self, now_ns: int, note: InFlightNote) -> bool:
         """Count a refusal; whether the known bound explains it. The bound is lowered then."""
         self._judge(now_ns)
-        self._leave(note)
+        self.unsent(note)
         self.refusal_delay.add(now_ns - note.sent_ns)
         if self.size == inf or not note.most or self.row >= ROW_MAX:
             return False
@@ -177,19 +186,6 @@ class InFlightBound:
     def _highest(self) -> int:
         """The most others that an attempt had in flight and was admitted, lately and since the last change."""
         return max(self.highest, self.highest_before)
-
-    def _leave(self, note: InFlightNote) -> None:
-        """Count an attempt as not in flight: it was refused, or not sent.
-
-        So the later ones had one less in flight, too.
-        """
-        self.in_flight -= 1
-        note.is_known = True
-        for other in reversed(self.pending):
-            if other.number <= note.number:
-                break
-            other.most -= 1
-            other.least -= 1
 
     def _judge(self, now_ns: int) -> None:
         """Count the attempts as admitted that have not been refused in time."""
