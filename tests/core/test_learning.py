@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from paceline.core.learning import charges, learning
-from paceline.core.learning.refill import Refill
+from paceline.core.learning.resets import Refill
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Spread

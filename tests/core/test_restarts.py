@@ -11,7 +11,7 @@ from core_worlds import T0, quota
 
 from paceline.core.changes import What
 from paceline.core.learning.learning import Learning
-from paceline.core.learning.restarts import Restarts, Written
+from paceline.core.learning.resets import Restarts, Written
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import OPENING_NS, Bucket, Named, Restarting, Spread

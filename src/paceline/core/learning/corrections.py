@@ -12,7 +12,7 @@ from functools import partial
 
 from paceline.core.changes import Change, What
 from paceline.core.learning.guesses import Guesses
-from paceline.core.learning.refill import LONGER_PERIOD
+from paceline.core.learning.resets import LONGER_PERIOD
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket

@@ -9,7 +9,7 @@ from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.guesses import STALL_NS
 from paceline.core.learning.readings import Readings
 from paceline.core.learning.refusals import Refusals
-from paceline.core.learning.restarts import TRANSIT_NS
+from paceline.core.learning.resets import TRANSIT_NS
 from paceline.core.learning.tracker import Note
 from paceline.core.ledger import Ledger
 from paceline.core.quota import Quota

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
-from paceline.core.learning.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
-from paceline.core.learning.restarts import LEAST_NS
+from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule

@@ -8,7 +8,7 @@ from dataclasses import replace
 from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.guesses import RETEST_STEP, Guess
 from paceline.core.learning.readings import Readings, note_of
-from paceline.core.learning.restarts import ROUNDED_NS
+from paceline.core.learning.resets import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.meters import Named, Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS, Rule

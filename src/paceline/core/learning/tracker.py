@@ -12,8 +12,7 @@ from typing import NamedTuple
 from paceline.core.changes import What
 from paceline.core.entry import Entry
 from paceline.core.learning.charges import Charges
-from paceline.core.learning.refill import LONGER_PERIOD, Refill
-from paceline.core.learning.restarts import TRANSIT_NS, Restarts
+from paceline.core.learning.resets import LONGER_PERIOD, TRANSIT_NS, Refill, Restarts
 from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
