@@ -258,10 +258,7 @@ class SharedCapacity(StoreSide):
             return
         self.holdings.unstated.unsent(now_ns, reservation)
         if isinstance(reservation, LeasedReservation):
-            lease, none = reservation.lease, list[float | None]([0.0] * len(reservation.amounts))
-            self.holdings.outbox.add(
-                now_ns, Settled(reservation.amounts, lease.marks, none, answered=False, probe=lease.probe)
-            )
+            self._give_back(now_ns, reservation, [0.0] * len(reservation.amounts))
 
     def refuse(
         self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
@@ -271,7 +268,9 @@ class SharedCapacity(StoreSide):
         another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another and isinstance(reservation, LeasedReservation):
-            self._give_back(now_ns, reservation)
+            # Off the stated quotas, because another limit has refused it; a day keeps it.
+            entries = self.ledger.entries[: len(reservation.amounts)]
+            self._give_back(now_ns, reservation, [None if one.meter.quota.is_long else 0.0 for one in entries])
         if (
             teaches
             and learning is not None
@@ -298,14 +297,11 @@ class SharedCapacity(StoreSide):
             )
         return False
 
-    def _give_back(self, now_ns: int, reservation: LeasedReservation) -> None:
-        """Take an attempt that another limit has refused off the stated quotas; a day keeps it."""
-        entries = self.ledger.entries[: len(reservation.amounts)]
-        actual = [None if entry.meter.quota.is_long else 0.0 for entry in entries]
-        lease = reservation.lease
-        self.holdings.outbox.add(
-            now_ns, Settled(reservation.amounts, lease.marks, actual, answered=False, probe=lease.probe)
-        )
+    def _give_back(self, now_ns: int, reservation: LeasedReservation, actual: list[float | None]) -> None:
+        """Tell the store of an attempt that the provider has not counted; it has cost ``actual``."""
+        amounts, lease = reservation.amounts, reservation.lease
+        news = Settled(amounts, lease.marks, actual, answered=False, probe=lease.probe)
+        self.holdings.outbox.add(now_ns, news)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`."""
