@@ -18,7 +18,7 @@ from paceline.shared.meters import BOUNDLESS, of
 from paceline.stores.redis_wire import script
 
 STEPS = 200
-SEEDS = range(451)
+SEEDS = range(3, 451)  # from the third on, each tenth and each 90th world come to all that must happen
 """90 000 commands in all; `make soak` plays them all, `make test-all` every tenth world, `make test` every 90th."""
 
 HAPPENS = {
