@@ -93,6 +93,19 @@ async def tell(send, content, status=200, headers=()):
     await send({"type": "http.response.body", "body": data})
 
 
+class Stub:
+    """Such a server: ``answer`` makes a content, a status and headers of a path, the headers and the body."""
+
+    def __init__(self, answer=None):
+        if answer is not None:
+            self.answer = answer
+
+    async def __call__(self, scope, receive, send):
+        body = await read_body(receive)
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        await tell(send, *self.answer(scope["path"], headers, body))
+
+
 def bearer(key, **more):
     """The headers of a client with this key, and more."""
     return {"authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from gateway_helpers import chat, read_body, stub, tell
+from gateway_helpers import Stub, chat, stub
 
 ALERTS = Path(__file__).parents[2] / "examples/gateway/alerts.yml"
 WINDOW_S = 8  # in place of minutes
@@ -37,15 +37,14 @@ FIRED = {
 }  # fmt: skip
 
 
-class Ill:
+class Ill(Stub):
     """A server with a fault for each model, until it is well."""
 
     well = False
 
-    async def __call__(self, scope, receive, send):
-        model = json.loads(await read_body(receive))["model"]
-        status, kind, text = OK if self.well else FAULTS.get(model, OK)
-        await tell(send, text.encode(), status, {"content-type": kind})
+    def answer(self, _path, _headers, body):
+        status, kind, text = OK if self.well else FAULTS.get(json.loads(body)["model"], OK)
+        return text.encode(), status, {"content-type": kind}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from attack_helpers import Process
-from gateway_helpers import bearer, read_body, stub, tell
+from gateway_helpers import Stub, bearer, stub
 
 from paceline.pacing.accounts import ACCOUNTS_MAX
 
@@ -90,26 +90,25 @@ def plan(path, used):
     return windows | {"anthropic-organization-id": "the same"}
 
 
-class Provider:
+class Provider(Stub):
     """Answers, fails, or refuses, and repeats the credential in what it says."""
 
     def __init__(self):
         self.number = 0
         self.used_up = {CLIENTS[n].credential(number) for n in (0, CLAUDE) for number in range(ROUNDS)}
 
-    async def __call__(self, scope, receive, send):
-        await read_body(receive)
+    def answer(self, path, headers, _body):
         self.number += 1
-        who = dict(scope["headers"])[b"authorization"].decode().removeprefix("Bearer ")
-        status, more, error = self.answer(scope["path"], who)
+        who = headers["authorization"].removeprefix("Bearer ")
+        status, more, error = self.judged(path, who)
         usage = {"prompt_tokens": 9, "completion_tokens": 1, "input_tokens": 9, "output_tokens": 1}
         said = {"type": "message", "content": [{"type": "text", "text": "hi"}], "status": "completed", "output": []}
         said |= {"choices": [{"message": {"content": "hi"}}], "usage": usage}
         if error:
             said = {"type": "error", "error": {"type": error, "code": error, "message": f"of {who}"}}
-        await tell(send, said, status, more)
+        return said, status, more
 
-    def answer(self, path, who):
+    def judged(self, path, who):
         """Status, headers, and the kind of an error."""
         if who.startswith("sk-unknown"):
             return 401, {}, "invalid_api_key"

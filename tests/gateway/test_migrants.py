@@ -7,7 +7,7 @@ from pathlib import Path
 import openai
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import read_body, stub, tell
+from gateway_helpers import Stub, stub
 
 from paceline.cli.app import app
 from paceline.config import Config
@@ -47,26 +47,23 @@ NAMES = {
 """Of each configuration, its names, and the server and the model that each led to."""
 
 
-class Server:
+class Server(Stub):
     """Every server of a configuration, each below its name; a name in ``down`` answers 500."""
 
     def __init__(self):
         self.seen, self.down = [], set()
 
-    async def __call__(self, scope, receive, send):
-        body = await read_body(receive)
-        name = scope["path"].split("/")[1]
-        form = next((word for word in ("whisper-1",) if word.encode() in body), None)
-        self.seen.append(
-            (f"{name}/{form or json.loads(body)['model']}", b" ".join(value for _, value in scope["headers"]))
-        )
+    def answer(self, path, headers, body):
+        name = path.split("/")[1]
+        model = "whisper-1" if b"whisper-1" in body else json.loads(body)["model"]
+        self.seen.append((f"{name}/{model}", " ".join(headers.values())))
         status = 500 if name in self.down else 200
         made = {
             "id": "1", "object": "chat.completion", "created": 1, "model": "m", "text": "hi", "data": [{"embedding": [0.1], "index": 0}],
             "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
         }  # fmt: skip
-        await tell(send, made, status)
+        return made, status
 
 
 def converted(file, monkeypatch):
@@ -123,8 +120,8 @@ def test_clients_keep_their_address_their_names_and_their_secret(moved, file):
             if "/" in name or name in ("gemini-3-pro", "gpt-4-turbo")  # patterns, hidden
         }
     assert len(server.seen) == len(NAMES[file.stem])
-    assert not [led_to for led_to, sent in server.seen if SECRET.encode() in sent]
-    bare = {led_to.partition("/")[0] for led_to, sent in server.seen if b"key-of-" not in sent}
+    assert not [led_to for led_to, sent in server.seen if SECRET in sent]
+    bare = {led_to.partition("/")[0] for led_to, sent in server.seen if "key-of-" not in sent}
     assert bare == ({"vllm_8000", "ollama_11434", "openai_7997"} if file.stem == "own_machines" else set())
     other = openai.OpenAI(base_url=f"{running.url}/v1", api_key="sk-another", max_retries=0)
     with other, pytest.raises(openai.AuthenticationError):

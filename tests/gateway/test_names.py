@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from gateway_helpers import chat, read_body, stub, tell
+from gateway_helpers import Stub, chat, stub
 
 from grids import some
 from paceline.gateway import reading
@@ -58,16 +58,14 @@ def test_what_a_client_asks_for(provider, path, named, asked):
     assert model_asked(provider_named(provider), path, named, "default") == asked
 
 
-class Server:
+class Server(Stub):
     def __init__(self):
         self.seen = []
 
-    async def __call__(self, scope, receive, send):
-        body = await read_body(receive)
-        model = b"whisper-1" in body and "whisper-1"
-        self.seen.append((scope["path"], model or json.loads(body or b"{}").get("model")))
+    def answer(self, path, _headers, body):
+        self.seen.append((path, "whisper-1" if b"whisper-1" in body else json.loads(body or b"{}").get("model")))
         choices = [{"message": {"content": "hi"}, "finish_reason": "stop"}]
-        await tell(send, {"choices": choices, "text": "hi", "candidates": [{}]})
+        return ({"choices": choices, "text": "hi", "candidates": [{}]},)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx2
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import CHAT, bearer, chat, read_body, stub, tell
+from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
 from paceline.cli.app import app as cli
 from paceline.config import Config
@@ -32,21 +32,19 @@ PLANS = {
 pytestmark = pytest.mark.usefixtures("no_keys")
 
 
-class Provider:
+class Provider(Stub):
     """Has funded accounts, one without money, and a plan that is used up (its login ends in ``up``)."""
 
     def __init__(self):
         self.asked = []
 
-    async def __call__(self, scope, receive, send):
-        headers = dict(scope["headers"])
-        await read_body(receive)
-        who = headers.get(b"authorization", headers.get(b"x-api-key", b"")).decode().removeprefix("Bearer ")
+    def answer(self, path, headers, _body):
+        who = headers.get("authorization", headers.get("x-api-key", "")).removeprefix("Bearer ")
         self.asked.append(who)
-        status, more, content = self.answer(scope["path"], who)
-        await tell(send, content, status, more)
+        status, more, content = self.judged(path, who)
+        return content, status, more
 
-    def answer(self, path, who):
+    def judged(self, path, who):
         if who.startswith("sk-unknown"):
             error = {"type": "invalid_request_error", "code": "invalid_api_key", "message": "Incorrect API key"}
             return 401, {}, {"error": error}
@@ -214,14 +212,14 @@ def test_a_refusal_comes_as_the_provider_gave_it(serve, upstream, provider, clie
     for _ in range(3):
         answer = ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0")
         assert answer.status_code == 429
-        assert answer.json() == provider.answer(MESSAGES, "up")[2]
+        assert answer.json() == provider.judged(MESSAGES, "up")[2]
         assert answer.headers["anthropic-ratelimit-unified-status"] == "rejected"
         assert WAIT_S - 60 < int(answer.headers["retry-after"]) <= WAIT_S
         assert answer.headers["x-should-retry"] == "false"  # paceline has tried
     assert len(provider.asked) == 1
     for _ in range(2):  # no wait helps
         answer = ask(client, running, POOR)
-        assert answer.json() == provider.answer(CHAT, POOR)[2]
+        assert answer.json() == provider.judged(CHAT, POOR)[2]
         assert (answer.headers["x-request-id"], answer.headers["x-paceline"]) == ("req_7", "stopped")
     assert provider.asked.count(POOR) == 1
 
@@ -265,7 +263,7 @@ def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
     serve, provider, upstream, client, monkeypatch, kept, status, error, hidden
 ):
     monkeypatch.setenv("OPENAI_API_KEY", RICH)
-    monkeypatch.setattr(provider, "answer", lambda *_: (status, {"x-owner": "sk-of-***1"}, {"error": error}))
+    monkeypatch.setattr(provider, "judged", lambda *_: (status, {"x-owner": "sk-of-***1"}, {"error": error}))
     running = serve(upstream)
     for method, path in (("POST", CHAT), ("GET", "/openai/v1/models")):
         answer = client.request(method, running.url + path, json=chat())
@@ -297,7 +295,7 @@ def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, cl
     ):
         events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
     assert answer.status_code == 200
-    assert json.loads(events[-1].removeprefix("data:")) == provider.answer(CHAT, POOR)[2]
+    assert json.loads(events[-1].removeprefix("data:")) == provider.judged(CHAT, POOR)[2]
 
 
 def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):

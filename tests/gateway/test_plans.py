@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from gateway_helpers import read_body, tell
+from gateway_helpers import Stub
 
 from odd_server import sse
 from paceline.gateway import dispatch
@@ -35,14 +35,14 @@ def notes_at_once(no_keys, monkeypatch):
     monkeypatch.setattr(dispatch, "NOTES_EVERY_S", 0.05)
 
 
-class Plan:
+class Plan(Stub):
     """A plan whose window is shut from the first request on, and stays so beyond its stated end if ``stays`` says so."""
 
     def __init__(self):
         self.wait_s, self.ends_s, self.stays, self.asked = 0.9, 0.0, False, []
 
-    async def __call__(self, scope, receive, send):
-        read = json.loads(await read_body(receive))
+    def answer(self, _path, _headers, body):
+        read = json.loads(body)
         now_s = time.monotonic()
         if not self.ends_s or (self.stays and self.ends_s <= now_s):
             self.ends_s = now_s + self.wait_s
@@ -56,7 +56,7 @@ class Plan:
             message = {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": USAGE}
             status, more, content = 200, {}, STREAM if read.get("stream") else message
         kind = "text/event-stream" if read.get("stream") else "application/json"
-        await tell(send, content, status, more | {"content-type": kind})
+        return content, status, more | {"content-type": kind}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import read_body, stub, tell
+from gateway_helpers import Stub, stub
 
 import paceline
 from grids import some
@@ -34,24 +34,23 @@ OLD = {"user_id": f"user_{'a' * 64}_account_11111111-2222-3333-4444-555555555555
 pytestmark = pytest.mark.usefixtures("no_keys")
 
 
-class Plan:
+class Plan(Stub):
     """A window of 5 hours, of which each answer states 2 % more, beginning with 20 %."""
 
     def __init__(self):
         self.used, self.status = 0.18, "allowed"
 
-    async def __call__(self, scope, receive, send):
-        await read_body(receive)
+    def answer(self, path, *_):
         self.used += 0.02
         ends = int(time.time()) + 4_000
         names = {"utilization": f"{self.used:.2f}", "reset": ends, "status": self.status}
         more = {f"anthropic-ratelimit-unified-5h-{name}": value for name, value in names.items()}
-        if "responses" in scope["path"]:
+        if "responses" in path:
             numbers = {"used-percent": f"{self.used * 100:.0f}", "window-minutes": 300, "reset-after-seconds": 4_000}
             more = {f"x-codex-primary-{name}": value for name, value in numbers.items()}
         usage = {"input_tokens": 1_000, "output_tokens": 100}
         body = {"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": usage}
-        await tell(send, body, headers=more)
+        return body, 200, more
 
 
 @pytest.fixture
@@ -140,11 +139,10 @@ PAGES = {
 def test_what_a_client_looks_up_itself_is_read_while_it_passes(serve, client, provider):
     path, login, page, window = PAGES[provider]
 
-    async def answer(scope, receive, send):
-        await read_body(receive)
-        await tell(send, page if scope["path"] == path else {"type": "message", "content": [{"text": "hi"}]})
+    def answer(asked, *_):
+        return (page if asked == path else {"type": "message", "content": [{"text": "hi"}]},)
 
-    with stub(answer) as url:
+    with stub(Stub(answer)) as url:
         running = serve(url, upstreams={provider: {"base_url": url}})
         plans, headers = f"{running.url}/api/v1/plans", {"authorization": f"Bearer {login}"}
         look = running.url + f"/{provider}{path}"
@@ -167,11 +165,7 @@ def test_an_event_of_a_stream_is_read(serve, client):
         {"type": "response.completed", "response": {"id": "r", "status": "completed", "usage": {"input_tokens": 9, "output_tokens": 3}}},
     ]  # fmt: skip
 
-    async def answer(scope, receive, send):
-        await read_body(receive)
-        await tell(send, b"".join(sse(*events, name=True)), headers=SSE)
-
-    with stub(answer) as url:
+    with stub(Stub(lambda *_: (b"".join(sse(*events, name=True)), 200, SSE))) as url:
         running = serve(url, upstreams={"chatgpt": {"base_url": url}})
         ask(client, running, {"session-id": SESSION}, "/chatgpt/backend-api/codex/responses", CHATGPT, stream=True)
         [row] = client.get(f"{running.url}/api/v1/plans").json()["plans"]

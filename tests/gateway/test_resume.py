@@ -6,22 +6,20 @@ import httpx2
 import pytest
 from attack_helpers import Process
 from click.testing import CliRunner
-from gateway_helpers import CHAT, bearer, chat, read_body, stub, tell
+from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
 from paceline.cli.app import app
 
 NO_MONEY = {"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "Check your billing."}}
 
 
-class Account:
+class Account(Stub):
     """A provider that answers when the account is paid."""
 
     paid = False
 
-    async def __call__(self, scope, receive, send):
-        await read_body(receive)
-        answer = {"choices": [{"message": {"content": "Hi."}}]} if self.paid else NO_MONEY
-        await tell(send, answer, 200 if self.paid else 429)
+    def answer(self, *_):
+        return ({"choices": [{"message": {"content": "Hi."}}]},) if self.paid else (NO_MONEY, 429)
 
 
 @pytest.fixture
