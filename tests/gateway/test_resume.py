@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
 from paceline.cli.app import app
+from waits import until
 
 NO_MONEY = {"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "Check your billing."}}
 
@@ -82,13 +83,17 @@ def test_each_process_of_the_gateway_resumes(account, tmp_path):
 
     def send():
         found = set()
-        for _ in range(20):  # each on a connection of its own, so that every process gets some
+        for _ in range(20):  # each on a connection of its own
             with httpx2.Client(timeout=30, trust_env=False, verify=False) as client:
                 found.add(client.post(process.url + CHAT, json=chat()).status_code)
         return found
 
-    try:
+    def stopped():
         assert send() == {429}
+        return process.log().count("refused (money)") == 2  # each process has got a request
+
+    try:
+        until(stopped)
         account.paid = True
         assert send() == {429}
         assert said("openai/gpt-5", process.url) == (0, "resumed: openai/gpt-5\n")
