@@ -30,6 +30,12 @@ The files of a row are below it in base64."""
 _HEAD: Final = 1_024
 """The bytes in which the mark of a PDF file may stand (PDF Reference, implementation note 13)."""
 
+_BEGINS: Final = {
+    "image/png": rb"\x89PNG\r\n\x1a\n", "image/jpeg": rb"\xff\xd8\xff", "image/gif": rb"GIF8", "image/webp": rb"RIFF.{4}WEBP",
+    "image/heic": rb".{4}ftyphei[cx]", "image/heif": rb".{4}ftypm[is]f1", PDF: rb".*%PDF-",
+}  # fmt: skip
+"""How the types begin."""
+
 _MARK: Final = f"file-{secrets.token_hex(16)}-"
 """It begins a reference. No input can have it: a line of the input never makes a run read another file."""
 
@@ -158,16 +164,7 @@ def _decoded(url: str, column: str) -> bytes:
 
 def _type(head: bytes, column: str, shown: str, provider: str) -> str:
     """The type of a file by its first bytes, which its name need not tell."""
-    known = {
-        b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif",
-    }  # fmt: skip
-    found = next((kind for mark, kind in known.items() if head.startswith(mark)), "")
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        found = "image/webp"
-    elif head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"mif1", b"msf1"):
-        found = "image/heic" if head[8:10] == b"he" else "image/heif"
-    elif b"%PDF-" in head:
-        found = PDF
+    found = next((kind for kind, begin in _BEGINS.items() if re.match(begin, head, re.DOTALL)), "")
     types = TYPES.get(provider, OTHER_TYPES)
     if found not in types:
         names = ", ".join(one.rpartition("/")[2].upper() for one in types)
