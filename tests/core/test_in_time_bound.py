@@ -249,14 +249,22 @@ def test_half_of_what_was_answered_is_in_flight_after_a_sign():
 
 def test_what_has_timed_out_keeps_its_place_until_the_server_has_worked_on_it():
     bound = signed()
-    gone = list(bound.in_time.gone)
-    assert [later - before for before, later in itertools.pairwise(gone)] == [round(1.25 * NS)] * (len(gone) - 1)
+    busy_ns, each_ns = bound.in_time.busy_ns, round(1.25 * NS)
+    assert busy_ns == bound.now_ns + 37 * each_ns  # the first three were the sign
     assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.now_ns  # one may try
     bound.send()
-    assert bound.in_time.earliest_ns(bound.now_ns, 0) == gone[-3]
-    assert bound.in_time.earliest_ns(gone[-3], 0) == gone[-3]
+    two_left_ns = busy_ns - 2 * each_ns
+    assert bound.in_time.earliest_ns(bound.now_ns, 0) == two_left_ns
+    assert bound.in_time.earliest_ns(two_left_ns, 0) == two_left_ns
     bound.send(3)
-    assert bound.in_time.earliest_ns(gone[-1], 0) == FAR_NS
+    assert bound.in_time.earliest_ns(busy_ns, 0) == FAR_NS
+
+
+def test_after_a_sign_without_an_answer_all_that_has_timed_out_keeps_its_place():
+    bound = signed()
+    bound.in_time._begin(0.0, 4, 40)
+    bound.send()
+    assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.in_time.busy_ns
 
 
 def test_an_answer_to_a_later_attempt_shows_that_what_has_timed_out_has_left():
@@ -274,9 +282,9 @@ def test_an_attempt_that_tries_and_times_out_behind_the_others_refutes_nothing()
 def free() -> Bound:
     """The same, when the server has worked on all that had timed out."""
     bound = signed()
-    bound.now_ns = bound.in_time.gone[-1]
-    assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.now_ns
-    assert not bound.in_time.gone
+    bound.now_ns = bound.in_time.busy_ns
+    assert bound.in_time.earliest_ns(bound.now_ns, 1) == bound.now_ns
+    assert not bound.in_time.busy_ns
     return bound
 
 
@@ -341,7 +349,7 @@ def test_an_attempt_that_was_alone_and_timed_out_refutes_the_bound_for_a_while()
         bound.answer(notes[:8], 8.0)
         assert all(bound.give_up(notes[8:], 2.0))
         assert bound.in_time.size == 4
-        bound.in_time.gone.clear()
+        bound.in_time.busy_ns = 0
 
 
 def test_an_attempt_that_was_alone_says_nothing_where_there_is_no_bound():
@@ -399,7 +407,7 @@ def test_the_first_time_out_after_a_full_queue_lowers_the_number_again():
     bound.answer(notes[:8], 8.0)
     assert bound.give_up(notes[8:12], 2.0) == [True] * 4
     assert bound.in_time.size == 4
-    assert len(bound.in_time.gone) == 4
+    assert bound.in_time.busy_ns > bound.now_ns
 
 
 def test_a_full_queue_before_the_first_answer_is_left_at_once_by_what_times_out():

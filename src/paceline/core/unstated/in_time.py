@@ -17,7 +17,6 @@ A test
 
 from __future__ import annotations
 
-from collections import deque
 from math import ceil, inf, sqrt
 
 from paceline.core.quota import FAR_NS
@@ -56,7 +55,7 @@ class InTimeBound:
         late: The evidence of the attempts that have timed out.
         first: How many were answered in the time of the first of them.
         timed_out_ns: The time after which callers give up; 0 before a sign by time-outs.
-        gone: When the server will have worked on each attempt that has timed out: it may not know of that.
+        busy_ns: When the server will have worked on all that has timed out: it may not know of that. 0 for nothing.
         cut_count: How many attempts had been sent when this round began.
         sign_count: The same at the last sign.
         sum_ns: The time in flight of the attempts of this round, as far as they filled the bound.
@@ -68,7 +67,7 @@ class InTimeBound:
     """
 
     __slots__ = (
-        "_flight", "answered_count", "as_of_ns", "count", "cut_count", "first", "full", "gone", "in_flight_ns",
+        "_flight", "answered_count", "as_of_ns", "busy_ns", "count", "cut_count", "first", "full", "in_flight_ns",
         "is_new", "last_ns", "lasts_ns", "late", "most", "rate", "rest", "sign_count", "size", "sum_ns",
         "timed_out_ns", "took_ns", "until_ns", "usual",
     )  # fmt: skip
@@ -77,21 +76,21 @@ class InTimeBound:
         self._flight = flight
         self.size = self.usual = self.most = self.full = inf
         self.is_new, self.rest, self.lasts_ns = False, 1, LASTS_NS
-        self.answered_count = self.in_flight_ns = self.as_of_ns = self.cut_count = self.sign_count = 0
+        self.answered_count = self.in_flight_ns = self.as_of_ns = self.busy_ns = self.cut_count = self.sign_count = 0
         self.last_ns = self.first = self.timed_out_ns = self.sum_ns = self.count = self.until_ns = 0
         self.rate = self.took_ns = self.late = 0.0
-        self.gone: deque[int] = deque()
 
     def earliest_ns(self, now_ns: int, ahead: float) -> int:
         """When an attempt may go after ``ahead`` others; ``FAR_NS``: when one in flight ends."""
-        if self.size == inf:
-            return now_ns
-        self._leave(now_ns)
         in_flight = ceil(self._flight.in_flight + ahead)
-        over = in_flight + len(self.gone) - self.size
-        if over < 0 or not in_flight:
+        if self.size == inf or not in_flight:
             return now_ns
-        return self.gone[int(over)] if over < len(self.gone) else FAR_NS
+        if 0 < self.busy_ns <= now_ns:  # until then others were slowed down
+            self.busy_ns = 0
+            self._resize(self.size)
+        if in_flight >= self.size:
+            return FAR_NS
+        return max(self.busy_ns - round((self.size - in_flight - 1) / (self.rate or inf)), now_ns)
 
     def passed(self, now_ns: int) -> None:
         """Count the time until now; the number in flight changes now."""
@@ -101,14 +100,14 @@ class InTimeBound:
     def sent(self, note: InFlightNote) -> None:
         """Note in what state an attempt is sent."""
         note.answered_count, note.in_flight_ns = self.answered_count, self.in_flight_ns
-        note.is_behind = bool(self.gone)
+        note.is_behind = self.busy_ns > 0
 
     def answered(self, now_ns: int, note: InFlightNote) -> None:
         """Count an answer."""
         took_ns = max(now_ns - note.sent_ns, 1)
         self.answered_count, self.last_ns = self.answered_count + 1, took_ns
-        if self.gone and note.number > self.sign_count:
-            self.gone.clear()  # what came before it has left
+        if note.number > self.sign_count:
+            self.busy_ns = 0  # what came before it has left
         if not (self.is_new and (self.timed_out_ns or note.number > self.cut_count)):
             answered = self.answered_count - note.answered_count
             if LESS**2 * answered >= note.most:  # else it is a short answer, in whose time chance decides
@@ -139,7 +138,8 @@ class InTimeBound:
             self.usual = max(answered // LESS, 1)
             self._resize(self.usual)
         self.timed_out_ns = took_ns
-        self.gone.append(max(now_ns, self.gone[-1] if self.gone else 0) + round(1 / self.rate if self.rate else 0))
+        if self.rate:
+            self.busy_ns = max(self.busy_ns, now_ns) + round(1 / self.rate)
         return True
 
     def refused(self, note: InFlightNote) -> None:
@@ -194,19 +194,10 @@ class InTimeBound:
         """Begin a round with ``size``."""
         self.size, self.sum_ns, self.count, self.cut_count = size, 0, 0, self._flight.sent_count
 
-    def _leave(self, now_ns: int) -> None:
-        """Count the attempts no longer that the server has worked on since; until then they have slowed others down."""
-        if self.gone and self.gone[0] <= now_ns:
-            while self.gone and self.gone[0] <= now_ns:
-                self.gone.popleft()
-            if not self.gone:
-                self._resize(self.size)
-
     def _refute(self, now_ns: int) -> None:
         """Bound nothing for a while: an attempt that was alone has timed out."""
         if self.size < inf:
             self.until_ns, self.lasts_ns = now_ns + self.lasts_ns, 2 * self.lasts_ns
-            self.timed_out_ns, self.is_new = 0, False
-            self.gone.clear()
+            self.timed_out_ns, self.busy_ns, self.is_new = 0, 0, False
             self.usual = inf
             self._resize(inf)
