@@ -258,7 +258,7 @@ class SharedCapacity(StoreSide):
             return
         self.holdings.unstated.unsent(now_ns, reservation)
         if isinstance(reservation, LeasedReservation):
-            self._give_back(now_ns, reservation, [0.0] * len(reservation.amounts))
+            self._give_back(now_ns, reservation)
 
     def refuse(
         self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
@@ -268,9 +268,7 @@ class SharedCapacity(StoreSide):
         another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another and isinstance(reservation, LeasedReservation):
-            # Off the stated quotas, because another limit has refused it; a day keeps it.
-            entries = self.ledger.entries[: len(reservation.amounts)]
-            self._give_back(now_ns, reservation, [None if one.meter.quota.is_long else 0.0 for one in entries])
+            self._give_back(now_ns, reservation, days_keep=True)
         if (
             teaches
             and learning is not None
@@ -297,9 +295,11 @@ class SharedCapacity(StoreSide):
             )
         return False
 
-    def _give_back(self, now_ns: int, reservation: LeasedReservation, actual: list[float | None]) -> None:
-        """Tell the store of an attempt that the provider has not counted; it has cost ``actual``."""
+    def _give_back(self, now_ns: int, reservation: LeasedReservation, *, days_keep: bool = False) -> None:
+        """Take an attempt off the stated quotas: it was not sent, or another limit has refused it, and a day keeps that."""
         amounts, lease = reservation.amounts, reservation.lease
+        entries = self.ledger.entries[: len(amounts)]
+        actual = [None if days_keep and entry.meter.quota.is_long else 0.0 for entry in entries]
         news = Settled(amounts, lease.marks, actual, answered=False, probe=lease.probe)
         self.holdings.outbox.add(now_ns, news)
 
