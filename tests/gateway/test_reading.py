@@ -1,8 +1,10 @@
 """Large bodies are read in a process of its own, as they would be in this one."""
 
 import asyncio
+import gzip
 import json
 import signal
+import sys
 from contextlib import suppress
 
 import pytest
@@ -66,6 +68,24 @@ def test_models_that_a_key_may_not_use():
         seen = look(task(provider_named("openai")), json.dumps(BODY | more).encode(), sent=True)
         assert (seen.refusal and seen.refusal[1]) == word
     assert look(task(provider_named("openai")), b'{"model": "good", "model": "dear"}', sent=True).refusal[1] == "twice"
+
+
+def test_a_request_is_described_once_for_all_accounts_of_an_api():
+    members = [("openai", {}), ("openai@eu", {}), ("openai@us", {"good": "own"}), ("groq", {}), ("openai@asia", {})]
+    servers = tuple((provider_named(name), models) for name, models in members)
+    calls = look(Task(servers, "all", CHAT, "", [], b"identity", None), json.dumps(BODY).encode(), sent=True).calls
+    assert [(call.provider, call.model) for call in calls[2:4]] == [("openai@us", "own"), ("groq", "good")]
+    assert calls[0] is calls[1] is calls[4]
+
+
+def test_without_another_process_a_large_body_is_read_here(serve, client, monkeypatch):
+    for module in (reading, incoming):
+        monkeypatch.setattr(module, "LARGE", 1_000)
+    monkeypatch.setattr(sys, "executable", "")
+    running = serve(Odd())
+    body = gzip.compress(json.dumps({"max_tokens": 7, "messages": ["x" * 10_000], "model": "late"}).encode())
+    client.post(f"{running.url}/openai{CHAT}", content=body, headers={"content-encoding": "gzip"})
+    assert running.pool("openai/late")["counts"]["granted"] == 1
 
 
 def test_a_provider_that_another_process_does_not_know():
