@@ -47,10 +47,11 @@ class Call:
         """In virtual time."""
 
         async def main():
-            said = None
-            for attempt in self.limiter.attempts(POOL, **options):
+            said, attempts = None, self.limiter.attempts(POOL, **options)
+            for attempt in attempts:
                 async with attempt as permit:
                     said = self.make(permit)
+            assert attempts.made == len(self.at_s)
             return said
 
         return run_virtual(main(), self.clock)

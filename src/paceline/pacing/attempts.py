@@ -131,7 +131,7 @@ class Attempts:
         if permit.open:
             refuse(permit, self._tries.refusal or refusal, decision)
         if not isinstance(decision, Again):
-            raise GaveUpError(permit.pool, self._tries.made, refusal, decision.reason) from error
+            raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._tries.announce(self._scheduler, decision)
         self._refused = permit
         if not decision.pool_wide:  # the servers are full: only this request waits
