@@ -101,7 +101,7 @@ def lesson_that_stays() -> Iterator[None]:
 @contextmanager
 def breaker_counts_callers() -> Iterator[None]:
     """An error of the caller (a 400) counts as a failure of the server."""
-    with patch.object(exchange, "is_server_fault", lambda status, refusal: status >= 400 and refusal is None):
+    with patch.object(exchange, "is_server_fault", lambda status, refusal, _: status >= 400 and refusal is None):
         yield
 
 
