@@ -6,6 +6,9 @@ import pytest
 
 import paceline
 from paceline import Group, Limiter, PacelineWarning, QuotaError
+from paceline.pacing.allowances import PATIENCE_S, Asked
+from paceline.pacing.permit import waiter_of
+from paceline.providers.base import Call, Usage
 from paceline.testing import ManualClock
 
 APART = "anthropic/c"
@@ -208,3 +211,14 @@ class TestFailed:
         permit.failed(types.SimpleNamespace(status_code=429, headers={"retry-after": "20"}))
         assert permit.refusal is not None
         assert limiter.status()["pools"][APART]["cool_down_s"] == pytest.approx(20, abs=0.1)
+
+
+@pytest.mark.parametrize(("timeout_s", "waits_s"), [(5.0, [5, 5]), (None, [PATIENCE_S, None])])
+def test_how_long_a_call_waits_for_the_limits_of_its_lane(timeout_s, waits_s):
+    clock, prices = ManualClock(), {"openai/m": {"input": 1.0, "output": 2.0}}
+    limiter = Limiter(budget="10 usd/day", prices=prices, clock=clock)
+    limiter.limit_lane("bulk", "60 requests/min")
+    asked = Asked(Call("openai", "chat", "m", 10, 5), lambda: Usage(input_tokens=10, output_tokens=5))
+    charge = limiter.pacer.allowances.charge(limiter.pacer.lane(lane="bulk"), [asked], timeout_s)
+    until_ns = [waiter_of(step).deadline_ns for step, _ in charge.steps()]
+    assert until_ns == [wait_s and clock.now_ns() + round(wait_s * 1e9) for wait_s in waits_s]
