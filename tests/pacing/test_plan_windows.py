@@ -1,5 +1,7 @@
 """What is kept of the windows of plans: the newest reading of each, until it ends, and a bounded number."""
 
+import pytest
+
 from paceline.core.allowance import Shut
 from paceline.pacing import plans
 from paceline.pacing.plans import Plans
@@ -57,6 +59,15 @@ def test_an_answer_that_is_older_than_what_is_known_changes_nothing():
     told = [[PlanReading("5h", one, 60.0, read_s=NOW_S + n)] for n, one in enumerate(used)]
     assert [kept.read("a", one, sent_s=NOW_S - 1) for one in told] == [*told[:2], []]
     assert [row["used"] for row in kept.status(ns(NOW_S + 3))] == [1.0]
+
+
+def test_a_note_of_another_version_leaves_no_window_behind():
+    kept = Plans()
+    with pytest.raises(TypeError):
+        kept.hear("a", "5h", '[0.5, "soon", 18000, "allowed", null, false]', ns(NOW_S))
+    assert kept.status(ns(NOW_S)) == []
+    kept.hear("a", "5h", '[0.5, 60, 18000, "allowed", null, false]', ns(NOW_S))
+    assert [row["used"] for row in kept.status(ns(NOW_S))] == [0.5]
 
 
 def test_no_more_is_kept_than_is_bounded(monkeypatch):

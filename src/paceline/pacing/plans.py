@@ -80,9 +80,14 @@ class Plans:
             windows = self._windows.setdefault(account, {})
             for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
                 self.forget(first)
-            new = [one for one in readings if windows.setdefault(one.window, WindowUse()).read(one, sent_s)]
-            for reading in new:
-                windows[reading.window] = windows.pop(reading.window)  # the newest one is the last
+            new = []
+            for reading in readings:
+                use = windows.get(reading.window) or WindowUse()
+                if not use.read(reading, sent_s):
+                    continue
+                windows.pop(reading.window, None)  # the newest one is the last
+                windows[reading.window] = use
+                new.append(reading)
                 if served and reading.paid and account not in self._told:
                     self._told.add(account)
                     log.warning(
