@@ -222,3 +222,15 @@ def test_how_long_a_call_waits_for_the_limits_of_its_lane(timeout_s, waits_s):
     charge = limiter.pacer.allowances.charge(limiter.pacer.lane(lane="bulk"), [asked], timeout_s)
     until_ns = [waiter_of(step).deadline_ns for step, _ in charge.steps()]
     assert until_ns == [wait_s and clock.now_ns() + round(wait_s * 1e9) for wait_s in waits_s]
+
+
+# What the user may change later.
+
+
+def test_a_limiter_has_its_own_copy_of_the_priorities():
+    priorities = {"agent_*": 1}
+    limiter = Limiter(QUOTAS, clock=ManualClock(), priorities=priorities)
+    priorities["*"] = "none"
+    for name in ("agent_08", "other"):
+        limiter.acquire("requests", name=name).wait().settle()
+    assert limiter.status()["pools"]["requests"]["counts"]["settled"] == 2

@@ -119,7 +119,8 @@ class Pacer:
         self.answers = Answers()
         lanes = tuple(settings.lanes)
         self._lanes = Lanes(lanes)
-        for pattern, priority in (settings.priorities or {}).items():
+        self._priorities = dict(settings.priorities or {})  # a copy: the user may change the mapping
+        for pattern, priority in self._priorities.items():
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
         notify, self.shadow = _notifier(settings)
         self.pools = Pools(settings, limits, worker, notify, self.health)
@@ -236,7 +237,7 @@ class Pacer:
         found = current_lane.get()
         if found is DEFAULT_LANE_NAME:
             found = outside or found
-            for pattern, priority in (self.settings.priorities or {}).items():
+            for pattern, priority in self._priorities.items():
                 if name is not None and fnmatchcase(name, pattern):
                     found = f"priority {priority}", None, priority
                     break
