@@ -43,7 +43,7 @@ B = TypeVar("B", bound=Bucket)
 class Sharing(ABC, Generic[M]):
     """What sharing needs of a meter. The methods here are right for a counter.
 
-    ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``Pools._pool``).
+    ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``PoolMaker.pool``).
 
     Attributes:
         use: The attributes of a meter with its use, by their names in a dump.
