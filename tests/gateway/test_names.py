@@ -40,6 +40,8 @@ def test_in_bodies():
     assert json.loads(renamed(body, body_of(body), NAMES)) == {"model": "gpt-5", "input": "smart"}
     assert body_of(FORM)["model"] == "ears"
     assert renamed(FORM, body_of(FORM), NAMES) == FORM.replace(b"\nears", b"\nwhisper-1")
+    unquoted = FORM.replace(b'name="model"', b"name=model")  # .NET
+    assert renamed(unquoted, body_of(unquoted), NAMES) == unquoted.replace(b"\nears", b"\nwhisper-1")
     for one in (b'{"model": "other"}', b"--b\r\n", b"[]", b"", b'{"model": ["smart"]}'):
         assert renamed(one, body_of(one), NAMES) is None
 

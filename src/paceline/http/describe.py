@@ -188,7 +188,7 @@ COUNTED: Final = frozenset({"model", "prompt", "stream", "n"})
 """The fields of a form that decide on what a request costs."""
 PART_HEAD_MAX: Final = 1_024
 """The bytes of the headers of a part that are looked at."""
-_FIELD = re.compile(rb'; ?name="(model|prompt|stream|n)"\r\n')
+_FIELD = re.compile(rb'; ?name=("?)(model|prompt|stream|n)\1\r\n')  # .NET writes no quotes
 
 
 def body_of(content: bytes) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _texts_in(content: bytes) -> Iterator[tuple[str, str]]:
             break
         head = content.find(b"\r\n\r\n", at, min(end, at + PART_HEAD_MAX))
         if head >= 0 and (field := _FIELD.search(content, at, head + 2)):
-            yield field[1].decode(), content[head + 4 : end].decode("utf-8", "replace")
+            yield field[2].decode(), content[head + 4 : end].decode("utf-8", "replace")
         at = end + len(between) + 2
 
 
