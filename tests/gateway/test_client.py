@@ -2,11 +2,13 @@
 
 import asyncio
 import errno
+import gc
 import ssl
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
+from weakref import ref
 
 import aiohttp
 import pytest
@@ -212,6 +214,21 @@ async def test_a_slow_reader_slows_the_server_down():
         assert read == size
         assert await server.ask() == (200, b"ok")
         assert server.connections == 1
+
+
+async def test_an_answer_goes_without_a_garbage_collection():
+    async with Server(OK, OK) as server:
+        answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
+        while await answer.read():
+            pass
+        there = ref(answer)
+        gc.disable()
+        try:
+            del answer
+            await server.ask()  # the connection had the answer until now
+            assert there() is None
+        finally:
+            gc.enable()
 
 
 async def test_nothing_comes_for_too_long():

@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
+from weakref import proxy
 
 import aiohttp
 import httptools
@@ -385,7 +386,7 @@ class _Answer:
     """
 
     __slots__ = (
-        "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_loop", "_method",
+        "__weakref__", "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_loop", "_method",
         "_timeout_s", "_timer", "head", "headers", "keeps", "over", "paused", "starves", "status", "unsent", "whole",
     )  # fmt: skip
 
@@ -396,7 +397,7 @@ class _Answer:
         self.status, self.headers = 0, Headers()
         self.over = self.whole = self.paused = self.keeps = self.unsent = self.starves = False
         self._body = asyncio.StreamReader(HELD_MAX // 2, self._loop)
-        self._body.set_transport(self)  # type: ignore[arg-type]  # it calls the last two methods
+        self._body.set_transport(proxy(self))  # it calls the last two methods, and keeps no answer
         self._error: Exception | None = None
         self._head_size = self._early = 0
         self._framed = False  # whether the head tells where the body ends
