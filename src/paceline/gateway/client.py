@@ -347,6 +347,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.resume_writing()
+        self._parser = None  # which has the last answer, and that one the connection
         if (answer := self._answer) is not None:
             answer.lost(exc)
             self._answer = None
