@@ -76,7 +76,7 @@ class TestPlaces:
 
     @pytest.fixture
     def places(self, ended):
-        return KeptPlaces(ended.append)
+        return KeptPlaces(lambda held, _: ended.append(held))
 
     def held(self, body=b"body", key="alice", headers=(), *, waits=True):
         identify = partial(identity, key, "POST", "/v1", "", list(headers), body)
@@ -108,6 +108,13 @@ class TestPlaces:
         assert ended == []
         assert self.claim(places, held, 20.0, 10.1 + PLACE_S) is None
         assert ended == [held]
+
+    def test_its_body_is_hashed_once(self, places, ended):
+        held, made = self.held(), []
+        identify, held.identify = held.identify, lambda: made.append(1) or identify()
+        assert places.keep(held, [], 10.0)
+        places.clear()
+        assert (ended, made) == ([held], [1])
 
     def test_another_key_or_body_has_no_claim(self, places):
         named = [(b"idempotency-key", b"1")]

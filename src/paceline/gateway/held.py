@@ -131,9 +131,9 @@ class HeldRequests:
         if held.named is not None and not reply.broken:
             self.answers.keep(held.named, reply, time.monotonic(), stream=held.exchange.metered.call.stream)
 
-    def _end(self, held: HeldRequest) -> None:
+    def _end(self, held: HeldRequest, same: Identity) -> None:
         """End a request whose client has not come back."""
-        self._bodies.release(held.identify().key, held.parts)
+        self._bodies.release(same.key, held.parts)
         if held.named is not None:
             self.answers.end(held.named)
         if held.reader is not None and held.reader is not asyncio.current_task():
