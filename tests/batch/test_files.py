@@ -67,6 +67,32 @@ def test_a_table_with_bodies_as_json(folder):
     assert [part["type"] for part in said["content"]] == ["image_url", "text"]
 
 
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"url": None}, "url is missing"),
+        ({"url": 5}, "url is 5: it must be a path"),
+        ({"body": '{"messages": [{"role": "user", "content": "What?"}]}'}, "body.model is missing"),
+        ({"body": '{"model": 5, "messages": [{"role": "user", "content": "What?"}]}'}, "body.model is 5"),
+        ({"body": '{"model": "gpt-5", "messages": [1]}'}, "no message of the user"),
+    ],
+)
+def test_a_table_with_a_body_that_is_no_request(folder, other, why):
+    body_text = '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'
+    row = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png", "body": body_text}
+    good, bad = lines_of([row, row | {"custom_id": "b"} | other], Form(files=("photo",)), "rows").lines
+    assert not good.problem
+    assert why in bad.problem
+    assert bad.custom_id == "b"
+
+
+def test_a_table_with_bodies_and_a_column_of_parameters(folder):
+    text = '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'
+    row = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png", "body": text, "params": None}
+    (made,) = lines_of([row], Form(files=("photo",)), "rows").lines
+    assert [part["type"] for part in json.loads(made.line)["body"]["messages"][0]["content"]] == ["image_url", "text"]
+
+
 @pytest.mark.parametrize("asked", ["What?", [{"role": "user", "content": "What?"}]])
 def test_responses(folder, asked):
     sent = body({"model": "gpt-5", "input": asked, "photo": ["b.jpg", "e.pdf"]})

@@ -203,14 +203,15 @@ def add(line: dict[str, Any], files: Sequence[File]) -> None:
     """
     if not files:
         return
-    path, body = ("/v1/messages", line["params"]) if "params" in line else (line["url"], line["body"])
+    path, body = (line["url"], line["body"]) if "body" in line else ("/v1/messages", line["params"])
     form = next((form for end, form in _FORMS.items() if path.endswith(end)), None)
     if form is None:
         raise TypeError(f"its request goes to {path}, which takes no files")
     if isinstance(body.get(form.messages), str):
         body[form.messages] = [{"role": "user", form.content: body[form.messages]}]
     messages = body.get(form.messages)
-    asked = [one for one in messages if one.get("role", "user") == "user"] if isinstance(messages, list) else []
+    given = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+    asked = [one for one in given if one.get("role", "user") == "user"]
     if not asked:
         raise TypeError("it has files, and no message of the user that they belong to")
     said = asked[-1].get(form.content) or []

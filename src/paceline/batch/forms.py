@@ -37,7 +37,7 @@ from paceline.batch.reading import (
     temporary,
     unpacked,
 )
-from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, BadLineError, Source, decode, read_lines
+from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
 from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
@@ -568,7 +568,8 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
 
     def line(row: Mapping[str, Any]) -> dict[str, Any]:
         made = make(row)
-        api = "/v1/messages" if "params" in made else made["url"]
+        request_of(0, {"custom_id": 0, **made}, form.provider, anywhere=True)  # raises: it is none that can have files
+        api = made["url"] if "body" in made else "/v1/messages"
         apis = {"/messages": "anthropic", ":generateContent": "gemini"}
         home = next((name for end, name in apis.items() if api.endswith(end)), "")
         add(made, files_in(row, form.files, home or _home(made["body"]["model"], form), folder))
