@@ -331,11 +331,11 @@ class RunClient:
             return answer
         judged = exchange.judged
         if judged is not None and judged.verdict is Verdict.UNREADABLE:
-            served, goes_on = route.served, await route.again()
-            if served and not goes_on:
-                return None
             tries = exchange.tries
-            if goes_on and not served and isinstance(tries.failed(exchange.metered.scheduler, None, None), Again):
+            if route.served:
+                if not await route.again():
+                    return None
+            elif await route.again() and isinstance(tries.failed(exchange.metered.scheduler, None, None), Again):
                 return await self.ask(request, metered, tries)
         elif judged is not None and judged.verdict is Verdict.FAULT:
             self._judge(route, request, answer, judged, exchange.http.address)

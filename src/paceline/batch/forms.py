@@ -447,13 +447,18 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, 
     shape: dict[str, Any] = {}
     for row in sound:
         shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}
-    column, is_told = form.column or _column(shape), form.column is not None or form.template is not None
-    key = form.key or next((one for one in IDS if one in shape and (one != column or is_told)), None)
+    is_told = form.column is not None or form.template is not None
+    key = form.key or _ids_column(shape, None if is_told else _column(shape))
     by = f"identified by {key!r}" if key else "identified by its number and content"
     found = None if is_told else _requests(shape, form, name, by)
     make, shown, ready = found or _asking(shape, form, name, kind, by)
     with closing(_Ids(key, required=ready or form.key is not None, caller=form.caller)) as ids:
         yield _Maker(_with_files(make, form, folder), shown, ids, ready)
+
+
+def _ids_column(shape: Mapping[str, Any], prompt: str | None) -> str | None:
+    """The column with the ids of the rows, which is not the one of the prompts."""
+    return next((one for one in IDS if one in shape and one != prompt), None)
 
 
 def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:

@@ -113,7 +113,7 @@ def run(
         answered = await paceline.arun(rows, model="gpt-6-luna", prompt="Translate into French: {text}", journal="french.jsonl")
         print([row["answer"] for row in answered])
     """
-    given = {name: value for name, value in locals().items() if name not in ("rows", "settings")}
+    given = {**locals()}
     try:
         from paceline.batch.address import provider_of
         from paceline.batch.job import Batching, Job, Output
@@ -132,15 +132,16 @@ def run(
         provider=provider_of(config),
         schema=json_schema,
         task=task,
-        files=(files,) if isinstance(files, str) else tuple(files),
+        files=_each(files),
         caller=Call(_unusual(given | settings)),
     )
-    asked, form = _asked(found, prompt, form, [name for name, _ in columns(UNSENT, into, acceptance)], strict=strict)
+    names = [name for name, _ in columns(UNSENT, into, acceptance)]
+    asked, form = _asked(found, prompt, form, names, strict=strict)
     kept, written = _places(journal, output, into)
     batching = Batching(mode, _deadline(mode, deadline, kept))
     lines, remark, ready = lines_of(asked, form, shown, folder)
     if not lines:
-        return table(found, {name: [] for name, _ in columns(UNSENT, into, acceptance)})
+        return table(found, {name: [] for name in names})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
         source.write_bytes(b"".join(line.line for line in lines))
@@ -165,10 +166,17 @@ def _place(rows: Any) -> tuple[str, str]:
     return "", "rows"
 
 
+def _each(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def _unusual(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that are not the usual ones, for messages that repeat the call."""
     usual = run.__kwdefaults__ or {}
-    return {name: value for name, value in given.items() if value is not None and value != usual.get(name)}
+    return {
+        name: value for name, value in given.items()
+        if name not in ("rows", "settings") and value is not None and value != usual.get(name)
+    }  # fmt: skip
 
 
 def _asked(

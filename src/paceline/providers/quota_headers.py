@@ -90,8 +90,6 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
     named = grouped(headers, _about)
     if "ratelimit" in headers:
         named |= _draft(headers)
-    if not named:
-        return []
     found: dict[str, dict[float | None, Reading]] = {}  # by unit, and the period in the name
     for family, texts in named.items():
         if family.handed_on and any(one.unit == family.unit and not one.handed_on for one in named):

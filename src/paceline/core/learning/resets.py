@@ -212,8 +212,7 @@ class Restarts:
         Returns:
             ``None``: the answer took so long, or the reset is so short, that it names no restart.
         """
-        if self._written is not None:
-            sent_ns, now_ns = self._written_between(sent_ns, now_ns)
+        sent_ns, now_ns = self._written_between(sent_ns, now_ns)
         reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
         self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
         if self._longest_ns <= ROUNDED_NS:
@@ -242,7 +241,9 @@ class Restarts:
         """When the reset of an answer was written, at the earliest and at the latest."""
         if self._written is Written.FIRST:
             return sent_ns, min(now_ns, sent_ns + TRANSIT_NS)
-        return max(sent_ns, now_ns - TRANSIT_NS), now_ns
+        if self._written is Written.LAST:
+            return max(sent_ns, now_ns - TRANSIT_NS), now_ns
+        return sent_ns, now_ns
 
     def _jumps(self, sent_ns: int, by_ns: int, lack: float) -> bool:
         """Whether an instant that is ``by_ns`` later is the next restart: it is far, and what was used is back."""
