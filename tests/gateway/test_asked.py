@@ -1,5 +1,6 @@
 """The usage of a chat stream, which the gateway asks for where a budget needs it, and its client does not get."""
 
+import asyncio
 import gzip
 import json
 
@@ -29,12 +30,13 @@ REFUSED = b'{"error": {"message": "Extra inputs are not permitted", "type": "inv
 class Server:
     """Reports its usage if it is asked to, or refuses to be asked."""
 
-    def __init__(self, refuses=200):
-        self.seen, self.refuses = [], refuses
+    def __init__(self, refuses=200, wait_s=0.0):
+        self.seen, self.refuses, self.wait_s = [], refuses, wait_s
 
     async def __call__(self, scope, receive, send):
         asked = json.loads((await receive())["body"])
         self.seen.append(asked)
+        await asyncio.sleep(self.wait_s)
         told = "stream_options" in asked
         status, parts = (self.refuses, CHUNKS) if told else (200, (PLAIN,))
         kind = b"text/event-stream" if status == 200 else b"application/json"
@@ -52,8 +54,11 @@ def gateway(serve, keys):
     def start(url, client):
         running = serve(url, limits={"*": "100k requests/min"}, prices=PRICES)
 
-        def send(who, *, encoded=False, **fields):
-            headers, body = {"authorization": f"Bearer {secrets[who]}"}, json.dumps(chat(**fields)).encode()
+        def send(who, *, encoded=False, more=(), **fields):
+            headers, body = (
+                {"authorization": f"Bearer {secrets[who]}", **dict(more)},
+                json.dumps(chat(**fields)).encode(),
+            )
             if encoded:
                 headers["content-encoding"], body = "gzip", gzip.compress(body)
             return client.post(f"{running.url}/openai/v1/chat/completions", content=body, headers=headers)
@@ -75,6 +80,13 @@ def test_a_budget_asks_and_its_client_gets_what_it_has_asked_for(gateway, client
     assert first == chat(stream=True, stream_options={"include_usage": True})
     assert last == chat(stream=True)
     assert len(server.seen) == 4
+
+
+def test_it_is_left_out_after_a_note_that_keeps_the_stream_alive(gateway, client, kept):
+    with stub(Server(wait_s=0.1)) as url:
+        notes, _, answer = gateway(url, client)("alice", more=kept, stream=True).content.partition(b"data: ")
+    assert notes.startswith(b":")
+    assert b"data: " + answer == PLAIN
 
 
 @pytest.mark.parametrize("status", [400, 422])

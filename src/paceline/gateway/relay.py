@@ -204,6 +204,8 @@ class ClientReply:
 
     def decode(self) -> None:
         """Remove the encoding of the body: the client has another head than this answer's."""
+        if self._decode is not None:  # it is decoded already
+            return
         self._decode = decoder(self.encoding)
         if self._decode is not None:
             self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
