@@ -82,7 +82,7 @@ class App:
         return self._epoch + time.monotonic() + self._ahead_s
 
     def tally(self) -> dict[str, Any]:
-        """The counts of :meth:`World.tally`, and under ``batches`` the counts of :meth:`Batches.tally`."""
+        """The counts of :meth:`World.tally`, and under ``batches`` the counts of :meth:`EmulatedBatches.tally`."""
         batches = self.batches.tally(self.now())
         return self.world.tally() | {"batches": batches}
 

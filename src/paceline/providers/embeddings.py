@@ -97,7 +97,7 @@ class Embedder(NamedTuple):
         tokens: The most tokens of a request, over all texts.
         more: Further fields that its API requires.
         api: The form of its requests and answers.
-        counted: Whether each text is a request in its limits, as ``Call.requests`` says.
+        counted: Whether each text is a request in its limits, as the ``units`` of a ``Call`` say.
     """
 
     inputs: int
