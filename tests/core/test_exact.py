@@ -161,16 +161,20 @@ def test_an_exact_quota_that_was_added_since(refusal):
     else:
         capacity.refuse(T0 + NS, permit, refusal, NS)
     assert (ledger.entries[1].meter.level(T0 + NS), ledger.entries[1].spent) == (7, 0)
+    assert ledger.give_back(T0 + NS, permit, 1) == 0
 
 
-@pytest.mark.parametrize(("wait_s", "left", "spent"), [(1.0, 6, 0), (None, 5, 1)], ids=["a wait", "no wait"])
-def test_a_refusal_that_names_its_wait_gives_the_place_back(wait_s, left, spent):
+@pytest.mark.parametrize(("wait_s", "charged"), [(1.0, 0), (None, 1)], ids=["a wait", "no wait"])
+def test_a_refusal_that_names_its_wait_gives_the_place_back(wait_s, charged):
     capacity = LocalCapacity(counted(quotas="7 requests/min exact, 100 tokens/min exact"))
-    served, refused = (capacity.ledger.reserve(T0, {}) for _ in range(2))
-    capacity.refuse(T0 + NS, refused, Refusal(RefusalKind.RATE, retry_after_s=wait_s), 1)
-    capacity.settle(T0 + NS, served, None)
-    account = capacity.ledger.entries[0]
-    assert (account.meter.level(T0 + NS), account.spent) == (left, 1 + spent)
+    reservations = [capacity.ledger.reserve(T0, {}) for _ in range(4)]
+    for refused in reservations[:2]:
+        capacity.refuse(T0 + NS, refused, Refusal(RefusalKind.RATE, retry_after_s=wait_s), 1)
+        assert refused.amounts == [charged, 0]
+    for served in reservations[2:]:
+        capacity.settle(T0 + NS, served, None)
+    account, all_charged = capacity.ledger.entries[0], 2 + 2 * charged
+    assert (account.meter.level(T0 + NS), account.spent, account.refused) == (7 - all_charged, all_charged, 2 * charged)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 5.0), st.floats(0.0, 5.0)), max_size=40), st.floats(0, 3))

@@ -50,6 +50,15 @@ class TestReserve:
         assert ledger.earliest(T0, [1]) == (T0 + NS, -1)
         assert ledger.reserve(T0, {}) == WaitUntil(T0 + NS, COOL_DOWN)
 
+    @pytest.mark.parametrize(
+        ("used", "until"),
+        [({"tokens": 600}, None), ({"requests": 60}, WaitUntil(T0 + 60 * NS, "60 requests/min exact"))],
+    )
+    def test_a_quota_of_requests_holds_back_all_and_one_of_tokens_does_not(self, used, until):
+        ledger = ledger_of("60 requests/min exact", "600 tokens/min")
+        grant(ledger, T0, **used)
+        assert ledger.closed(T0, [1, 5]) == until
+
     def test_a_request_of_the_whole_quota_is_not_larger_than_it(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
         assert not grant(ledger, T0, tokens=50).oversized
@@ -61,7 +70,8 @@ class TestReserve:
 
     def test_a_request_above_the_given_limit_is_refused_with_its_cost(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
-        assert ledger.reserve(T0, {"tokens": 101}) == NeverFits("tokens", 101, 100)
+        assert ledger.reserve(T0, {"tokens": 101}) == ledger.never([101.0]) == NeverFits("tokens", 101, 100)
+        assert ledger.reserve(T0, {"tokens": 101}).quota == ledger.never([101.0]).quota == "50 tokens/min"
         assert ledger.fitting([101.0]) == [101]
         assert ledger.fitting([100.0]) == [50]
 
@@ -107,15 +117,16 @@ class TestSettle:
         assert ledger.settle(T0, reservations[0], None) == [1, 50]
         assert ledger.settle(T0, reservations[1], {"tokens": 20}) == [1, 20]
         assert ledger.settle(T0, reservations[2], {"input_tokens": 3, "requests": 2}) == [2, 3]
+        assert ledger.settled_amounts(reservations[2], {"input_tokens": 3}) == [1, 3]
         assert ledger.settle(T0, reservations[2], {"tokens": 500}) == [1, 50]  # it is closed
         assert [one.spent for one in ledger.entries] == [4, 73]
 
     @pytest.mark.parametrize("held", [(), ("units",)])
-    @pytest.mark.parametrize("rule", ["", "even", "exact", "window utc"])
-    def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported(self, rule, held):
+    @pytest.mark.parametrize(("rule", "later"), [("", 100), ("even", 100), ("exact", 30), ("window utc", 100)])
+    def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported(self, rule, later, held):
         ledger = ledger_of("60 requests/min", f"100 units/min {rule}", charged_after=held)
         ledger.settle(T0 + NS, grant(ledger, T0), {"units": 70})
-        assert levels(ledger, T0 + NS) == [60, 30]
+        assert (levels(ledger, T0 + NS), levels(ledger, T0 + 60 * NS)) == ([60, 30], [60, later])
 
     def test_a_request_larger_than_a_quota_is_charged_four_quotas_at_most(self):
         ledger = ledger_of("100 tokens/min", "60 requests/min", sources=[LEARNED, LEARNED])
@@ -123,6 +134,10 @@ class TestSettle:
         assert ledger.settle(T0, large, None) == [DEBT_MAX * 100, 1]
         assert levels(ledger) == [-300, 59]
         assert ledger.settle(T0, large, {"tokens": 5}) == [100, 1]  # it is closed
+
+    def test_of_a_unit_that_the_true_cost_leaves_out_one_quota_is_charged(self):
+        ledger = ledger_of("100 images/min", sources=[LEARNED])
+        assert ledger.settle(T0, grant(ledger, T0, images=400), {"requests": 1}) == [100]
 
     def test_of_two_quotas_for_one_unit_the_smaller_bounds_the_debt(self):
         for texts in (["100 tokens/min", "50 tokens/hour"], ["50 tokens/min", "100 tokens/hour"]):

@@ -442,8 +442,14 @@ class TestExact:
         m = Exact(quota("7 units/min exact"))
         mark = m.charge(T0, 5)
         m.charge(after_s(30), 1)
-        m.correct(after_s(61), mark, 5, 0)
+        m.correct(after_s(60), mark, 5, 0)
         assert m.log.amounts == [1]
+
+    def test_what_is_counted_at_an_instant_of_the_log_joins_it(self):
+        m = Exact(quota("7 units/min exact"))
+        for end_ns in (5, 3, 5, 3):
+            m.log.insert(end_ns, 1.0)
+        assert (m.log.ends, m.log.amounts, m.log.used) == ([3, 5], [2, 2], 4)
 
     def test_a_mark_that_it_has_not_made_changes_nothing(self):
         m = Exact(quota("7 units/min exact"))
@@ -530,7 +536,7 @@ class TestWindow:
         assert m.level(T0 - back_ns) == level
 
     def test_a_grant_that_may_be_used_later_is_made_before_the_end(self, m):
-        assert m.earliest(after_s(58), 1) == after_s(58)
+        assert m.earliest(after_s(59) - 1, 1) == after_s(59) - 1
         assert m.earliest(after_s(58) + 1, 1, slack_ns=NS) == after_s(61)
         assert m.earliest(after_s(58) - 1, 1, slack_ns=NS) == after_s(58) - 1
 

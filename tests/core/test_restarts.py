@@ -197,10 +197,10 @@ class TestMeter:
         assert m.full_ns(at(11)) == at(39)
         m.passed(at(25), at(9), 7.0)
         assert (m.full_ns(at(25)), m.counted) == (at(30), 1)
-        m.become(at(25), m.quota.with_amount(100, 10.0))
-        assert m.full_ns(at(25)) == at(30)
         m.become(at(25), m.quota.with_amount(90))
         assert m.full_ns(at(25)) == at(30)
+        m.become(at(25), m.quota.with_amount(90, 12.0))
+        assert m.full_ns(at(25)) == at(34)
         m.stated(at(25), Named.NEXT, at(31), 1, 100)
         m.passed(at(26), at(19), 7.0)
         assert m.full_ns(at(26)) == at(31)
@@ -236,7 +236,8 @@ class TestMeter:
         for each in (m, spread):
             each.become(T0, each.quota, 0.5)
             each.charge(T0, 10)
-        assert m.earliest(T0, 1, 5, NS) == spread.earliest(T0, 1, 5, NS) > spread.earliest(T0, 1, 5)
+        assert m.earliest(T0, 1, 5, NS) == spread.earliest(T0, 1, 5, NS) > m.earliest(T0, 1, 5)
+        assert m.earliest(T0, 1, 5) == spread.earliest(T0, 1, 5)
 
     def test_a_used_up_window_is_followed_by_whole_ones(self):
         m = self.meter()
