@@ -101,6 +101,13 @@ class TestReserve:
         decision = ledger.reserve(T0, {"units": 100 - 10 * grants + over_ns})
         assert isinstance(decision, Reservation) == granted
 
+    @pytest.mark.parametrize("rule", ["exact", "window utc"])
+    def test_a_wait_for_a_quota_that_does_not_refill_is_no_rounding(self, rule):
+        ledger, end_ns = ledger_of(f"2 units/min {rule}"), T0 + 60 * NS
+        for now_ns in (T0, end_ns - 1):
+            grant(ledger, now_ns, units=1)
+        assert ledger.reserve(end_ns - 1, {"units": 1}) == WaitUntil(end_ns, ledger.names[0])
+
     def test_the_scarcest_quota_measures_a_request_in_seconds(self):
         ledger = ledger_of("60 requests/min", "600 tokens/min", "5 concurrency")
         assert ledger.seconds_of([1, 50, 1]) == 5
