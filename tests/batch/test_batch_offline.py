@@ -1061,6 +1061,18 @@ async def test_a_list_without_times_or_a_total_is_read_to_its_end(api, pages):
     assert await api(Pages(*pages), run="run").find(chunk_of(), set(), Index()) == "b"
 
 
+async def test_an_old_batch_among_new_ones_does_not_end_the_search():
+    page, last = [listed("a", created_at=1), listed("c")], [listed("b", "1-a")]
+    web = Pages({"data": page, "has_more": True}, {"data": last, "has_more": False})
+    assert await OpenAIEndpoints(web, run="run").find(chunk_of(), set(), Index()) == "b"
+
+
+async def test_an_old_batch_at_the_end_of_a_page_ends_the_search():
+    web = Pages({"data": [listed("c"), listed("a", created_at=1)], "has_more": True}, {"data": [listed("b", "1-a")]})
+    assert await OpenAIEndpoints(web, run="run").find(chunk_of(), set(), Index()) is None
+    assert len(web.calls) == 1
+
+
 def chunk_of():
     return Chunk("1-a", BatchKind("openai", "/v1/chat/completions", "gpt-5"), "here", array("Q", [1]), 1.0, time.time())
 

@@ -495,15 +495,15 @@ class Endpoints(ABC):
         self,
         path: str,
         following: Following,
-        enough: Callable[[SeenBatch], bool],
+        enough: Callable[[list[SeenBatch]], bool],
         entries: Entries = itemgetter("data"),
     ) -> list[SeenBatch]:
-        """The batches in the provider's list, page by page, until one of a page is ``enough``.
+        """The batches in the provider's list, page by page, until a page has ``enough``.
 
         Args:
             path: The first page.
             following: What the path of the page after one has in addition, given that page and all batches so far; empty at the end.
-            enough: Whether no later page is needed.
+            enough: Whether no later page is needed, given the batches of a page.
             entries: Takes the batches out of a page.
 
         Raises:
@@ -515,7 +515,7 @@ class Endpoints(ABC):
             batches = readable(entries(page) or (), self.run, self._seen)
             found += batches
             before, query = query, following(page, found)
-            if not query or any(map(enough, batches)):
+            if not query or (batches and enough(batches)):
                 return found
             if query == before:
                 raise BrokenError(NOT_ON)
@@ -526,7 +526,12 @@ class Endpoints(ABC):
     ) -> str | None:
         """The id of the batch of a chunk in the provider's list, as for :meth:`_list`."""
         mark, oldest_s = self.mark(chunk), chunk.at_s - SKEW_S
-        found = await self._list(path, following, lambda seen: seen.mark == mark or seen.created_s < oldest_s, entries)
+
+        def enough(batches: list[SeenBatch]) -> bool:
+            # A server may show an old batch among new ones: only an old one at the end says that older ones follow.
+            return batches[-1].created_s < oldest_s or any(seen.mark == mark for seen in batches)
+
+        found = await self._list(path, following, enough, entries)
         return next((seen.id for seen in found if seen.mark == mark), None)
 
     @abstractmethod

@@ -349,7 +349,7 @@ class AnthropicEndpoints(Endpoints):
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
         path, oldest_s, unknown = f"{self.PATH}?limit=100", chunk.at_s - SKEW_S, cast("BrokenError | None", None)
-        for seen in await self._list(path, _after("after_id"), lambda seen: seen.created_s < oldest_s):
+        for seen in await self._list(path, _after("after_id"), lambda page: page[-1].created_s < oldest_s):
             if seen.created_s < oldest_s or seen.total not in (0, len(chunk.lines)) or seen.id in known:
                 continue
             try:

@@ -573,7 +573,8 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
 
     def line(row: Mapping[str, Any]) -> dict[str, Any]:
         made = make(row)
-        request_of(0, {"custom_id": 0, **made}, form.provider, anywhere=True)  # raises: it is none that can have files
+        # A row that is no request gets no files: it is refused here.
+        request_of(0, {"custom_id": 0, **made}, form.provider, anywhere=True)
         api = made["url"] if "body" in made else "/v1/messages"
         apis = {"/messages": "anthropic", ":generateContent": "gemini"}
         home = next((name for end, name in apis.items() if api.endswith(end)), "")
