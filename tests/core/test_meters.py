@@ -322,6 +322,9 @@ class TestHeld:
         assert m.held_ns == 8_571_428_572
         assert m.earliest(T0, 5) - T0 == 8_571_428_572 + 42_857_142_858 - 60 * NS
 
+    def test_where_nothing_is_held_the_whole_amount_goes_as_of_a_bucket(self):
+        assert Held(quota("60 units/min"), T0, 1.0).earliest(T0, 60) == bucket(headroom_s=1.0).earliest(T0, 60)
+
     def test_nothing_stays_held_of_amounts_whose_sum_is_rounded(self):
         m = Held(quota("60 units/min"), T0, 0.0)
         marks = [m.charge(T0, amount) for amount in (0.1, 0.2, 0.3)]
@@ -418,6 +421,7 @@ class TestSpread:
 class TestExact:
     def test_those_that_go_first_take_whole_periods(self):
         m = Exact(quota("7 units/min exact"))
+        m.charge(after_s(-90), 7)  # it has left the period
         assert [m.earliest(T0, 1, ahead) for ahead in (6, 7, 13, 14)] == [T0, after_s(60), after_s(60), after_s(120)]
 
     @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ class TestMeter:
 
     def test_after_a_long_time_the_present_window_is_entered(self):
         m = self.meter()
-        assert m.level(at(200)) == 100
+        assert (m.lack(at(200)), m.level(at(200))) == (0, 100)
         assert m.full_ns(at(200)) == at(250)
 
     def test_below_the_published_rate_it_is_spread(self):
@@ -235,7 +235,7 @@ class TestMeter:
         m, spread = self.meter(), Spread(quota("100 requests/min"), T0, 0.0)
         for each in (m, spread):
             each.become(T0, each.quota, 0.5)
-            each.charge(T0, 10)
+            each.correct(T0, each.charge(T0, 10), 10, 4)
         assert m.earliest(T0, 1, 5, NS) == spread.earliest(T0, 1, 5, NS) > m.earliest(T0, 1, 5)
         assert m.earliest(T0, 1, 5) == spread.earliest(T0, 1, 5)
 
