@@ -164,6 +164,11 @@ class TestOpening:
         m.answered(T0, 0, 300)
         assert (m.opened, m.reach_ns) == (math.inf, 60 * NS)  # the whole burst
 
+    def test_it_opens_up_to_its_headroom(self):
+        m = bucket("600 units/min", headroom_s=1.0, gentle=True)
+        m.answered(T0, 0, 297)
+        assert (m.opened, m.reach_ns) == (594, 59 * NS)
+
     def test_a_capped_bucket_opens_up_to_its_cap(self):
         m = self.gentle()
         m.cap_burst(30)
