@@ -400,7 +400,8 @@ class TestSpread:
     def test_a_correction_within_the_period(self, m, at_ns):
         mark = m.charge(at_ns, 10)
         m.correct(at_ns, mark, 10, 4)
-        assert (m.log.used, m.log.amounts) == (4, [4])
+        assert (m.log.used, m.log.amounts, m.full_at_ns) == (4, [4], at_ns + 4 * self.UNIT_NS)
+        assert m.level(at_ns + 61 * NS) == 62
 
     def test_what_was_not_charged_and_is_used_leaves_less_of_the_period(self, m):
         m.correct(T0, 0, 0, 40)
@@ -543,6 +544,7 @@ class TestWindow:
     def test_a_clock_set_back_by_a_period_at_most_restarts_nothing(self, m, back_ns, level):
         m.charge(T0, 4)
         assert m.level(T0 - back_ns) == level
+        assert m.restart_ns(after_s(61)) == after_s(120)
 
     def test_a_grant_that_may_be_used_later_is_made_before_the_end(self, m):
         assert m.earliest(after_s(59) - 1, 1) == after_s(59) - 1

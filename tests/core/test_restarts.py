@@ -219,6 +219,18 @@ class TestMeter:
         m.stated(at(68), Named.LATE, at(70), 100, 100)
         assert m.earliest(at(68), 1) == at(70)
 
+    @pytest.mark.parametrize(
+        ("asked", "rest"),
+        [
+            ("passed", (T0, 60.0)), ("lacks_more", (0.0,)), ("earliest", (1,)), ("charge", (1,)), ("correct", (1, 1, 1)),
+            ("level", ()), ("lack", ()), ("restart_ns", ()),
+        ],
+    )  # fmt: skip
+    def test_each_question_enters_the_present_window(self, asked, rest):
+        m = self.meter()
+        getattr(m, asked)(at(200), *rest)
+        assert m.since_ns == at(10)
+
     def test_after_a_long_time_the_present_window_is_entered(self):
         m = self.meter()
         assert (m.lack(at(200)), m.level(at(200))) == (0, 100)
