@@ -634,6 +634,7 @@ class Spread(Bucket):
         if not mark:  # nothing was charged
             self.log.charge(now_ns, actual)
             return
+        # No level depends on it, but the last digit of a sum does: the script forgets here, too.
         self.log.forget(now_ns)
         self.log.correct(mark, actual - charged, self.log.slice_ns)
 
