@@ -20,13 +20,13 @@ RUN = "from paceline.cli import main; main()"
 
 @pytest.fixture
 def emulating():
-    """Start the command in a process, which ends with the test; its first line."""
+    """Start the command in a process, which ends with the test."""
     running = []
 
     def start(*arguments, before=""):
         command = [sys.executable, "-c", before + RUN, "emulate", "--port", "0", *arguments]
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        return running[-1], running[-1].stdout.readline()
+        return running[-1]
 
     yield start
     for process in running:
@@ -57,7 +57,8 @@ def test_wrong_options_are_explained(arguments, message):
 def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
     scenario = tmp_path / "scenario.toml"
     scenario.write_text('seed = 5\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
-    process, first = emulating("--no-headers", "--scenario", str(scenario))
+    process = emulating("--no-headers", "--scenario", str(scenario))
+    first = process.stdout.readline()
     connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
     statuses = []
     for _ in range(3):
@@ -82,7 +83,7 @@ def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
     "name", some(["SIGINT", "SIGTERM"], "SIGTERM", mark=pytest.mark.long("starts a process again"))
 )
 def test_a_signal_while_it_starts_ends_it(emulating, name):
-    process, _ = emulating(before=losing(name))
+    process = emulating(before=losing(name))
     assert "refused" in process.communicate(timeout=60)[0]
     assert process.returncode == 0
 
