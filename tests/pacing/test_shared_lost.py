@@ -248,7 +248,7 @@ class TestAStoreThatIsLost:
         return limiter
 
     def test_when_two_have_waited_no_other_pool_does(self, world, monkeypatch):
-        monkeypatch.setattr("paceline.shared.contact.QUICK_S", -1.0)  # whatever fails took longer
+        monkeypatch.setattr("paceline.shared.contact.QUICK_S", -1.0)  # any failure takes longer
         names = ("one", "two", "three", "four")
         limiter = self.pools(world, *names)
         world.store.failure, told = GONE, len(world.store.messages)

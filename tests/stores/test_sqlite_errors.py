@@ -38,7 +38,7 @@ homes = pytest.mark.skipif(os.name == "nt", reason="each name has a home folder 
 
 
 class Time:
-    """Goes on only while somebody sleeps."""
+    """Goes on only while a thread sleeps."""
 
     now_s = 0.0
 

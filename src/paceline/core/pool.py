@@ -404,7 +404,7 @@ class Pool:
     def shut(self) -> Shut | None:
         """The allowance that is used up, or that opens; ``None`` for none."""
         allowance, pause = self.progress.allowance, self.ledger.pause
-        # With another reason, it opens for something else.
+        # A pool that opens from a pause for another reason than a cool-down has no allowance that is used up.
         if not (allowance.is_shut or (pause.opens_ns and pause.reason == COOL_DOWN)):
             return None
         state = "shut" if pause.phase in (PausePhase.OPEN, PausePhase.CLOSED) else pause.phase.value
