@@ -301,7 +301,7 @@ def test_a_refusal_that_the_bound_explains_is_only_counted_by_the_rate():
     before = both.rate.rate
     assert both.refuse(three) is None
     assert both.rate.rate == before
-    assert both.rate.admitted_total == 2
+    assert both.rate.tally.admitted == 2
     assert (one[1].most, two[1].most) == (0, 1)
 
 

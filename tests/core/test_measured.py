@@ -278,7 +278,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.phase is RatePhase.OPENING
     assert quotas_of(driver) == []
-    assert (meter.rate.admitted_total, in_flight.bound.in_flight) == (10, 0)
+    assert (meter.rate.tally.admitted, in_flight.bound.in_flight) == (10, 0)
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -434,9 +434,9 @@ def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only(
     first, second = driver.send(), driver.send()
     driver.refuse(first)
     rate = pool.ledger.meters[1].rate
-    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -21.0))
+    assert (rate.tally.count, rate.block.end) == (0, (began_ns, -21.0))
     driver.refuse(second)
-    assert (rate.sent_count, rate.block_end) == (0, (began_ns, -20.0))
+    assert (rate.tally.count, rate.block.end) == (0, (began_ns, -20.0))
 
 
 def test_a_unit_that_nothing_has_used_before_begins_now():
@@ -444,7 +444,7 @@ def test_a_unit_that_nothing_has_used_before_begins_now():
     driver = Driver(pool)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
     assert pool.ledger.units == ["requests", "tokens", "tokens"]
-    assert pool.ledger.meters[2].rate.block_end == (driver.now_ns, 0.0)
+    assert pool.ledger.meters[2].rate.block.end == (driver.now_ns, 0.0)
 
 
 def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
@@ -455,7 +455,7 @@ def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
     driver.refuse(refused)
     driver.pool.cancel(driver.now_ns, cancelled)
     assert quotas_of(driver) == ["6k requests/min", "100 concurrency"]
-    assert driver.pool.ledger.meters[0].rate.sent_count == 0
+    assert driver.pool.ledger.meters[0].rate.tally.count == 0
     assert driver.pool.ledger.meters[1].bound.in_flight == 0
 
 

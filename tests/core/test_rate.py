@@ -161,10 +161,10 @@ def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted(rate):
     go(rate)
     refuse(rate, two)
     before = (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase)
-    admitted = rate.admitted_total
+    admitted = rate.tally.admitted
     assert refuse(rate, one) is Finding.OLD
     assert (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase) == before
-    assert rate.admitted_total == admitted - 1
+    assert rate.tally.admitted == admitted - 1
 
 
 def test_a_measured_rate_is_never_above_the_rate_at_which_the_attempt_went(rate):
@@ -294,7 +294,7 @@ def test_waits_double_while_nothing_is_admitted():
     for _ in range(12):
         waits_s.append((rate.next_at_ns - rate.last_ns) / NS)
         note = go(rate)
-        assert rate.probe is note
+        assert rate.block.probe is note
         assert refuse(rate, note) is Finding.BLOCKED
     assert all(1.9 < b / a < 2.5 for a, b in itertools.pairwise(waits_s[:5]))
     assert waits_s[-1] == WAIT_S
@@ -341,7 +341,7 @@ def test_a_probe_that_is_admitted_ends_the_blocked_time(how):
         assert rate.earliest_ns(end_ns) >= end_ns
     else:
         rate.sent(end_ns, 1.0)
-    assert (rate.phase, rate.probe) == (RatePhase.HOLDING, None)
+    assert (rate.phase, rate.block.probe) == (RatePhase.HOLDING, None)
 
 
 def test_only_the_answer_of_the_probe_ends_the_blocked_time(rate):
@@ -357,7 +357,7 @@ def test_only_the_answer_of_the_probe_ends_the_blocked_time(rate):
 
 def test_a_blocked_time_is_measured_from_end_to_end(rate):
     """A window that restarts: the rate before the block is far above the mean of its cycle."""
-    begin = rate.block_end
+    begin = rate.block.end
     notes = [go(rate) for _ in range(30)]
     refuse(rate, notes[-1])
     blocked(rate)
@@ -365,12 +365,12 @@ def test_a_blocked_time_is_measured_from_end_to_end(rate):
         refuse(rate, go(rate))
     wait_from_ns, wait_to_ns = rate.last_ns, rate.next_at_ns
     probe = go(rate)
-    admitted = rate.admitted_total - 1
+    admitted = rate.tally.admitted - 1
     rate.answered(probe.sent_ns + NS, probe)
     middle_ns = (wait_from_ns + wait_to_ns) // 2
     assert rate.cycle.top == pytest.approx(admitted / ((middle_ns - begin.at_ns) / NS))
     assert rate.cycle.top < 5
-    assert rate.block_end == (middle_ns, admitted)
+    assert rate.block.end == (middle_ns, admitted)
     assert rate.empty == (probe.sent_ns, admitted)
     assert rate.next_at_ns >= probe.sent_ns + NS  # it has waited for the answer
 
@@ -393,7 +393,7 @@ def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once(rate):
     assert [window(rate, 4)[1] for _ in range(2)] == [RatePhase.HOLDING] * 2
     finding, phase = window(rate, 0)
     assert (finding, phase) == (Finding.LATE, RatePhase.BLOCKED)
-    assert rate.long_blocks == 0  # this one was short
+    assert rate.block.long_count == 0  # this one was short
     assert window(rate, 0)[1] is RatePhase.HOLDING
 
 
@@ -404,14 +404,14 @@ def test_a_refusal_after_few_attempts_begins_no_blocked_time(rate):
     go(rate)
     rate.chance.asked = rate.cycle.top  # nothing is doubted
     refuse(rate, go(rate))
-    assert (rate.long_blocks, rate.phase) == (2, RatePhase.HOLDING)
+    assert (rate.block.long_count, rate.phase) == (2, RatePhase.HOLDING)
 
 
 def test_a_blocked_time_without_any_admission_measures_one_attempt():
     rate = MeasuredRate(T0)
     for _ in range(6):
         refuse(rate, go(rate))
-    until_ns = rate.until_ns
+    until_ns = rate.block.until_ns
     probe = go(rate)
     rate.answered(probe.sent_ns, probe)
     assert rate.cycle.top == pytest.approx(NS / (until_ns - T0))
@@ -433,11 +433,11 @@ def test_an_idle_caller_does_not_lengthen_the_blocked_time():
 
 
 def test_an_attempt_that_was_not_sent_counts_for_nothing(rate):
-    before_ns, before = rate.next_at_ns, rate.admitted_total
+    before_ns, before = rate.next_at_ns, rate.tally.admitted
     note = go(rate)
     rate.unsent(note)
     assert rate.next_at_ns == pytest.approx(before_ns, abs=1)
-    assert rate.admitted_total == before
+    assert rate.tally.admitted == before
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
 
 
@@ -454,18 +454,18 @@ def test_another_attempt_becomes_the_probe():
     rate = blocked(held(10.0))
     probe = go(rate)
     rate.unsent(probe)
-    assert rate.probe is None
+    assert rate.block.probe is None
     assert rate.earliest_ns(probe.sent_ns) <= probe.sent_ns
     again = go(rate, now_ns=probe.sent_ns)
     assert again.sent_ns == probe.sent_ns
-    assert rate.probe is again
+    assert rate.block.probe is again
 
 
 def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
     rate = blocked(held(10.0))
     probe = go(rate)
     rate.explained(probe.sent_ns + 1, probe)
-    assert (rate.phase, rate.probe) == (RatePhase.BLOCKED, None)
+    assert (rate.phase, rate.block.probe) == (RatePhase.BLOCKED, None)
     assert go(rate).sent_ns >= probe.sent_ns
 
 
@@ -479,7 +479,7 @@ def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
     assert rate.phase is phase
     probe = go(rate)
     rate.reopen(probe.sent_ns)
-    assert (rate.phase, rate.cycle.top, rate.probe) == (RatePhase.OPENING, 0.0, None)
+    assert (rate.phase, rate.cycle.top, rate.block.probe) == (RatePhase.OPENING, 0.0, None)
     assert rate.rate >= 10.0
     assert rate.next_at_ns == probe.sent_ns
 
@@ -507,10 +507,10 @@ def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_be
     rate.refused_before(T0 - 11 * NS, 1.0)  # not counted
     probe = go(blocked(rate))
     rate.answered(probe.sent_ns, probe)
-    assert rate.cycle.top == pytest.approx(49 / ((rate.block_end.at_ns - T0) / NS + 10))
-    before = rate.block_end
+    assert rate.cycle.top == pytest.approx(49 / ((rate.block.end.at_ns - T0) / NS + 10))
+    before = rate.block.end
     rate.refused_before(T0 - 5 * NS, 1.0)
-    assert rate.block_end == before
+    assert rate.block.end == before
 
 
 # -- a stated limit
@@ -641,9 +641,9 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
         if what == "s":
             now_ns = max(now_ns, rate.earliest_ns(now_ns))
             notes.append(rate.sent(now_ns, (1 + which) * scale))
-        elif what == "o" and rate.sent_count and rate.phase is not RatePhase.OFF:
+        elif what == "o" and rate.tally.count and rate.phase is not RatePhase.OFF:
             rate.reopen(now_ns)
-        elif what == "t" and rate.sent_count:
+        elif what == "t" and rate.tally.count:
             rate.retract(now_ns, which)
         elif note is None:
             continue
@@ -659,10 +659,10 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
         assert rate.rate > 0
         assert (rate.rate == inf) == (rate.phase is RatePhase.OFF)
         assert rate.earliest_ns(now_ns) - now_ns < 10**7 * NS
-        assert rate.probe is None or rate.phase is RatePhase.BLOCKED
+        assert rate.block.probe is None or rate.phase is RatePhase.BLOCKED
         assert rate.cycle.top > 0 or rate.phase in (RatePhase.OFF, RatePhase.OPENING, RatePhase.BLOCKED)
-        assert 0 <= rate.cut_lost <= rate.sent_count - rate.cut_count
-        assert rate.admitted_total >= 0
+        assert 0 <= rate.tally.recent_lost <= rate.tally.count - rate.tally.cut_count
+        assert rate.tally.admitted >= 0
         assert 1 <= rate.cycle.steady <= STEADY_MAX
         assert 0 <= rate.cycle.progress < 2
     return seen
@@ -707,7 +707,7 @@ def asked(rate: MeasuredRate, refused: int, gap_ns: int = 0) -> MeasuredRate:
 def checking() -> MeasuredRate:
     """A rate beside a share of 30 %, which a larger one has put under a check."""
     rate = held(10.0)
-    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
+    rate.chance.share, rate.chance.last = 0.3, rate.tally.count
     for _ in range(3):
         go(rate)
     while rate.phase is not RatePhase.CHECKING:
@@ -775,7 +775,7 @@ def test_chance_is_what_explains_the_attempts_at_once_better(refused, phase):
 def test_attempts_at_twice_the_rate_are_followed_by_slower_ones(refused):
     rate = asking(2.0)
     asked(rate, 1, gap_ns=round(NS / rate.cycle.top / 2))
-    sent, top = rate.sent_count, rate.cycle.top
+    sent, top = rate.tally.count, rate.cycle.top
     assert (rate.phase, rate.rate) == (RatePhase.CHECKING, pytest.approx(top * CHECK_SHARE))
     go(rate)
     for _ in range(refused):
@@ -783,7 +783,7 @@ def test_attempts_at_twice_the_rate_are_followed_by_slower_ones(refused):
     while rate.phase is RatePhase.CHECKING:
         go(rate)
     assert (rate.phase, rate.cycle.top) == (RatePhase.HOLDING, top)
-    assert rate.chance.share == pytest.approx({0: 0.0, 1: 2 / (rate.sent_count - sent + 2), 3: 4 / 6}[refused])
+    assert rate.chance.share == pytest.approx({0: 0.0, 1: 2 / (rate.tally.count - sent + 2), 3: 4 / 6}[refused])
 
 
 def test_attempts_that_were_not_sent_at_once_show_nothing():
@@ -809,7 +809,7 @@ def test_an_outage_ends_a_doubt():
 
 
 def test_a_share_is_no_measurement_and_a_larger_one_is(rate):
-    rate.chance.share, rate.chance.last = 0.3, rate.sent_count
+    rate.chance.share, rate.chance.last = 0.3, rate.tally.count
     findings = {refuse(rate, [go(rate) for _ in range(3)][-1]) for _ in range(20)}
     assert findings == {Finding.CHANCE}
     while rate.phase is not RatePhase.CHECKING:
@@ -825,11 +825,11 @@ def test_a_share_is_no_measurement_and_a_larger_one_is(rate):
 
 def test_a_check_without_a_refusal_ends_the_share():
     rate = checking()
-    sent, top = rate.sent_count, rate.cycle.top
+    sent, top = rate.tally.count, rate.cycle.top
     while rate.phase is RatePhase.CHECKING:
         share = rate.chance.share
         go(rate)
-    assert rate.sent_count - sent == pytest.approx(ENDED / share, abs=1)
+    assert rate.tally.count - sent == pytest.approx(ENDED / share, abs=1)
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
 
 

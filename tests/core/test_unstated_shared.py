@@ -238,10 +238,10 @@ def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
     pool.settle(fleet.now_ns, served, {"requests": 1.0})
     pool.cancel(fleet.now_ns, cancelled)
     assert len(unstated(pool).meters) == 2
-    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.bound.in_flight) == (0, 0)
+    assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.in_flight) == (0, 0)
 
 
 def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate(fleet):
     [pool] = fleet.pools
     fleet.take(pool, requests=0.0)
-    assert (rate_of(pool).sent_count, unstated(pool)._in_flight.bound.in_flight) == (0, 1)
+    assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.in_flight) == (0, 1)

@@ -70,6 +70,10 @@ class Mark(NamedTuple):
     at_ns: int
     admitted: float
 
+    def later(self, by_ns: int) -> Mark:
+        """The same amount ``by_ns`` later."""
+        return Mark(self.at_ns + by_ns, self.admitted)
+
 
 class Chance:
     """The share of the attempts that is refused by chance, at any rate.

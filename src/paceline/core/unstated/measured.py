@@ -151,7 +151,7 @@ class RateMeter(FoundMeter[RateNote]):
         """
         rate, at_ns = self.rate, self.rate.empty.at_ns
         pending = sum(note.amount for note in self.notes.values())
-        admitted = rate.admitted_total - rate.empty.admitted - pending
+        admitted = rate.tally.admitted - rate.empty.admitted - pending
         most = amount * (2 + max(now_ns - at_ns, 0) / NS / period_s)
         return max(admitted - most, rate.cycle.top * period_s - 2 * amount) > 0
 
@@ -159,7 +159,7 @@ class RateMeter(FoundMeter[RateNote]):
         """Whether an attempt was admitted, or may be, that is not the one of ``reservation``."""
         mark = reservation.marks[self.index] if self.index < len(reservation.marks) else 0
         own = self.notes[mark].amount if mark in self.notes else 0.0
-        return self.rate.admitted_total > own
+        return self.rate.tally.admitted > own
 
     def charge(self, now_ns: int, cost: float) -> int:
         note = self.rate.sent(now_ns, cost)

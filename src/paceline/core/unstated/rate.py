@@ -130,6 +130,101 @@ class Common(NamedTuple):
     rate: float
 
 
+class Tally:
+    """What was sent and what was lost, in all and since the last cut: the instant when an outcome changed the rate.
+
+    Attributes:
+        total: The amount of all attempts.
+        lost: The amount of the attempts that were not admitted.
+        count: How many attempts there were.
+        cut_count: How many attempts there were at the last cut.
+        recent_lost: How many later attempts were not admitted.
+    """
+
+    __slots__ = ("count", "cut_count", "lost", "recent_lost", "total")
+
+    def __init__(self) -> None:
+        self.total = self.lost = 0.0
+        self.count = self.cut_count = self.recent_lost = 0
+
+    @property
+    def admitted(self) -> float:
+        """The amount of the attempts that were sent, and not refused so far."""
+        return self.total - self.lost
+
+    @property
+    def mean(self) -> float:
+        """The mean cost of an attempt."""
+        return self.total / self.count if self.count else 1.0
+
+    @property
+    def recent(self) -> int:
+        """How many attempts there were since the cut."""
+        return self.count - self.cut_count
+
+    @property
+    def recent_share(self) -> float:
+        """The share of them that was not admitted, by Laplace's rule."""
+        return (self.recent_lost + 1) / (self.recent + 2)
+
+    def sent(self, now_ns: int, amount: float, rate: float) -> RateNote:
+        """Count an attempt that is sent now, at ``rate``; return its note."""
+        self.total += amount
+        self.count += 1
+        return RateNote(now_ns, amount, self.total, self.count, rate)
+
+    def has(self, note: RateNote) -> bool:
+        """Whether an attempt was sent since the cut."""
+        return note.number > self.cut_count
+
+    def lose(self, note: RateNote) -> None:
+        """Count an attempt as not admitted."""
+        self.lost += note.amount
+        self.recent_lost += self.has(note)
+
+    def lost_all_to(self, note: RateNote) -> bool:
+        """Whether no attempt from the cut to this one, which is lost, was admitted."""
+        return note.number - self.cut_count <= self.recent_lost
+
+    def cut(self) -> None:
+        """Begin to count again: the outcomes of the attempts before say nothing about what follows."""
+        self.cut_count, self.recent_lost = self.count, 0
+
+
+class Block:
+    """The times in which nothing is admitted, so that one attempt goes at a time, the probe.
+
+    Attributes:
+        end: When the last one ended, and what was admitted until then; at first, the beginning.
+        until_ns: When the present one has ended, if the next probe is admitted: the middle of the last wait.
+        long_count: How many of the last two were long ones, in a row.
+        probe: The attempt that goes alone, until its outcome is known.
+    """
+
+    __slots__ = ("end", "long_count", "probe", "until_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self.end, self.until_ns, self.long_count = Mark(now_ns, 0.0), now_ns, 0
+        self.probe: RateNote | None = None
+
+    def measure(self, admitted: float, mean: float) -> float:
+        """The rate from the end of the last one to the end of this one, with attempts of the cost ``mean``."""
+        return max(admitted - self.end.admitted, mean) / seconds(self.end.at_ns, self.until_ns)
+
+    def over(self, probe: RateNote, admitted: float, found: float, mean: float) -> None:
+        """End this one: ``probe`` is admitted.
+
+        Args:
+            probe: The probe.
+            admitted: What was admitted before it.
+            found: The rate that was measured.
+            mean: The mean cost of an attempt.
+        """
+        is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * mean
+        self.long_count = min(self.long_count + 1, LONG_BLOCKS) if is_long else 0
+        self.end = Mark(self.until_ns, admitted)
+
+
 class MeasuredRate:
     """What a provider admits of one unit per second, found from outcomes.
 
@@ -143,45 +238,19 @@ class MeasuredRate:
         common: The mean rate of all processes that measure it.
         next_at_ns: When the next attempt may go.
         last_ns: When the last attempt was sent, or an outcome changed the rate, if that was later.
-        sent_total: The amount of all attempts.
-        lost_total: The amount of the attempts that were not admitted.
-        sent_count: How many attempts there were.
-        cut_count: How many attempts there were when an outcome last changed the rate.
-        cut_lost: How many later attempts were not admitted.
+        tally: What was sent and lost.
         blamed: How many refusals the rate was blamed for, since it opened.
         empty: The last instant at which the quota of the provider was empty; at first, the beginning.
         test: When the present test began.
-        block_end: When the last blocked time ended; at first, the beginning.
-        until_ns: When the present blocked time has ended, if the next probe is admitted: the middle of the last wait.
-        long_blocks: How many of the last two blocked times were long ones, in a row.
-        probe: The attempt that goes alone while nothing is admitted, until its outcome is known.
+        block: The blocked times.
         refusal_delay: After which time an attempt is admitted.
         stated_waits: Which share of stated waits is kept.
         chance: The share of the attempts that is refused by chance.
     """
 
     __slots__ = (
-        "blamed",
-        "block_end",
-        "chance",
-        "common",
-        "cut_count",
-        "cut_lost",
-        "cycle",
-        "empty",
-        "last_ns",
-        "long_blocks",
-        "lost_total",
-        "next_at_ns",
-        "phase",
-        "probe",
-        "rate",
-        "refusal_delay",
-        "sent_count",
-        "sent_total",
-        "stated_waits",
-        "test",
-        "until_ns",
+        "blamed", "block", "chance", "common", "cycle", "empty", "last_ns", "next_at_ns", "phase", "rate",
+        "refusal_delay", "stated_waits", "tally", "test",
     )  # fmt: skip
 
     def __init__(self, now_ns: int, *, stated: bool = False) -> None:
@@ -194,42 +263,29 @@ class MeasuredRate:
         self.phase = RatePhase.OFF if stated else RatePhase.OPENING
         self.rate = inf if stated else START
         self.cycle = Cycle()
-        self.next_at_ns = self.last_ns = self.until_ns = now_ns
-        self.sent_total = self.lost_total = 0.0
-        self.sent_count = self.cut_count = self.cut_lost = self.blamed = self.long_blocks = 0
-        self.empty = self.test = self.block_end = Mark(now_ns, 0.0)
+        self.next_at_ns = self.last_ns = now_ns
+        self.tally, self.block, self.blamed = Tally(), Block(now_ns), 0
+        self.empty = self.test = Mark(now_ns, 0.0)
         self.common = Common(now_ns, 0.0)
-        self.probe: RateNote | None = None
         self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
         self.chance = Chance()
-
-    @property
-    def admitted_total(self) -> float:
-        """The amount of the attempts that were sent, and not refused so far."""
-        return self.sent_total - self.lost_total
-
-    @property
-    def mean(self) -> float:
-        """The mean cost of an attempt."""
-        return self.sent_total / self.sent_count if self.sent_count else 1.0
 
     def earliest_ns(self, now_ns: int) -> int:
         """When the next attempt may go; while a probe is in flight, when to ask again."""
         self._pass(now_ns)
-        return self.next_at_ns if self.probe is None else self.probe.sent_ns + self.refusal_delay.verdict_ns
+        probe = self.block.probe
+        return self.next_at_ns if probe is None else probe.sent_ns + self.refusal_delay.verdict_ns
 
     def sent(self, now_ns: int, amount: float) -> RateNote:
         """Count an attempt that is sent now, of an ``amount`` above 0; return its note."""
         self._pass(now_ns)
-        if not self.sent_count and self.phase is RatePhase.OPENING:
+        if not self.tally.count and self.phase is RatePhase.OPENING:
             self.rate = START * amount
         self._grow(now_ns, amount)
-        self.sent_total += amount
-        self.sent_count += 1
         self.next_at_ns = max(self.next_at_ns, now_ns) + round(amount / self.rate * NS)
-        note = RateNote(now_ns, amount, self.sent_total, self.sent_count, self.rate)
+        note = self.tally.sent(now_ns, amount, self.rate)
         if self.phase is RatePhase.BLOCKED:
-            self.probe = note
+            self.block.probe = note
         elif self.phase in DOUBTS:
             self._go_on(now_ns)
         return note
@@ -237,13 +293,14 @@ class MeasuredRate:
     def unsent(self, note: RateNote) -> None:
         """Take back an attempt that was not sent after all."""
         self._lose(note)
-        if note.number > self.cut_count and self.phase is not RatePhase.ASKING:
+        if self.tally.has(note) and self.phase is not RatePhase.ASKING:
             self.next_at_ns -= round(note.amount / note.rate * NS)
 
     def answered(self, now_ns: int, note: RateNote) -> None:
         """Count an answer that is no refusal. It ends a blocked time; else it says nothing new."""
-        if self.probe is not None and note.number == self.probe.number:
-            self._unblock(now_ns, self.probe)
+        probe = self.block.probe
+        if probe is not None and note.number == probe.number:
+            self._unblock(now_ns, probe)
 
     def explained(self, now_ns: int, note: RateNote) -> None:
         """Count a refusal that another reason than the rate explains."""
@@ -257,7 +314,7 @@ class MeasuredRate:
         """
         self.phase = RatePhase.OPENING
         self._cut(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns, self.blamed, self.long_blocks, self.chance = Cycle(), now_ns, 0, 0, Chance()
+        self.cycle, self.next_at_ns, self.blamed, self.block.long_count, self.chance = Cycle(), now_ns, 0, 0, Chance()
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
@@ -270,12 +327,12 @@ class MeasuredRate:
 
         The first blocked time is measured together with it.
         """
-        self.block_end = Mark(since_ns, -admitted)
+        self.block.end = Mark(since_ns, -admitted)
 
     def refused_before(self, sent_ns: int, amount: float) -> None:
         """Count the refusal of an attempt that was sent before the beginning, and counted as admitted."""
-        if sent_ns >= self.block_end.at_ns:
-            self.block_end = Mark(self.block_end.at_ns, self.block_end.admitted + amount)
+        if sent_ns >= self.block.end.at_ns:
+            self.block.end = Mark(self.block.end.at_ns, self.block.end.admitted + amount)
 
     @property
     def told(self) -> float:
@@ -290,13 +347,13 @@ class MeasuredRate:
         A process that has sent nothing begins with it.
         """
         passed_ns, self.common = now_ns - self.common.at_ns, Common(now_ns, mean)
-        if mean and not self.sent_count and self.phase is RatePhase.OPENING:
+        if mean and not self.tally.count and self.phase is RatePhase.OPENING:
             self.expect(now_ns, mean)
         elif mean and self.cycle.top:
             self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
             if self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
                 self.rate = self.cycle.rate
-                self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.mean / self.rate * NS))
+                self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.tally.mean / self.rate * NS))
 
     def expect(self, now_ns: int, rate: float) -> None:
         """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
@@ -321,7 +378,7 @@ class MeasuredRate:
         again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
         self.blamed += 1
-        if note.number <= self.cut_count:
+        if not self.tally.has(note):
             return Finding.OLD
         between = self.chance.count(note.number, counts=self.phase is RatePhase.HOLDING)
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.includes(between):
@@ -333,10 +390,9 @@ class MeasuredRate:
 
     def _lose(self, note: RateNote) -> None:
         """Count an attempt as not admitted."""
-        self.lost_total += note.amount
-        if note.number > self.cut_count:
-            self.cut_lost += 1
-            self.probe = None
+        self.tally.lose(note)
+        if self.tally.has(note):
+            self.block.probe = None
 
     def _ask(self, now_ns: int) -> None:
         """Ask again at once, several times."""
@@ -344,7 +400,7 @@ class MeasuredRate:
         self.chance.asked, self.chance.early = self.cycle.top, 0
         self._cut(now_ns, self.cycle.top)
         self.next_at_ns = now_ns
-        self.chance.mark = Mark(now_ns, self.admitted_total)
+        self.chance.mark = Mark(now_ns, self.tally.admitted)
 
     def _recheck(self, now_ns: int) -> None:
         """Check whether a share is refused, or still is, at a rate that a limit admits."""
@@ -352,11 +408,11 @@ class MeasuredRate:
             self._make_up(now_ns)
         self.phase = RatePhase.CHECKING
         self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
-        self.chance.mark = Mark(now_ns, self.admitted_total)
+        self.chance.mark = Mark(now_ns, self.tally.admitted)
 
     def _go_on(self, now_ns: int) -> None:
         """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check that refused nothing."""
-        sent = self.sent_count - self.cut_count
+        sent = self.tally.recent
         if self.phase is RatePhase.ASKING:
             # So many at once need new connections, and come later than single ones.
             verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
@@ -366,40 +422,38 @@ class MeasuredRate:
 
     def _doubted(self, now_ns: int, note: RateNote) -> Finding:
         """What a refusal shows in one of :data:`DOUBTS`."""
+        lost = self.tally.recent_lost
         if self.phase is RatePhase.ASKING:
             if self._is_limit:
                 self._uphold(now_ns)
-        elif note.number - self.cut_count > self.cut_lost:  # something was admitted
-            if self.cut_lost >= STRIKES:  # enough for a share; a further check follows a larger one
+        elif not self.tally.lost_all_to(note):  # something was admitted
+            if lost >= STRIKES:  # enough for a share; a further check follows a larger one
                 self._end_check(now_ns)
-        elif self.cut_lost >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
+        elif lost >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
             self.chance.share = 0.0
             return self._find_none(now_ns, note)
         return Finding.DOUBTED
 
     def _end_check(self, now_ns: int) -> None:
         """Let the share be what was refused in a check."""
-        self.chance.share = min(self._shown, SHARE_MAX) if self.cut_lost else 0.0
+        self.chance.share = min(self.tally.recent_share, SHARE_MAX) if self.tally.recent_lost else 0.0
         self._uphold(now_ns)
-
-    @property
-    def _shown(self) -> float:
-        """The share that was refused since a test or a check began."""
-        return (self.cut_lost + 1) / (self.sent_count - self.cut_count + 2)
 
     @property
     def _refilled(self) -> float:
         """How many attempts a limit at the measured rate admits of the test so far."""
-        return 1 + seconds(self.chance.mark.at_ns, self.last_ns) * self.cycle.top / self.mean
+        return 1 + seconds(self.chance.mark.at_ns, self.last_ns) * self.cycle.top / self.tally.mean
 
     @property
     def _is_limit(self) -> bool:
         """Whether a limit at the measured rate explains the test, if no more of it is refused."""
-        return EVIDENCE_N - self.cut_lost <= self._refilled
+        return EVIDENCE_N - self.tally.recent_lost <= self._refilled
 
     def _end_test(self, now_ns: int) -> None:
         """Decide what explains a test; where a stated limit has made it slow, that may need a check."""
-        if not self._is_limit and self.chance.explains(EVIDENCE_N - self.cut_lost, self.cut_lost, self._refilled):
+        if not self._is_limit and self.chance.explains(
+            EVIDENCE_N - self.tally.recent_lost, self.tally.recent_lost, self._refilled
+        ):
             self._accept(now_ns)
         elif self._is_limit or self.last_ns - self.chance.mark.at_ns <= VERDICT_NS:
             self._uphold(now_ns)
@@ -414,7 +468,7 @@ class MeasuredRate:
 
     def _make_up(self, now_ns: int) -> None:
         """Leave out of the measurements what a check has left unused of the measured rate."""
-        used_ns = round((self.admitted_total - self.chance.mark.admitted) / self.cycle.top * NS)
+        used_ns = round((self.tally.admitted - self.chance.mark.admitted) / self.cycle.top * NS)
         self._skip(max(now_ns - self.chance.mark.at_ns - used_ns, 0))
 
     def _accept(self, now_ns: int) -> None:
@@ -422,24 +476,24 @@ class MeasuredRate:
 
         One request that is refused for its own sake looks so, too. So the share is no more than the test has shown.
         """
-        self.chance.share = min(self.chance.usual, self._shown)
+        self.chance.share = min(self.chance.usual, self.tally.recent_share)
         self.chance.asked = 0.0
         self.phase = RatePhase.OPENING
         top, self.cycle = self.cycle.top, Cycle()
-        self._cut(now_ns, max(START * self.mean, top))
-        self.empty = self.test = Mark(now_ns, self.admitted_total)
+        self._cut(now_ns, max(START * self.tally.mean, top))
+        self.empty = self.test = Mark(now_ns, self.tally.admitted)
 
     def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
         """What a refusal shows. It sets the rate from now on."""
-        admitted = note.total - self.lost_total  # before this attempt
+        admitted = note.total - self.tally.lost  # before this attempt
         if self.phase is RatePhase.OFF:
             self.phase = RatePhase.OPENING
             self.empty = Mark(note.sent_ns, admitted)
-            self._cut(now_ns, START * self.mean)
+            self._cut(now_ns, START * self.tally.mean)
             return Finding.DENIED
-        if note.number - self.cut_count > self.cut_lost:
+        if not self.tally.lost_all_to(note):
             return self._weigh(now_ns, note, admitted, only=only)
-        if self.cut_lost < STRIKES and self.phase is not RatePhase.BLOCKED:
+        if self.tally.recent_lost < STRIKES and self.phase is not RatePhase.BLOCKED:
             return Finding.UNDECIDED
         return self._find_none(now_ns, note)
 
@@ -451,15 +505,17 @@ class MeasuredRate:
             self._recheck(now_ns)
         elif self.chance.is_due(self.cycle.top, early=is_early and only):
             self._ask(now_ns)
-        elif self.long_blocks == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
-            self._block(now_ns, FIRST_N * self.mean / self.cycle.top)
+        elif self.block.long_count == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
+            self._block(now_ns, FIRST_N * self.tally.mean / self.cycle.top)
         return finding
 
     def _find_none(self, now_ns: int, note: RateNote) -> Finding:
         """Wait: nothing is admitted."""
-        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.mean / self.rate, VERDICT_MIN_NS / NS) / (1 - CUT)
+        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.tally.mean / self.rate, VERDICT_MIN_NS / NS) / (
+            1 - CUT
+        )
         known = max(self.cycle.top, self.common.rate)
-        longest_s = max(WAIT_S, WAIT_N * self.mean / known) if known else STATED_MAX_S
+        longest_s = max(WAIT_S, WAIT_N * self.tally.mean / known) if known else STATED_MAX_S
         self._block(now_ns, min(wait_s, longest_s))
         return Finding.BLOCKED
 
@@ -467,7 +523,7 @@ class MeasuredRate:
         """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
         span_s, since = seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
         # nothing or more was left at the first instant, and less than one cost at the second
-        found = (since + self.mean) / span_s / (1 - self.chance.share)
+        found = (since + self.tally.mean) / span_s / (1 - self.chance.share)
         opening, late = self.phase is RatePhase.OPENING, self.phase is RatePhase.TESTING
         if opening:
             found = min(found, note.rate / 2)
@@ -476,7 +532,7 @@ class MeasuredRate:
             found = max(found, tested / (1 - self.chance.share))
             if found > FELL * self.cycle.top:
                 found = max(found, self.cycle.top)
-        if opening or since >= EVIDENCE_N * self.mean:
+        if opening or since >= EVIDENCE_N * self.tally.mean:
             self.empty = Mark(note.sent_ns, admitted)
         self.phase = RatePhase.HOLDING
         self.cycle.span_s = span_s
@@ -485,7 +541,10 @@ class MeasuredRate:
 
     def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> bool:
         """Wait as a refusal states, if that is longer than the rate makes wait; whether it is."""
-        wait_s, own_s = asked_ns / NS, (self.next_at_ns - now_ns) / NS + 2 * self.mean / max(self.rate, self.cycle.top)
+        wait_s, own_s = (
+            asked_ns / NS,
+            (self.next_at_ns - now_ns) / NS + 2 * self.tally.mean / max(self.rate, self.cycle.top),
+        )
         if wait_s * self.stated_waits.share <= own_s:
             return False
         if wait_s > STATED_MAX_S:
@@ -500,25 +559,25 @@ class MeasuredRate:
         if self.phase in DOUBTS:
             self._make_up(now_ns)
         self.phase = RatePhase.BLOCKED
-        self._cut(now_ns, self.mean / wait_s)
-        self.until_ns = (now_ns + self.next_at_ns) // 2
+        self._cut(now_ns, self.tally.mean / wait_s)
+        self.block.until_ns = (now_ns + self.next_at_ns) // 2
 
     def _pass(self, now_ns: int) -> None:
         """End the blocked time, if the probe has not been refused in time, and a test."""
-        asked = self.phase is RatePhase.ASKING and self.sent_count - self.cut_count >= EVIDENCE_N
+        asked = self.phase is RatePhase.ASKING and self.tally.recent >= EVIDENCE_N
         if asked and now_ns >= self.next_at_ns:
             self._end_test(now_ns)
-        if self.probe is not None and now_ns >= self.probe.sent_ns + self.refusal_delay.verdict_ns:
-            self._unblock(now_ns, self.probe)
+        probe = self.block.probe
+        if probe is not None and now_ns >= probe.sent_ns + self.refusal_delay.verdict_ns:
+            self._unblock(now_ns, probe)
 
     def _unblock(self, now_ns: int, probe: RateNote) -> None:
         """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
-        admitted = self.admitted_total - probe.amount
-        found = max(admitted - self.block_end.admitted, self.mean) / seconds(self.block_end.at_ns, self.until_ns)
-        found = max(found / (1 - self.chance.share), self.common.rate)  # other processes may have had all of it
-        is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * self.mean
-        self.long_blocks = min(self.long_blocks + 1, LONG_BLOCKS) if is_long else 0
-        self.block_end, self.empty = Mark(self.until_ns, admitted), Mark(probe.sent_ns, admitted)
+        admitted, mean = self.tally.admitted - probe.amount, self.tally.mean
+        found = self.block.measure(admitted, mean) / (1 - self.chance.share)
+        found = max(found, self.common.rate)  # other processes may have had all of it
+        self.block.over(probe, admitted, found, mean)
+        self.empty = Mark(probe.sent_ns, admitted)
         self.phase = RatePhase.HOLDING
         self.stated_waits.admitted()
         self._hold(probe.sent_ns, found, lengthen=True)
@@ -531,9 +590,9 @@ class MeasuredRate:
 
     def _cut(self, now_ns: int, rate: float) -> None:
         """Go on at ``rate``, as an outcome has shown. The outcomes of the attempts before say nothing about it."""
-        self.rate, self.probe = rate, None
-        self.cut_count, self.cut_lost = self.sent_count, 0
-        self.last_ns, self.next_at_ns = now_ns, now_ns + round(self.mean / rate * NS)
+        self.rate, self.block.probe = rate, None
+        self.tally.cut()
+        self.last_ns, self.next_at_ns = now_ns, now_ns + round(self.tally.mean / rate * NS)
 
     def _grow(self, now_ns: int, amount: float) -> None:
         """Raise the rate for the time that an attempt of ``amount`` has waited for it.
@@ -552,14 +611,12 @@ class MeasuredRate:
         if self.phase is RatePhase.OPENING:
             self.rate *= 2 ** min(waited_s, 1.0)
         elif self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
-            if self.cycle.advance(waited_s, self.mean):
+            if self.cycle.advance(waited_s, self.tally.mean):
                 self.phase = RatePhase.TESTING
-                self.test = Mark(now_ns, self.admitted_total)
+                self.test = Mark(now_ns, self.tally.admitted)
             self.rate = self.cycle.rate
 
     def _skip(self, idle_ns: int) -> None:
         """Leave a time without demand out of all measurements: less was admitted in it than the provider had."""
-        self.empty, self.test, self.block_end = (
-            Mark(mark.at_ns + idle_ns, mark.admitted) for mark in (self.empty, self.test, self.block_end)
-        )
-        self.until_ns += idle_ns
+        self.empty, self.test = self.empty.later(idle_ns), self.test.later(idle_ns)
+        self.block.end, self.block.until_ns = self.block.end.later(idle_ns), self.block.until_ns + idle_ns
