@@ -250,7 +250,7 @@ class Simulation:
     def cancelled(self, job, notes):
         self.busy -= 1
         self.queue.append(job)
-        self.client.unsent(notes)
+        self.client.unsent(self.now_ns, notes)
 
     def answer(self, notes):
         for rule in self.rules:

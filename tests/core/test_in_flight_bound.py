@@ -39,11 +39,11 @@ class Server:
     def answer(self) -> None:
         """Answer the oldest attempt that is served."""
         self.now_ns += 3 * NS
-        self.bound.answered(self.now_ns, self.served.pop(0))
+        self.bound.ended(self.now_ns, self.served.pop(0), answered=True)
 
     def fill(self) -> None:
         """Send what may go, up to the first refusal."""
-        while self.bound.in_flight < self.bound.size and self.send():
+        while self.bound.flight.in_flight < self.bound.size and self.send():
             pass
 
 
@@ -76,8 +76,8 @@ def test_three_refusals_that_only_the_number_in_flight_explains_set_the_bound():
         server.answer()
     server.fill()
     assert (server.bound.size, server.sets, server.refused) == (5, 1, 3)
-    assert server.bound.in_flight == 5
-    assert server.bound.in_flight >= server.bound.size
+    assert server.bound.flight.in_flight == 5
+    assert server.bound.flight.in_flight >= server.bound.size
 
 
 def test_refusals_in_a_row_are_one_witness():
@@ -137,13 +137,13 @@ def test_refused_attempts_were_not_in_flight(bound):
         bound.explains(T0 + SOON_NS, note)
     assert (notes[8].most, notes[9].most) == (5, 6)
     assert [note.most for note in notes[:5]] == list(range(5))
-    assert bound.in_flight == 7
+    assert bound.flight.in_flight == 7
 
 
 def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
     notes = [bound.sent(T0 + i) for i in range(3)]
-    bound.unsent(notes[1])
-    assert (bound.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
+    bound.flight.lost(T0 + 2, notes[1])
+    assert (bound.flight.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
     bound.sent(T0 + 10 * NS)
     assert bound.admitted_count == 2
 
@@ -152,25 +152,25 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
     first = bound.sent(T0)
     bound.explains(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
     early, late = bound.sent(T0 + NS), bound.sent(T0 + NS + SOON_NS // 4)
-    bound.answered(T0 + NS + SOON_NS, first)
+    bound.ended(T0 + NS + SOON_NS, first, answered=True)
     assert (early.most, early.least) == (1, 1)
     assert (late.most, late.least) == (2, 1)
     latest = bound.sent(T0 + 9 * NS)
-    bound.answered(T0 + 9 * NS, bound.sent(T0 + 9 * NS))
+    bound.ended(T0 + 9 * NS, bound.sent(T0 + 9 * NS), answered=True)
     assert (latest.most, latest.least) == (2, 1)
 
 
 def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer(bound):
     one, two = bound.sent(T0), bound.sent(T0 + NS // 2)
-    bound.answered(T0 + NS // 2, two)
+    bound.ended(T0 + NS // 2, two, answered=True)
     assert (bound.admitted_count, bound.highest) == (1, 1)
     bound.sent(T0 + NS)
     assert bound.admitted_count == 1
     bound.sent(T0 + NS + 1)
     assert bound.admitted_count == 2
-    bound.answered(T0 + 30 * NS, one)
+    bound.ended(T0 + 30 * NS, one, answered=True)
     assert bound.admitted_count == 2
-    assert bound.in_flight == 2
+    assert bound.flight.in_flight == 2
 
 
 def test_a_refusal_that_comes_late_frees_its_place(bound):
@@ -178,7 +178,7 @@ def test_a_refusal_that_comes_late_frees_its_place(bound):
     assert bound.highest == 0
     assert bound.admitted_count == 1  # as far as is known
     assert not bound.explains(T0 + 3 * NS, slow)
-    assert (bound.in_flight, later.most, later.least) == (1, 0, 0)
+    assert (bound.flight.in_flight, later.most, later.least) == (1, 0, 0)
 
 
 def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server):
@@ -237,9 +237,9 @@ def test_the_bound_explains_four_refusals_in_a_row_and_no_more():
     server = bounded(10)
     server.slots = 0
     findings = []
-    while server.bound.in_flight > 1:
+    while server.bound.flight.in_flight > 1:
         server.now_ns += NS
-        server.bound.answered(server.now_ns, server.served.pop(0))
+        server.bound.ended(server.now_ns, server.served.pop(0), answered=True)
         findings.append(server.bound.explains(server.now_ns, server.bound.sent(server.now_ns)))
     assert findings == [True] * ROW_MAX + [False] * (len(findings) - ROW_MAX)
 
@@ -287,7 +287,7 @@ def test_the_rate_opens_again_when_the_number_in_flight_explains_its_refusals():
         findings.append(both.refuse(notes))
         both.now_ns += NS
         both.rate.answered(both.now_ns, served[0][0])
-        both.bound.answered(both.now_ns, served.pop(0)[1])
+        both.bound.ended(both.now_ns, served.pop(0)[1], answered=True)
     assert findings[-1] is None
     assert None not in findings[:-1]
     assert both.bound.size == 5
@@ -322,22 +322,22 @@ def test_what_is_in_flight_is_counted_whatever_happens(steps):
     bound, now_ns, open_notes = InFlightBound(), T0, []
     for what, gap_ns, which in steps:
         now_ns += gap_ns
-        if what == "s" and bound.in_flight < bound.size:
+        if what == "s" and bound.flight.in_flight < bound.size:
             open_notes.append(bound.sent(now_ns))
         elif what != "s" and open_notes:
             note = open_notes.pop(which % len(open_notes))
             if what == "a":
-                bound.answered(now_ns, note)
+                bound.ended(now_ns, note, answered=True)
             elif what == "u":
-                bound.unsent(note)
+                bound.flight.lost(now_ns, note)
             elif not bound.explains(now_ns, note):
                 bound.finds(note)
-        assert bound.in_flight == len(open_notes)
+        assert bound.flight.in_flight == len(open_notes)
         assert bound.size >= 1
         assert all(note.most >= 0 for note in open_notes)
         assert all(note.least <= note.most for note in open_notes)
-        assert bound.in_flight < bound.size or bound.in_flight  # it never stops for good
-        assert all(now_ns - note.sent_ns <= 3 * NS for note in bound.pending)
+        assert bound.flight.in_flight < bound.size or bound.flight.in_flight  # it never stops for good
+        assert all(now_ns - note.sent_ns <= 3 * NS for note in bound.flight.pending)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 7, 60])
@@ -385,13 +385,13 @@ def test_all_witnesses_face_the_same_attempts():
     now_ns += 3 * NS
     assert refused(*sent(1)) == 1
     for note in many:
-        bound.answered(now_ns, note)
+        bound.ended(now_ns, note, answered=True)
     for _ in range(2 * RECENT_N + 1):
-        bound.answered(now_ns, *sent(1))
+        bound.ended(now_ns, *sent(1), answered=True)
     few = sent(5)
     now_ns += 3 * NS
     assert refused(*sent(1)) == 0  # six were in flight, and ten had been admitted
-    assert len(few) == bound.in_flight
+    assert len(few) == bound.flight.in_flight
 
 
 def test_where_chance_is_known_there_is_no_bound():

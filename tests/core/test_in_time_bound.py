@@ -17,7 +17,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, parse_quotas
 from paceline.core.results import Refusal, RefusalKind, Reservation
 from paceline.core.unstated.chance import LASTS_NS
-from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, InFlightBound
+from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, Flight
 from paceline.core.unstated.in_time import InTimeBound
 
 T0 = 1_000 * NS
@@ -183,7 +183,7 @@ def test_a_full_queue_counts_once_and_only_if_others_are_in_flight():
     pool.refuse(now_ns, attempts[9], QUEUE_FULL, 0.0)
     pool.refuse(now_ns, attempts[8], QUEUE_FULL, 0.0)
     assert in_flight.in_time.size == 4
-    assert in_flight.bound.in_flight == 7
+    assert in_flight.bound.flight.in_flight == 7
     pool.capacity.learning.unstated.explained(now_ns, attempts[1])
     assert not pool.timed_out(now_ns, attempts[1])  # it counts once
 
@@ -192,30 +192,26 @@ class Bound:
     """A bound whose attempts are sent, answered and given up by hand."""
 
     def __init__(self):
-        self.flight, self.now_ns = InFlightBound(), T0
+        self.flight, self.now_ns = Flight(), T0
         self.in_time = InTimeBound(self.flight)
-        self.in_time.passed(T0)
 
     def send(self, n=1):
-        self.in_time.passed(self.now_ns)
         notes = [self.flight.sent(self.now_ns) for _ in range(n)]
         for note in notes:
-            self.in_time.sent(note)
+            note.is_behind = self.in_time.busy_ns > 0
         return notes
 
     def answer(self, notes, after_s=0.0):
         self.now_ns += round(after_s * NS)
         for note in notes:
-            self.in_time.passed(self.now_ns)
+            self.flight.ended(self.now_ns, answered=True)
             self.in_time.answered(self.now_ns, note)
-            self.flight.answered(self.now_ns, note)
 
     def give_up(self, notes, after_s=0.0):
         self.now_ns += round(after_s * NS)
         found = []
         for note in notes:
-            self.in_time.passed(self.now_ns)
-            self.flight.answered(self.now_ns, note)
+            self.flight.ended(self.now_ns, answered=False)
             found.append(self.in_time.timed_out(self.now_ns, note))
         return found
 
@@ -223,8 +219,8 @@ class Bound:
         """Rounds that fill the bound, in which an answer takes so long; attempts are answered in order."""
         notes = deque()
         for _ in range(n):
-            before = self.in_time.cut_count
-            while self.in_time.cut_count == before and self.in_time.size < inf:
+            before = self.in_time.round.cut_count
+            while self.in_time.round.cut_count == before and self.in_time.size < inf:
                 while self.flight.in_flight < self.in_time.size:
                     notes += self.send()
                 self.answer([notes.popleft()], took_s / ceil(self.in_time.size))
@@ -355,7 +351,7 @@ def test_an_attempt_that_was_alone_and_timed_out_refutes_the_bound_for_a_while()
 def test_an_attempt_that_was_alone_says_nothing_where_there_is_no_bound():
     bound = Bound()
     assert bound.give_up(bound.send(), 10.0) == [False]
-    assert not bound.in_time.until_ns
+    assert not bound.in_time.time_outs.until_ns
 
 
 def test_time_outs_after_quick_answers_say_nothing():
@@ -371,7 +367,7 @@ def filled() -> Bound:
     bound = Bound()
     [*notes, last] = bound.send(13)
     bound.answer(notes[:4], 1.0)
-    bound.flight.unsent(last)
+    bound.flight.lost(bound.now_ns, last)
     bound.in_time.refused(last)
     bound.answer(notes[4:])
     assert (bound.in_time.size, bound.in_time.full) == (6, 12)
@@ -401,7 +397,7 @@ def test_a_queue_that_is_filled_by_a_test_ends_it():
 def test_the_first_time_out_after_a_full_queue_lowers_the_number_again():
     bound = Bound()
     notes = bound.send(41)
-    bound.flight.unsent(notes[40])
+    bound.flight.lost(bound.now_ns, notes[40])
     bound.in_time.refused(notes[40])
     assert bound.in_time.size == 20
     bound.answer(notes[:8], 8.0)
@@ -413,7 +409,7 @@ def test_the_first_time_out_after_a_full_queue_lowers_the_number_again():
 def test_a_full_queue_before_the_first_answer_is_left_at_once_by_what_times_out():
     bound = Bound()
     [*notes, last] = bound.send(41)
-    bound.flight.unsent(last)
+    bound.flight.lost(bound.now_ns, last)
     bound.in_time.refused(last)
     assert all(bound.give_up(notes, 10.0))
     assert bound.in_time.size == 1

@@ -278,7 +278,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.phase is RatePhase.OPENING
     assert quotas_of(driver) == []
-    assert (meter.rate.tally.admitted, in_flight.bound.in_flight) == (10, 0)
+    assert (meter.rate.tally.admitted, in_flight.bound.flight.in_flight) == (10, 0)
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -381,7 +381,7 @@ def test_an_attempt_that_goes_later_counts_from_then_on(driver):
     [meter, in_flight] = driver.pool.ledger.meters
     assert [note.sent_ns for note in meter.notes.values()] == [T0 + 5 * NS]
     assert [note.sent_ns for note in in_flight.notes.values()] == [T0 + 5 * NS]
-    assert in_flight.bound.in_flight == 1
+    assert in_flight.bound.flight.in_flight == 1
 
 
 def test_a_stated_number_of_slots_ends_the_search_for_it(driver):
@@ -456,7 +456,7 @@ def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
     driver.pool.cancel(driver.now_ns, cancelled)
     assert quotas_of(driver) == ["6k requests/min", "100 concurrency"]
     assert driver.pool.ledger.meters[0].rate.tally.count == 0
-    assert driver.pool.ledger.meters[1].bound.in_flight == 0
+    assert driver.pool.ledger.meters[1].bound.flight.in_flight == 0
 
 
 def test_an_attempt_alone_in_flight_bounds_nothing(driver):

@@ -28,7 +28,7 @@ class Unstated:
         self.each_ns, self.full_at_ns = round(NS / world.stated) if world.stated else 0, T0
 
     def earliest_ns(self, now_ns):
-        if self.bound.in_flight >= self.bound.size:
+        if self.bound.flight.in_flight >= self.bound.size:
             return FAR_NS
         return max(self.rate.earliest_ns(now_ns), self.full_at_ns - NS)
 
@@ -36,13 +36,13 @@ class Unstated:
         self.full_at_ns = max(self.full_at_ns, now_ns) + self.each_ns
         return self.rate.sent(now_ns, 1.0), self.bound.sent(now_ns)
 
-    def unsent(self, notes):
+    def unsent(self, now_ns, notes):
         self.rate.unsent(notes[0])
-        self.bound.unsent(notes[1])
+        self.bound.flight.lost(now_ns, notes[1])
 
     def answered(self, now_ns, notes):
         self.rate.answered(now_ns, notes[0])
-        self.bound.answered(now_ns, notes[1])
+        self.bound.ended(now_ns, notes[1], answered=True)
 
     def refused(self, now_ns, notes, asked_ns):
         blame(now_ns, self.rate, notes[0], self.bound, notes[1], asked_ns)

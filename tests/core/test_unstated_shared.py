@@ -214,9 +214,9 @@ def test_the_attempts_of_the_parent_hold_no_place_in_a_forked_child(fleet):
     [pool] = fleet.pools
     fleet.take(pool)
     fleet.take(pool)
-    assert unstated(pool)._in_flight.bound.in_flight == 2
+    assert unstated(pool)._in_flight.bound.flight.in_flight == 2
     pool.capacity.forked("child", fleet.now_ns)
-    assert unstated(pool)._in_flight.bound.in_flight == 0
+    assert unstated(pool)._in_flight.bound.flight.in_flight == 0
 
 
 def test_refusals_measure_the_rate_without_a_message_and_without_a_store(fleet):
@@ -238,10 +238,10 @@ def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
     pool.settle(fleet.now_ns, served, {"requests": 1.0})
     pool.cancel(fleet.now_ns, cancelled)
     assert len(unstated(pool).meters) == 2
-    assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.in_flight) == (0, 0)
+    assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.flight.in_flight) == (0, 0)
 
 
 def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate(fleet):
     [pool] = fleet.pools
     fleet.take(pool, requests=0.0)
-    assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.in_flight) == (0, 1)
+    assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.flight.in_flight) == (0, 1)

@@ -17,6 +17,7 @@ What counts as in flight
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from math import inf
 
 from paceline.core.unstated.delays import RefusalDelay
@@ -57,21 +58,81 @@ class InFlightNote:
 
     __slots__ = ("answered_count", "in_flight_ns", "is_behind", "is_known", "least", "most", "number", "sent_ns")
 
-    def __init__(self, number: int, sent_ns: int, others: int) -> None:
+    def __init__(self, number: int, sent_ns: int, others: int, answered_count: int, in_flight_ns: int) -> None:
         self.number, self.sent_ns = number, sent_ns
         self.most = self.least = others
+        self.answered_count, self.in_flight_ns = answered_count, in_flight_ns
         self.is_known = self.is_behind = False
-        self.answered_count = self.in_flight_ns = 0
+
+
+class Flight:
+    """The attempts in flight, and how many others each of them had.
+
+    Attributes:
+        count: How many attempts there were.
+        answered_count: How many of them were answered.
+        in_flight: How many are in flight.
+        in_flight_ns: The sum of the times that all attempts have been in flight, up to ``as_of_ns``.
+        as_of_ns: When the number in flight changed last.
+        pending: The attempts since the oldest one that is neither refused nor admitted: of 2 s at most.
+        refusal_delay: After which time an attempt is admitted.
+    """
+
+    __slots__ = ("answered_count", "as_of_ns", "count", "in_flight", "in_flight_ns", "pending", "refusal_delay")
+
+    def __init__(self) -> None:
+        self.count = self.answered_count = self.in_flight = self.in_flight_ns = self.as_of_ns = 0
+        self.pending: deque[InFlightNote] = deque()
+        self.refusal_delay = RefusalDelay()
+
+    def sent(self, now_ns: int) -> InFlightNote:
+        """Count an attempt that is sent now."""
+        self._change(now_ns, 1)
+        self.count += 1
+        note = InFlightNote(self.count, now_ns, self.in_flight - 1, self.answered_count, self.in_flight_ns)
+        self.pending.append(note)
+        return note
+
+    def lost(self, now_ns: int, note: InFlightNote) -> None:
+        """Take back an attempt: it was not sent after all, or was refused.
+
+        So the later ones had one less in flight, too.
+        """
+        self._change(now_ns, -1)
+        note.is_known = True
+        for other in reversed(self.pending):
+            if other.number <= note.number:
+                break
+            other.most -= 1
+            other.least -= 1
+
+    def ended(self, now_ns: int, *, answered: bool) -> None:
+        """Count the end of an admitted attempt: its answer, or its time-out."""
+        self._change(now_ns, -1)
+        self.answered_count += answered
+        for other in reversed(self.pending):
+            if now_ns - other.sent_ns >= self.refusal_delay.slowest_ns:  # the way there and back
+                break
+            other.least -= 1  # it may have come to the provider after this attempt had ended
+
+    def judged(self, now_ns: int) -> Iterator[InFlightNote]:
+        """The attempts whose outcome is known now, as they have not been refused in time."""
+        late_ns = now_ns - self.refusal_delay.verdict_ns
+        while self.pending and (self.pending[0].is_known or self.pending[0].sent_ns < late_ns):
+            yield self.pending.popleft()
+
+    def _change(self, now_ns: int, by: int) -> None:
+        self.in_flight_ns += self.in_flight * (now_ns - self.as_of_ns)
+        self.as_of_ns, self.in_flight = now_ns, self.in_flight + by
 
 
 class InFlightBound:
     """A bound on the attempts in flight, found from outcomes.
 
     Attributes:
-        size: The most attempts in flight; infinite while no bound is known.
-        in_flight: The attempts in flight.
-        sent_count: How many attempts there were.
-        admitted_count: How many of them were admitted.
+        flight: The attempts in flight.
+        size: The most of them; infinite while no bound is known.
+        admitted_count: How many attempts were admitted.
         highest: The most others that an attempt had in flight and was admitted: of the last attempts, up to
             ``RECENT_N``.
         highest_before: The same of the ``RECENT_N`` attempts before these.
@@ -84,60 +145,35 @@ class InFlightBound:
         step: By how much it grows next.
         cut_count: How many attempts had been sent when a refusal last changed it.
         row: How many refusals in a row have lowered it: no attempt that filled it was admitted between them.
-        refusal_delay: After which time an attempt is admitted.
-        pending: The attempts since the oldest one that is neither refused nor admitted: of 2 s at most.
     """
 
     __slots__ = (
-        "admitted_count", "between", "border", "cut_count", "full_count", "full_needed", "highest", "highest_before",
-        "in_flight", "pending", "refusal_delay", "row", "sent_count", "size", "step", "witnesses",
+        "admitted_count", "between", "border", "cut_count", "flight", "full_count", "full_needed", "highest",
+        "highest_before", "row", "size", "step", "witnesses",
     )  # fmt: skip
 
     def __init__(self) -> None:
+        self.flight = Flight()
         self.size = self.border = inf
-        self.in_flight = self.sent_count = self.admitted_count = self.cut_count = 0
-        self.highest = self.highest_before = 0
+        self.admitted_count = self.cut_count = self.highest = self.highest_before = 0
         self.witnesses, self.between = 0, True
         self.full_count, self.full_needed, self.step, self.row = 0, FULL_N, 1, 0
-        self.refusal_delay = RefusalDelay()
-        self.pending: deque[InFlightNote] = deque()
 
     def sent(self, now_ns: int) -> InFlightNote:
         """Count an attempt that is sent now."""
         self._judge(now_ns)
-        self.sent_count += 1
-        note = InFlightNote(self.sent_count, now_ns, self.in_flight)
-        self.pending.append(note)
-        self.in_flight += 1
-        return note
+        return self.flight.sent(now_ns)
 
-    def unsent(self, note: InFlightNote) -> None:
-        """Take back an attempt: it was not sent after all, or was refused.
-
-        So the later ones had one less in flight, too.
-        """
-        self.in_flight -= 1
-        note.is_known = True
-        for other in reversed(self.pending):
-            if other.number <= note.number:
-                break
-            other.most -= 1
-            other.least -= 1
-
-    def answered(self, now_ns: int, note: InFlightNote) -> None:
-        """Count an answer that is no refusal."""
-        self.in_flight -= 1
-        self._admit(note)
-        for other in reversed(self.pending):
-            if now_ns - other.sent_ns >= self.refusal_delay.slowest_ns:  # the way there and back
-                break
-            other.least -= 1  # it may have come to the provider after this attempt had ended
+    def ended(self, now_ns: int, note: InFlightNote, *, answered: bool) -> None:
+        """Count the end of an attempt that was not refused: its answer, or its time-out."""
+        self._admit(note)  # before the answer changes what it had
+        self.flight.ended(now_ns, answered=answered)
 
     def explains(self, now_ns: int, note: InFlightNote) -> bool:
         """Count a refusal; whether the known bound explains it. The bound is lowered then."""
         self._judge(now_ns)
-        self.unsent(note)
-        self.refusal_delay.add(now_ns - note.sent_ns)
+        self.flight.lost(now_ns, note)
+        self.flight.refusal_delay.add(now_ns - note.sent_ns)
         if self.size == inf or not note.most or self.row >= ROW_MAX:
             return False
         if note.number <= self.cut_count:
@@ -189,9 +225,8 @@ class InFlightBound:
 
     def _judge(self, now_ns: int) -> None:
         """Count the attempts as admitted that have not been refused in time."""
-        late_ns = now_ns - self.refusal_delay.verdict_ns
-        while self.pending and (self.pending[0].is_known or self.pending[0].sent_ns < late_ns):
-            self._admit(self.pending.popleft())
+        for note in self.flight.judged(now_ns):
+            self._admit(note)
 
     def _admit(self, note: InFlightNote) -> None:
         """Count an attempt as admitted, unless its outcome is known."""
@@ -224,7 +259,7 @@ class InFlightBound:
     def _set(self, size: float, border: float) -> None:
         """Change the bound after a refusal. Outcomes of the attempts before say nothing about it."""
         self.size, self.border, self.witnesses = size, border, 0
-        self.cut_count, self.full_count, self.step = self.sent_count, 0, 1
+        self.cut_count, self.full_count, self.step = self.flight.count, 0, 1
         self.highest = self.highest_before = 0
 
 

@@ -21,7 +21,7 @@ from math import ceil, inf, sqrt
 
 from paceline.core.quota import FAR_NS
 from paceline.core.unstated.chance import LASTS_NS
-from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, InFlightBound, InFlightNote
+from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, Flight, InFlightNote
 from paceline.core.unstated.rate import STRIKES
 
 LESS = 2
@@ -33,6 +33,47 @@ MORE = 1.5
 """So many times more are in flight in a test. Answers that take half of the time-out then take three quarters of it. If
 they take longer, fewer more are in flight, so that they take no more than that. More answers per second are more than
 noise from half of the way on to what as many more would give: its root, as rates are compared by their ratio."""
+
+
+class TimeOuts:
+    """The evidence of attempts that have timed out.
+
+    Attributes:
+        weight: How much there is.
+        first: How many were answered in the time of the first of them.
+        until_ns: Until when they say nothing, because an attempt that was alone has timed out, too.
+        lasts_ns: How long that is the next time.
+    """
+
+    __slots__ = ("first", "lasts_ns", "until_ns", "weight")
+
+    def __init__(self) -> None:
+        self.weight, self.first, self.until_ns, self.lasts_ns = 0.0, 0, 0, LASTS_NS
+
+    def add(self, answered: int, in_flight: float) -> bool:
+        """Count one, with the mean number in flight in its time; whether there is enough of them."""
+        self.first = self.first if self.weight else answered
+        self.weight = max(self.weight + 1 - sqrt(LESS) * answered / in_flight, 0.0)
+        return self.weight >= STRIKES
+
+    def refute(self, now_ns: int) -> None:
+        """Heed none for a while."""
+        self.until_ns, self.lasts_ns = now_ns + self.lasts_ns, 2 * self.lasts_ns
+
+
+class Round:
+    """The attempts of a round, as far as they filled the bound.
+
+    Attributes:
+        cut_count: How many attempts had been sent when it began.
+        sum_ns: The sum of their times in flight.
+        count: How many of them were answered.
+    """
+
+    __slots__ = ("count", "cut_count", "sum_ns")
+
+    def __init__(self, cut_count: int = 0) -> None:
+        self.cut_count, self.sum_ns, self.count = cut_count, 0, 0
 
 
 class InTimeBound:
@@ -47,38 +88,27 @@ class InTimeBound:
         most: The size in the present test, or what was in flight at the last sign.
         full: How many have filled the queue of the server; infinite if none have.
         is_new: Whether there was no round since the last sign.
-        answered_count: How many attempts were answered.
         last_ns: The time of the last answer.
-        in_flight_ns: The sum of the times that all attempts have been in flight, up to ``as_of_ns``.
-        as_of_ns: The instant of the last event.
         rate: The answers per nanosecond, lately; from a sign to the end of the first round, at that sign.
-        late: The evidence of the attempts that have timed out.
-        first: How many were answered in the time of the first of them.
+        time_outs: The evidence of the attempts that have timed out.
         timed_out_ns: The time after which callers give up; 0 before a sign by time-outs.
         busy_ns: When the server will have worked on all that has timed out: it may not know of that. 0 for nothing.
-        cut_count: How many attempts had been sent when this round began.
-        sign_count: The same at the last sign.
-        sum_ns: The time in flight of the attempts of this round, as far as they filled the bound.
-        count: How many of them were answered.
+        sign_count: How many attempts had been sent at the last sign.
+        round: The present round.
         took_ns: The mean time of an answer before the present test.
         rest: How many rounds pass before the next test.
-        until_ns: Until when time-outs say nothing, because an attempt that was alone has timed out, too.
-        lasts_ns: How long that is the next time.
     """
 
     __slots__ = (
-        "_flight", "answered_count", "as_of_ns", "busy_ns", "count", "cut_count", "first", "full", "in_flight_ns",
-        "is_new", "last_ns", "lasts_ns", "late", "most", "rate", "rest", "sign_count", "size", "sum_ns",
-        "timed_out_ns", "took_ns", "until_ns", "usual",
+        "_flight", "busy_ns", "full", "is_new", "last_ns", "most", "rate", "rest", "round", "sign_count", "size",
+        "time_outs", "timed_out_ns", "took_ns", "usual",
     )  # fmt: skip
 
-    def __init__(self, flight: InFlightBound) -> None:
-        self._flight = flight
+    def __init__(self, flight: Flight) -> None:
+        self._flight, self.time_outs, self.round = flight, TimeOuts(), Round()
         self.size = self.usual = self.most = self.full = inf
-        self.is_new, self.rest, self.lasts_ns = False, 1, LASTS_NS
-        self.answered_count = self.in_flight_ns = self.as_of_ns = self.busy_ns = self.cut_count = self.sign_count = 0
-        self.last_ns = self.first = self.timed_out_ns = self.sum_ns = self.count = self.until_ns = 0
-        self.rate = self.took_ns = self.late = 0.0
+        self.is_new, self.rest, self.rate, self.took_ns = False, 1, 0.0, 0.0
+        self.busy_ns = self.sign_count = self.last_ns = self.timed_out_ns = 0
 
     def earliest_ns(self, now_ns: int, ahead: float) -> int:
         """When an attempt may go after ``ahead`` others; ``FAR_NS``: when one in flight ends."""
@@ -92,48 +122,35 @@ class InTimeBound:
             return FAR_NS
         return max(self.busy_ns - round((self.size - in_flight - 1) / (self.rate or inf)), now_ns)
 
-    def passed(self, now_ns: int) -> None:
-        """Count the time until now; the number in flight changes now."""
-        self.in_flight_ns += self._flight.in_flight * (now_ns - self.as_of_ns)
-        self.as_of_ns = now_ns
-
-    def sent(self, note: InFlightNote) -> None:
-        """Note in what state an attempt is sent."""
-        note.answered_count, note.in_flight_ns = self.answered_count, self.in_flight_ns
-        note.is_behind = self.busy_ns > 0
-
     def answered(self, now_ns: int, note: InFlightNote) -> None:
         """Count an answer."""
         took_ns = max(now_ns - note.sent_ns, 1)
-        self.answered_count, self.last_ns = self.answered_count + 1, took_ns
+        self.last_ns = took_ns
         if note.number > self.sign_count:
             self.busy_ns = 0  # what came before it has left
-        if not (self.is_new and (self.timed_out_ns or note.number > self.cut_count)):
-            answered = self.answered_count - note.answered_count
+        if not (self.is_new and (self.timed_out_ns or note.number > self.round.cut_count)):
+            answered = self._flight.answered_count - note.answered_count
             if LESS**2 * answered >= note.most:  # else it is a short answer, in whose time chance decides
                 self.rate = max(answered / took_ns, self.rate if self.is_new else 0.0)
         if self._fills(note):
-            self.sum_ns, self.count = self.sum_ns + took_ns, self.count + 1
+            self.round.sum_ns, self.round.count = self.round.sum_ns + took_ns, self.round.count + 1
             rounds = self.rest if self.size == self.usual and not self.is_new else 1
-            if self.count >= rounds * max(self.size, FULL_N):
-                self._end_round(self.sum_ns / self.count)
+            if self.round.count >= rounds * max(self.size, FULL_N):
+                self._end_round(self.round.sum_ns / self.round.count)
 
     def timed_out(self, now_ns: int, note: InFlightNote) -> bool:
         """Count an attempt whose caller has given up; whether the number in flight was the reason, or may be."""
-        took_ns, answered = max(now_ns - note.sent_ns, 1), self.answered_count - note.answered_count
+        took_ns, answered = max(now_ns - note.sent_ns, 1), self._flight.answered_count - note.answered_count
         if self.size == inf or (note.number > self.sign_count and not note.is_behind):
-            self.sum_ns += took_ns if self._fills(note) else 0
+            self.round.sum_ns += took_ns if self._fills(note) else 0
             if not note.most:
                 self._refute(now_ns)
             # If the last answer was quick, the server is down, or this request is a long one.
-            if not note.most or self.last_ns < took_ns // LESS or now_ns < self.until_ns:
+            if not note.most or self.last_ns < took_ns // LESS or now_ns < self.time_outs.until_ns:
                 return False
-            self.first = self.first if self.late else answered
-            in_flight = (self.in_flight_ns - note.in_flight_ns) / took_ns
-            self.late = max(self.late + 1 - sqrt(LESS) * answered / in_flight, 0.0)
-            if self.late < STRIKES:
-                return self.late > 0
-            self._begin(self.first / took_ns, self.first / LESS, note.most)
+            if not self.time_outs.add(answered, (self._flight.in_flight_ns - note.in_flight_ns) / took_ns):
+                return self.time_outs.weight > 0
+            self._begin(self.time_outs.first / took_ns, self.time_outs.first / LESS, note.most)
         elif not self.timed_out_ns and answered / LESS < self.usual:  # so far only a full queue has shown it
             self.usual = max(answered // LESS, 1)
             self._resize(self.usual)
@@ -144,7 +161,7 @@ class InTimeBound:
 
     def refused(self, note: InFlightNote) -> None:
         """Count a refusal because the queue of the server is full."""
-        if not note.most or note.number <= self.cut_count:
+        if not note.most or note.number <= self.round.cut_count:
             return
         self.full = note.most
         if self.size > self.usual:  # in a test
@@ -154,12 +171,12 @@ class InTimeBound:
 
     def _fills(self, note: InFlightNote) -> bool:
         """Whether an attempt counts in this round."""
-        return self.size <= note.most + 1 and note.number > self.cut_count
+        return self.size <= note.most + 1 and note.number > self.round.cut_count
 
     def _begin(self, rate: float, size: float, most: float) -> None:
         """After a sign that at ``rate``, with ``most`` others in flight, some only wait: go on with ``size``."""
-        self.is_new, self.rest, self.sign_count = True, 1, self._flight.sent_count
-        self.rate, self.most, self.usual, self.late = rate, most, max(round(size), 1), 0.0
+        self.is_new, self.rest, self.sign_count = True, 1, self._flight.count
+        self.rate, self.most, self.usual, self.time_outs.weight = rate, most, max(round(size), 1), 0.0
         self._resize(self.usual)
 
     def _end_round(self, mean_ns: float) -> None:
@@ -192,12 +209,12 @@ class InTimeBound:
 
     def _resize(self, size: float) -> None:
         """Begin a round with ``size``."""
-        self.size, self.sum_ns, self.count, self.cut_count = size, 0, 0, self._flight.sent_count
+        self.size, self.round = size, Round(self._flight.count)
 
     def _refute(self, now_ns: int) -> None:
         """Bound nothing for a while: an attempt that was alone has timed out."""
         if self.size < inf:
-            self.until_ns, self.lasts_ns = now_ns + self.lasts_ns, 2 * self.lasts_ns
+            self.time_outs.refute(now_ns)
             self.timed_out_ns, self.busy_ns, self.is_new = 0, 0, False
             self.usual = inf
             self._resize(inf)

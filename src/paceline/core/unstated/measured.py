@@ -192,7 +192,7 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     def __init__(self, index: int) -> None:
         super().__init__(index, CONCURRENCY, 0.0)
         self.bound = InFlightBound()
-        self.in_time = InTimeBound(self.bound)
+        self.in_time = InTimeBound(self.bound.flight)
 
     @property
     def found(self) -> float | None:
@@ -205,40 +205,36 @@ class InFlightMeter(FoundMeter[InFlightNote]):
 
     def off(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound, self.notes = InFlightBound(), {}
-        self.in_time = InTimeBound(self.bound)
+        self.in_time = InTimeBound(self.bound.flight)
 
     def reopen(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound.forget()
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
-        if self.bound.in_flight + ahead >= self.bound.size:
+        if self.bound.flight.in_flight + ahead >= self.bound.size:
             return FAR_NS
         return self.in_time.earliest_ns(now_ns, ahead)
 
     def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        self.in_time.passed(now_ns)
         note = self.bound.sent(now_ns)
-        self.in_time.sent(note)
+        note.is_behind = self.in_time.busy_ns > 0
         self.notes[note.number] = note
         return note.number
 
     def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.in_time.passed(now_ns)
-            self.bound.unsent(note)
+            self.bound.flight.lost(now_ns, note)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.in_time.passed(now_ns)
+            self.bound.ended(now_ns, note, answered=True)
             self.in_time.answered(now_ns, note)
-            self.bound.answered(now_ns, note)
 
     def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
         """Count an attempt whose caller has given up; whether the number in flight was the reason."""
         if (note := self.take(reservation)) is None:
             return False
-        self.in_time.passed(now_ns)
-        self.bound.answered(now_ns, note)  # it was admitted
+        self.bound.ended(now_ns, note, answered=False)  # it was admitted
         return self.in_time.timed_out(now_ns, note)
 
     def had_others(self, reservation: Reservation) -> bool:
@@ -249,11 +245,9 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal because the queue of the server is full, of an attempt that had others in flight."""
         note = self.notes.pop(reservation.marks[self.index])
-        self.in_time.passed(now_ns)
         self.in_time.refused(note)
-        self.bound.unsent(note)
+        self.bound.flight.lost(now_ns, note)
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         if (note := self.take(reservation)) is not None:
-            self.in_time.passed(now_ns)
-            self.bound.unsent(note)
+            self.bound.flight.lost(now_ns, note)

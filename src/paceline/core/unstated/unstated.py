@@ -193,8 +193,6 @@ class Unstated:
             Whether there are more entries, because it names another unit.
         """
         before = len(self.meters)
-        if self._in_flight is not None:
-            self._in_flight.in_time.passed(now_ns)
         if refusal.unit == CONCURRENCY:
             self._bound(now_ns, reservation)
         else:
