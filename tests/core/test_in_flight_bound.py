@@ -145,7 +145,7 @@ def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
     bound.flight.lost(T0 + 2, notes[1])
     assert (bound.flight.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
     bound.sent(T0 + 10 * NS)
-    assert bound.admitted_count == 2
+    assert bound.admitted.count == 2
 
 
 def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_flight(bound):
@@ -163,20 +163,20 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
 def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer(bound):
     one, two = bound.sent(T0), bound.sent(T0 + NS // 2)
     bound.ended(T0 + NS // 2, two, answered=True)
-    assert (bound.admitted_count, bound.highest) == (1, 1)
+    assert (bound.admitted.count, bound.admitted.highest) == (1, 1)
     bound.sent(T0 + NS)
-    assert bound.admitted_count == 1
+    assert bound.admitted.count == 1
     bound.sent(T0 + NS + 1)
-    assert bound.admitted_count == 2
+    assert bound.admitted.count == 2
     bound.ended(T0 + 30 * NS, one, answered=True)
-    assert bound.admitted_count == 2
+    assert bound.admitted.count == 2
     assert bound.flight.in_flight == 2
 
 
 def test_a_refusal_that_comes_late_frees_its_place(bound):
     slow, later = bound.sent(T0), bound.sent(T0 + 2 * NS)
-    assert bound.highest == 0
-    assert bound.admitted_count == 1  # as far as is known
+    assert bound.admitted.highest == 0
+    assert bound.admitted.count == 1  # as far as is known
     assert not bound.explains(T0 + 3 * NS, slow)
     assert (bound.flight.in_flight, later.most, later.least) == (1, 0, 0)
 
@@ -250,7 +250,7 @@ def test_the_bound_does_not_explain_a_refusal_with_as_many_in_flight_as_were_adm
         server.fill()
     server.answer()
     server.slots = 3
-    assert server.bound.highest == 4
+    assert server.bound.admitted.highest == 4
     note = server.bound.sent(server.now_ns)
     assert not server.bound.explains(server.now_ns, note)
     assert server.bound.size == 5

@@ -270,9 +270,9 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     driver.until_refused(10)
     driver.refuse(driver.send())
     [meter, in_flight] = driver.pool.ledger.meters
-    assert meter.rate.blamed == 2
+    assert meter.rate.tally.blamed == 2
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
-    assert meter.rate.blamed == 1
+    assert meter.rate.tally.blamed == 1
     assert meter.rate.phase is RatePhase.HOLDING
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))

@@ -493,9 +493,9 @@ def test_it_opens_again_where_all_refusals_are_taken_back():
     before = rate.rate
     rate.retract(T0 + 2 * NS, 0)
     rate.retract(T0 + 2 * NS, 1)
-    assert (rate.phase, rate.rate, rate.blamed) == (RatePhase.HOLDING, before, 1)
+    assert (rate.phase, rate.rate, rate.tally.blamed) == (RatePhase.HOLDING, before, 1)
     rate.retract(T0 + 2 * NS, 5)
-    assert (rate.phase, rate.blamed, rate.next_at_ns) == (RatePhase.OPENING, 0, T0 + 2 * NS)
+    assert (rate.phase, rate.tally.blamed, rate.next_at_ns) == (RatePhase.OPENING, 0, T0 + 2 * NS)
     rate.retract(T0 + 3 * NS, 1)
     assert rate.next_at_ns == T0 + 2 * NS
 
@@ -554,7 +554,7 @@ def test_a_longer_stated_wait_is_tested_at_half(rate):
     refuse(rate, probe, asked_s=25.0)
     assert rate.next_at_ns == probe.sent_ns + SOON_NS + 25 * NS  # it was true: the rest is waited
     rate.answered(rate.next_at_ns, go(rate))
-    assert rate.stated_waits.share == 1.0
+    assert rate.block.stated_waits.share == 1.0
 
 
 def test_an_old_refusal_states_no_wait(rate):
@@ -604,7 +604,7 @@ def test_the_share_rises_if_a_shortened_wait_is_refused_without_a_test():
 
 
 def test_a_wait_is_kept_up_to_a_minute(rate):
-    rate.stated_waits.left = 2
+    rate.block.stated_waits.left = 2
     note = go(rate)
     refuse(rate, note, asked_s=STATED_MAX_S)
     assert rate.next_at_ns == rate.last_ns + round(STATED_MAX_S * NS)
@@ -965,7 +965,7 @@ def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amo
     rate.sent(T0, amount)
     rate.phase, rate.empty = RatePhase.HOLDING, Mark(T0, amount)
     rate._hold(T0, 10 * amount, lengthen=True)
-    rate.stated_waits.share = share
+    rate.block.stated_waits.share = share
     note = go(rate, amount)
     now_ns = note.sent_ns + SOON_NS
     asked_ns = rate.next_at_ns - now_ns + round(more_s * NS)

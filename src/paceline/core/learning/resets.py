@@ -47,6 +47,62 @@ TRANSIT_NS = NS // 4
 reach the server in the other order."""
 
 
+class BucketReadings:
+    """What readings that agree with each other show about a bucket.
+
+    Attributes:
+        count: How many there are.
+        low_s: The least period that all of them allow.
+        high_s: The greatest one.
+        least: The least lack, as a share of the limit.
+        most: The greatest one.
+    """
+
+    def __init__(self) -> None:
+        self.count, self.low_s, self.high_s = 0, 0.0, math.inf
+        self.least, self.most = math.inf, 0.0
+
+    def add(self, low_s: float, high_s: float, share: float) -> bool:
+        """Add one that allows these periods, at such a lack; whether the bucket has one period.
+
+        The bounds are close then, of different lacks.
+        """
+        self.low_s, self.high_s = max(self.low_s, low_s), min(self.high_s, high_s)
+        assert self.low_s <= self.high_s
+        self.least, self.most, self.count = min(self.least, share), max(self.most, share), self.count + 1
+        agree = self.high_s <= (1 + 2 * PERIOD_MARGIN) * self.low_s and self.most >= 1.5 * self.least
+        return agree and self.count >= REFILL_READINGS
+
+
+class CounterReadings:
+    """What a series of readings shows about a counter: no two of them are further apart than a reset is long.
+
+    Attributes:
+        since_ns: When the attempt of the first one was sent.
+        reset_s: The longest reset.
+        gap_s: The longest time between two of them.
+        most_s: The greatest lower bound of a bucket's period.
+        least_s: The least upper bound of it.
+        size_low: The least size of a bucket that refills at the known rate.
+        size_high: The greatest one.
+    """
+
+    def __init__(self, since_ns: int) -> None:
+        self.since_ns, self.reset_s, self.gap_s = since_ns, 0.0, 0.0
+        self.most_s, self.least_s = 0.0, math.inf
+        self.size_low, self.size_high = 0.0, math.inf
+
+    @property
+    def fits_no_bucket(self) -> bool:
+        """Whether no bucket can give these readings: neither one that holds the limit, nor a smaller one."""
+        return self.most_s > LONGER_PERIOD * self.least_s and self.size_low > self.size_high
+
+    def narrow(self, low_s: float, high_s: float, size: float, rough: float) -> None:
+        """Narrow the bounds by a reading of a bucket with such a period, or of one with such a size, more or less."""
+        self.most_s, self.least_s = max(self.most_s, low_s), min(self.least_s, high_s)
+        self.size_low, self.size_high = max(self.size_low, size - rough), min(self.size_high, size + rough)
+
+
 class Refill:
     """The period of a quota, from readings.
 
@@ -60,27 +116,13 @@ class Refill:
     """
 
     def __init__(self) -> None:
-        self.sure = False
-        self._since_ns = self._last_ns = 0  # the first and the last reading of a series about a counter
-        self._begin()
-        self._begin_series(0)
-
-    def _begin(self) -> None:
-        self._count, self._low_s, self._high_s = 0, 0.0, math.inf
-        self._least, self._most = math.inf, 0.0  # of the lacks, as shares of the limit
-
-    def _begin_series(self, sent_ns: int) -> None:
-        self._since_ns, self._reset_s, self._gap_s = sent_ns, 0.0, 0.0
-        self._most_s, self._least_s = 0.0, math.inf  # of the bounds of a bucket's period
-        self._size_low, self._size_high = 0.0, math.inf  # of a bucket that refills at the known rate
+        self.sure, self._last_ns = False, 0
+        self._bucket, self._counter = BucketReadings(), CounterReadings(0)
 
     @property
     def is_counter(self) -> bool:
-        """Whether no bucket can give the present series of readings.
-
-        Neither one that holds the limit, nor a smaller one.
-        """
-        return not self.sure and self._most_s > LONGER_PERIOD * self._least_s and self._size_low > self._size_high
+        """Whether no bucket can give the present series of readings."""
+        return not self.sure and self._counter.fits_no_bucket
 
     def learn_bucket_period(self, reading: Reading) -> float | None:
         """The period of a bucket in seconds, once the readings agree about it; ``None`` before."""
@@ -91,18 +133,10 @@ class Refill:
         if lack < ROUGH * reading.resolution or reset_s < ROUGH * rough_s or remaining < 0:
             return None  # too little to measure with
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
-        if low_s > self._high_s or high_s < self._low_s:  # a contradiction: begin again
-            self.sure = False
-            self._begin()
-        self._low_s, self._high_s = max(self._low_s, low_s), min(self._high_s, high_s)
-        assert self._low_s <= self._high_s
-        self._least, self._most = min(self._least, lack / limit), max(self._most, lack / limit)
-        self._count += 1
-        agree = self._high_s <= (1 + 2 * PERIOD_MARGIN) * self._low_s and self._most >= 1.5 * self._least
-        self.sure = agree and self._count >= REFILL_READINGS
-        if not self.sure:
-            return None
-        return usual(self._low_s, self._high_s)
+        if low_s > self._bucket.high_s or high_s < self._bucket.low_s:  # a contradiction: begin again
+            self._bucket = BucketReadings()
+        self.sure = self._bucket.add(low_s, high_s, lack / limit)
+        return usual(self._bucket.low_s, self._bucket.high_s) if self.sure else None
 
     def learn_counter_period(
         self, sent_ns: int, reading: Reading, known: float, known_s: float, charged_since: Callable[[int], float]
@@ -129,22 +163,21 @@ class Refill:
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
         if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
             return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
-        longest_s = max(reset_s, self._reset_s)
+        longest_s = max(reset_s, self._counter.reset_s)
         charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
-        if gap_s > self._reset_s:
-            self._begin_series(sent_ns)
+        if gap_s > self._counter.reset_s:
+            self._counter = CounterReadings(sent_ns)
             longest_s, gap_s = reset_s, 0.0
         elif lack > RENEWAL * charged + reading.resolution:
             # Another use of it, or a longer period, hides the period. It makes no counter look like a bucket.
-            self._since_ns, self._gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
-        self._reset_s, self._gap_s = longest_s, max(self._gap_s, gap_s)
-        self._most_s, self._least_s = max(self._most_s, low_s), min(self._least_s, high_s)
-        per_s = limit / known_s
-        size, rough = remaining + reset_s * per_s, reading.resolution + (reading.reset_resolution_s + 0.002) * per_s
-        self._size_low, self._size_high = max(self._size_low, size - rough), min(self._size_high, size + rough)
-        if not self.is_counter or sent_ns - self._since_ns < RENEWAL * longest_s * NS:
+            self._counter.since_ns, self._counter.gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
+        series, per_s = self._counter, limit / known_s
+        series.reset_s, series.gap_s = longest_s, max(series.gap_s, gap_s)
+        rough = reading.resolution + (reading.reset_resolution_s + 0.002) * per_s
+        series.narrow(low_s, high_s, remaining + reset_s * per_s, rough)
+        if not series.fits_no_bucket or sent_ns - series.since_ns < RENEWAL * longest_s * NS:
             return None
-        return usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)
+        return usual(0.97 * longest_s, 1.03 * longest_s + series.gap_s)
 
 
 def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:

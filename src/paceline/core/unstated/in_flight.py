@@ -126,16 +126,43 @@ class Flight:
         self.as_of_ns, self.in_flight = now_ns, self.in_flight + by
 
 
+class Admitted:
+    """The attempts that were admitted, and the most others that one of them had in flight, lately.
+
+    Attributes:
+        count: How many there were.
+        highest: The most others, of the last ones, up to ``RECENT_N``.
+        before: The same of the ``RECENT_N`` before these.
+    """
+
+    __slots__ = ("before", "count", "highest")
+
+    def __init__(self) -> None:
+        self.count = self.highest = self.before = 0
+
+    @property
+    def most(self) -> int:
+        """The most others of all of these."""
+        return max(self.highest, self.before)
+
+    def add(self, *, renews: bool) -> None:
+        """Count one; forget the oldest ones in time, if that ``renews``."""
+        self.count += 1
+        if renews and self.count % RECENT_N == 0:
+            self.before, self.highest = self.highest, 0
+
+    def forget(self) -> None:
+        """Forget what they had in flight: it says nothing any more."""
+        self.highest = self.before = 0
+
+
 class InFlightBound:
     """A bound on the attempts in flight, found from outcomes.
 
     Attributes:
         flight: The attempts in flight.
         size: The most of them; infinite while no bound is known.
-        admitted_count: How many attempts were admitted.
-        highest: The most others that an attempt had in flight and was admitted: of the last attempts, up to
-            ``RECENT_N``.
-        highest_before: The same of the ``RECENT_N`` attempts before these.
+        admitted: The attempts that were admitted; what they had in flight counts since the last change.
         border: The least others that an attempt had in flight and was refused; infinite for none.
         witnesses: How many refusals only the number in flight explains.
         between: Whether an attempt was admitted since the last of them. One empty bucket, too, refuses several attempts
@@ -148,15 +175,14 @@ class InFlightBound:
     """
 
     __slots__ = (
-        "admitted_count", "between", "border", "cut_count", "flight", "full_count", "full_needed", "highest",
-        "highest_before", "row", "size", "step", "witnesses",
+        "admitted", "between", "border", "cut_count", "flight", "full_count", "full_needed", "row", "size", "step",
+        "witnesses",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.flight = Flight()
+        self.flight, self.admitted = Flight(), Admitted()
         self.size = self.border = inf
-        self.admitted_count = self.cut_count = self.highest = self.highest_before = 0
-        self.witnesses, self.between = 0, True
+        self.witnesses, self.between, self.cut_count = 0, True, 0
         self.full_count, self.full_needed, self.step, self.row = 0, FULL_N, 1, 0
 
     def sent(self, now_ns: int) -> InFlightNote:
@@ -178,7 +204,7 @@ class InFlightBound:
             return False
         if note.number <= self.cut_count:
             return True  # it was in flight when the bound was lowered
-        if note.most <= self._highest:
+        if note.most <= self.admitted.most:
             return False
         self.row += 1
         self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
@@ -187,7 +213,7 @@ class InFlightBound:
 
     def may_explain(self, note: InFlightNote) -> bool:
         """Whether a refused attempt had more others in flight than every one that was lately admitted."""
-        return note.most > self._highest
+        return note.most > self.admitted.most
 
     def finds(self, note: InFlightNote) -> bool:
         """Whether a refusal that nothing else explains is the last one that it takes to set a bound.
@@ -195,7 +221,7 @@ class InFlightBound:
         Args:
             note: Of the attempt, after :meth:`explains`.
         """
-        if note.most <= self._highest:
+        if note.most <= self.admitted.most:
             self._refute()
             return False
         if self.between:
@@ -218,11 +244,6 @@ class InFlightBound:
         if self.size < inf:
             self._set(inf, inf)
 
-    @property
-    def _highest(self) -> int:
-        """The most others that an attempt had in flight and was admitted, lately and since the last change."""
-        return max(self.highest, self.highest_before)
-
     def _judge(self, now_ns: int) -> None:
         """Count the attempts as admitted that have not been refused in time."""
         for note in self.flight.judged(now_ns):
@@ -233,13 +254,11 @@ class InFlightBound:
         if note.is_known:
             return
         note.is_known = self.between = True
-        self.admitted_count += 1
-        if not self.witnesses and self.admitted_count % RECENT_N == 0:
-            self.highest_before, self.highest = self.highest, 0
+        self.admitted.add(renews=not self.witnesses)
         if note.least >= self.border:
             self._refute()
         if note.number > self.cut_count:
-            self.highest = max(self.highest, note.least)
+            self.admitted.highest = max(self.admitted.highest, note.least)
             if note.most + 1 >= self.size:
                 self.row, self.full_count = 0, self.full_count + 1
                 self._grow()
@@ -260,7 +279,7 @@ class InFlightBound:
         """Change the bound after a refusal. Outcomes of the attempts before say nothing about it."""
         self.size, self.border, self.witnesses = size, border, 0
         self.cut_count, self.full_count, self.step = self.flight.count, 0, 1
-        self.highest = self.highest_before = 0
+        self.admitted.forget()
 
 
 def blame(

@@ -139,13 +139,14 @@ class Tally:
         count: How many attempts there were.
         cut_count: How many attempts there were at the last cut.
         recent_lost: How many later attempts were not admitted.
+        blamed: How many refusals the rate was blamed for, since it opened.
     """
 
-    __slots__ = ("count", "cut_count", "lost", "recent_lost", "total")
+    __slots__ = ("blamed", "count", "cut_count", "lost", "recent_lost", "total")
 
     def __init__(self) -> None:
         self.total = self.lost = 0.0
-        self.count = self.cut_count = self.recent_lost = 0
+        self.count = self.cut_count = self.recent_lost = self.blamed = 0
 
     @property
     def admitted(self) -> float:
@@ -199,13 +200,15 @@ class Block:
         until_ns: When the present one has ended, if the next probe is admitted: the middle of the last wait.
         long_count: How many of the last two were long ones, in a row.
         probe: The attempt that goes alone, until its outcome is known.
+        stated_waits: Which share of the waits that refusals state is kept.
     """
 
-    __slots__ = ("end", "long_count", "probe", "until_ns")
+    __slots__ = ("end", "long_count", "probe", "stated_waits", "until_ns")
 
     def __init__(self, now_ns: int) -> None:
         self.end, self.until_ns, self.long_count = Mark(now_ns, 0.0), now_ns, 0
         self.probe: RateNote | None = None
+        self.stated_waits = StatedWaits()
 
     def measure(self, admitted: float, mean: float) -> float:
         """The rate from the end of the last one to the end of this one, with attempts of the cost ``mean``."""
@@ -223,6 +226,7 @@ class Block:
         is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * mean
         self.long_count = min(self.long_count + 1, LONG_BLOCKS) if is_long else 0
         self.end = Mark(self.until_ns, admitted)
+        self.stated_waits.admitted()
 
 
 class MeasuredRate:
@@ -239,18 +243,16 @@ class MeasuredRate:
         next_at_ns: When the next attempt may go.
         last_ns: When the last attempt was sent, or an outcome changed the rate, if that was later.
         tally: What was sent and lost.
-        blamed: How many refusals the rate was blamed for, since it opened.
         empty: The last instant at which the quota of the provider was empty; at first, the beginning.
         test: When the present test began.
         block: The blocked times.
         refusal_delay: After which time an attempt is admitted.
-        stated_waits: Which share of stated waits is kept.
         chance: The share of the attempts that is refused by chance.
     """
 
     __slots__ = (
-        "blamed", "block", "chance", "common", "cycle", "empty", "last_ns", "next_at_ns", "phase", "rate",
-        "refusal_delay", "stated_waits", "tally", "test",
+        "block", "chance", "common", "cycle", "empty", "last_ns", "next_at_ns", "phase", "rate",
+        "refusal_delay", "tally", "test",
     )  # fmt: skip
 
     def __init__(self, now_ns: int, *, stated: bool = False) -> None:
@@ -264,10 +266,10 @@ class MeasuredRate:
         self.rate = inf if stated else START
         self.cycle = Cycle()
         self.next_at_ns = self.last_ns = now_ns
-        self.tally, self.block, self.blamed = Tally(), Block(now_ns), 0
+        self.tally, self.block = Tally(), Block(now_ns)
         self.empty = self.test = Mark(now_ns, 0.0)
         self.common = Common(now_ns, 0.0)
-        self.refusal_delay, self.stated_waits = RefusalDelay(), StatedWaits()
+        self.refusal_delay = RefusalDelay()
         self.chance = Chance()
 
     def earliest_ns(self, now_ns: int) -> int:
@@ -314,12 +316,18 @@ class MeasuredRate:
         """
         self.phase = RatePhase.OPENING
         self._cut(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns, self.blamed, self.block.long_count, self.chance = Cycle(), now_ns, 0, 0, Chance()
+        self.cycle, self.next_at_ns, self.tally.blamed, self.block.long_count, self.chance = (
+            Cycle(),
+            now_ns,
+            0,
+            0,
+            Chance(),
+        )
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
-        self.blamed = max(self.blamed - number, 0)
-        if number and not self.blamed and self.phase not in (RatePhase.OFF, RatePhase.OPENING):
+        self.tally.blamed = max(self.tally.blamed - number, 0)
+        if number and not self.tally.blamed and self.phase not in (RatePhase.OFF, RatePhase.OPENING):
             self.reopen(now_ns)
 
     def count_before(self, since_ns: int, admitted: float) -> None:
@@ -377,7 +385,7 @@ class MeasuredRate:
         """
         again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
-        self.blamed += 1
+        self.tally.blamed += 1
         if not self.tally.has(note):
             return Finding.OLD
         between = self.chance.count(note.number, counts=self.phase is RatePhase.HOLDING)
@@ -545,12 +553,12 @@ class MeasuredRate:
             asked_ns / NS,
             (self.next_at_ns - now_ns) / NS + 2 * self.tally.mean / max(self.rate, self.cycle.top),
         )
-        if wait_s * self.stated_waits.share <= own_s:
+        if wait_s * self.block.stated_waits.share <= own_s:
             return False
         if wait_s > STATED_MAX_S:
             wait_s = min(wait_s, max(WAIT_S, seconds(self.empty.at_ns, note.sent_ns)))
         elif wait_s > TESTED_MIN_S:
-            wait_s = self.stated_waits.kept_s(wait_s, again=again)
+            wait_s = self.block.stated_waits.kept_s(wait_s, again=again)
         self._block(now_ns, wait_s)
         return True
 
@@ -579,7 +587,6 @@ class MeasuredRate:
         self.block.over(probe, admitted, found, mean)
         self.empty = Mark(probe.sent_ns, admitted)
         self.phase = RatePhase.HOLDING
-        self.stated_waits.admitted()
         self._hold(probe.sent_ns, found, lengthen=True)
         self.next_at_ns = max(self.next_at_ns, now_ns)
 
