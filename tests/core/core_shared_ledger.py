@@ -82,8 +82,8 @@ class Member:
             return []
         return answer(self.pool, self.now_ns, self.ledger.apply(self.now_ns, message))
 
-    def take(self, tokens: float) -> Reservation:
-        waiter = Waiter({"tokens": tokens}, LaneSpec("default"))
+    def take(self, tokens: float, **others: float) -> Reservation:
+        waiter = Waiter({"tokens": tokens, **others}, LaneSpec("default"))
         self.pool.submit(self.now_ns, waiter)
         for _ in range(2_000):
             self.exchange()

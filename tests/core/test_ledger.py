@@ -236,6 +236,35 @@ def test_a_true_part_of_the_tokens_replaces_their_sum(cost, actual, tokens):
     assert merged(cost, actual) == cost | actual | {"tokens": tokens}
 
 
+@pytest.mark.parametrize(
+    ("used", "tokens"),
+    [
+        ({"output_tokens": 5}, 15),
+        ({"input_tokens": 4}, 34),
+        ({"input_tokens": 4, "output_tokens": 5}, 9),
+        ({"tokens": 7}, 7),
+        ({"images": 2}, 80),
+    ],
+)
+@pytest.mark.parametrize("others", [[], ["100 input_tokens/min"], ["100 input_tokens/min", "90 output_tokens/min"]])
+def test_the_sum_is_of_what_is_charged_now(used, tokens, others):
+    ledger = ledger_of("100 tokens/min", *others)
+    reservation = grant(ledger, T0, input_tokens=50, output_tokens=30)
+    ledger.adjust(T0, reservation, {"input_tokens": 20})
+    ledger.adjust(T0, reservation, {"input_tokens": 10})
+    now = {"input_tokens": 10, "output_tokens": 30}
+    assert ledger.settle(T0, reservation, used) == [tokens, *((now | used)[quota.split()[1][:-4]] for quota in others)]
+    assert levels(ledger)[0] == pytest.approx(100 - tokens)
+
+
+def test_what_a_request_larger_than_a_quota_leaves_out_stays_as_it_was_charged():
+    ledger = ledger_of("1000 tokens/min")
+    ledger.add_quota(T0, quota("100 images/min"))
+    reservation = grant(ledger, T0, input_tokens=50, images=400)
+    assert ledger.settle(T0, reservation, {"input_tokens": 40}) == [40, 100]
+    assert levels(ledger) == pytest.approx([960, 0])
+
+
 class TestLoss:
     def test_a_quarter_of_an_hour_by_default(self, ledger):
         assert ledger.loss_check_ns == T0 + 900 * NS

@@ -268,8 +268,7 @@ class Ledger:
             self.arrived(now_ns, reservation)
         true = reserved
         if actual:
-            cost = merged(reservation.cost, actual) if TOKENS in self.units else actual
-            true = list(map(cost.get, self.units, reserved))  # settled_amounts, without a call
+            true = self.settled_amounts(reservation, actual)
             entries, marks = self.entries, reservation.marks
             for i, amount in enumerate(true):
                 if amount != reserved[i]:
@@ -330,6 +329,7 @@ class Ledger:
                 entry.meter.correct(now_ns, mark, amounts[i], amount)
                 entry.spent += amount - amounts[i]
                 amounts[i] = amount
+        reservation.known = reservation.known | known if reservation.known else known
 
     def _most_debt(self, reservation: Reservation) -> Cost:
         """The cost of a request larger than a quota whose true cost is unknown.
@@ -342,9 +342,9 @@ class Ledger:
         return cost
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
-        """The true cost as one number per entry; units that ``actual`` leaves out stay as reserved."""
+        """The true cost as one number per entry; units that ``actual`` leaves out stay as they are charged now."""
         if TOKENS in self.units:
-            actual = merged(reservation.cost, actual)
+            actual = with_sum(reservation.cost_now, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
 
     def true_cost(self, cost: Cost, actual: Cost | None) -> Cost:
@@ -533,14 +533,19 @@ def total_tokens(cost: Cost) -> float:
 
 
 def merged(cost: Cost, actual: Cost) -> Cost:
-    """``cost`` with the units of ``actual`` replaced.
+    """``cost`` with the units of ``actual`` replaced, and the sum of its tokens; see :func:`with_sum`."""
+    return cost | with_sum(cost, actual)
 
-    Where ``actual`` names input or output tokens and not their sum, ``tokens`` becomes the sum.
+
+def with_sum(cost: Cost, actual: Cost) -> Cost:
+    """``actual``, with ``tokens`` as the sum if it names input or output tokens alone.
+
+    ``cost`` has the one that it leaves out.
     """
-    true = cost | actual
-    if TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
-        true[TOKENS] = true.get(INPUT_TOKENS, 0.0) + true.get(OUTPUT_TOKENS, 0.0)
-    return true
+    if TOKENS in actual or not (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+        return actual
+    read, written = (actual[unit] if unit in actual else cost.get(unit, 0.0) for unit in (INPUT_TOKENS, OUTPUT_TOKENS))
+    return actual | {TOKENS: read + written}
 
 
 def _left_out(unit: str, cost: Cost) -> float:

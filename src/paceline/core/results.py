@@ -274,6 +274,7 @@ class Reservation:
             charged the quotas there are none, or only marks of measured limits.
         notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each entry, or ``None``, with which
             ``Learning`` compares the answer; empty: nothing is learned from its settlement.
+        known: The true amounts that the beginning of its answer has shown.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it
             for the instant of sending.
         lost_at_ns: When it is closed as lost, if it is still open.
@@ -286,8 +287,8 @@ class Reservation:
     """
 
     __slots__ = (
-        "alone", "amounts", "arrived", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "number", "open",
-        "oversized",
+        "alone", "amounts", "arrived", "begun", "cost", "granted_ns", "known", "lost_at_ns", "marks", "notes", "number",
+        "open", "oversized",
     )  # fmt: skip
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
@@ -297,9 +298,15 @@ class Reservation:
         self.granted_ns = granted_ns
         self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
+        self.known: Cost | None = None
         self.open = True
         self.begun = self.arrived = self.alone = self.oversized = False
         self.number = 0
+
+    @property
+    def cost_now(self) -> Cost:
+        """The reserved cost per unit, with what is known already."""
+        return self.cost | self.known if self.known else self.cost
 
 
 class WaitUntil(NamedTuple):
