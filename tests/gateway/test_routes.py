@@ -11,9 +11,10 @@ from gateway_helpers import chat, read_body, stub, tell
 from grids import some
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import errors, reading
+from paceline.gateway import errors, fallback, reading
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
+from paceline.pacing.lack import Lack
 from waits import until
 
 ANSWER = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "text": "hi"}
@@ -279,3 +280,15 @@ def test_a_model_that_may_be_misspelt_is_named_at_the_start(tmp_path, caplog):
         "'openai/gtp-6-luna': openai publishes no limits for a model 'gtp-6-luna'; did you mean 'gpt-6-luna'?"
         in said[0]
     )
+
+
+def test_many_fallbacks_repeat_no_other_line_of_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(errors, "_told", {})
+    for line in range(errors.TOLD_MAX + 2):
+        fallback.tell("all", f"a/{line}", "b/gpt-4", "no_answer")
+        errors.no_answer(ConnectionResetError(), "a")
+        errors.tell_lack(Lack.FILES)
+        assert (errors.untold("connections") is None) is bool(line)
+    told = [record.getMessage() for record in caplog.records if "the request goes to" not in record.getMessage()]
+    assert [line.split()[0] for line in told] == ["the", "this"]
+    assert all(len(of_a_kind) <= errors.TOLD_MAX for of_a_kind in errors._told.values())

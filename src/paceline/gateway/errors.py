@@ -26,7 +26,7 @@ TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of the same lack, error or fallback."""
 
 TOLD_MAX: Final = 1_000
-"""The kinds of lines that are remembered: patterns take names from clients."""
+"""How many lines of one kind are remembered: patterns take names from clients."""
 
 
 class RequestError(Exception):
@@ -104,28 +104,28 @@ def no_answer(error: Exception, server: str = "the server") -> RequestError:
         answer = RequestError(502, "no_answer", f"the connection to {server} broke: {type(error).__name__}")
     if fault is None:
         tell(error)
-    elif untold((server, answer.word)) is not None:
+    elif untold(answer.word, server) is not None:
         log.warning("%s, so that clients get a %d", answer, answer.status)
     return answer
 
 
-_told: dict[object, tuple[float, int]] = {}
+_told: dict[str, dict[object, tuple[float, int]]] = {}
 
 
-def untold(kind: object) -> int | None:
-    """How many lines of the log of this kind were left out since the last one, if another one is due; ``None``: it is left out, too."""
-    now_s = time.monotonic()
-    told_s, more = _told.get(kind, (-math.inf, 0))
+def untold(kind: str, about: object = None) -> int | None:
+    """How many lines of a kind were left out since the last one about the same, if another one is due; ``None``: it is left out, too."""
+    now_s, told = time.monotonic(), _told.setdefault(kind, {})
+    told_s, more = told.get(about, (-math.inf, 0))
     due = now_s - told_s >= TELL_S
-    if due and len(_told) >= TOLD_MAX:
-        _told.clear()
-    _told[kind] = (now_s, 0) if due else (told_s, more + 1)
+    if due and len(told) >= TOLD_MAX:
+        told.clear()
+    told[about] = (now_s, 0) if due else (told_s, more + 1)
     return more if due else None
 
 
 def tell_lack(lack: Lack) -> None:
     """Log what this machine lacks, once in ``TELL_S``."""
-    if untold(lack) is not None:
+    if untold("lack", lack) is not None:
         log.warning("this machine lacks what further requests need, which get a 503 or wait: %s%s", lack, lack.remedy)
 
 

@@ -60,7 +60,7 @@ class Passed:
 
 def tell(name: str, target: str, after: str, why: str) -> None:
     """Log a fallback: one kind once in a while, with the number since."""
-    more = untold((target, after, why))
+    more = untold("fallback", (target, after, why))
     if more is not None:
         since = f", and {more} more before this one" if more else ""
         log.warning(
