@@ -170,8 +170,6 @@ class Gateway:
                     entry.end()
         elif scope["type"] == "lifespan":
             await self._live(receive, send, scope.get("state", {}))
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
 
     async def _live(self, receive: Receive, send: Send, state: MutableMapping[str, Any]) -> None:
         await receive()
