@@ -128,7 +128,7 @@ def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iter
     yield re.sub(r"(?m)^\b$\n?", "", cleandoc(command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
     yield "\n".join(options_of(command, ctx)) + "\n"
     if isinstance(command, Helped):
-        guide = guide_of(ctx)
+        guide = guide_of(command)
         yield "```console\n" + "".join(f"$ {example}\n" for example in guide.examples) + "```\n"
         yield f"Exit codes: {guide.exits}\n"
     if isinstance(command, click.Group):

@@ -66,6 +66,13 @@ def test_the_help_has_all_its_parts(name):
     assert all(title in text for title, options in guide.groups.items() if set(options.split()) & known(command))
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_outside_of_its_group_a_command_has_the_same_help(name):
+    done = CliRunner().invoke(COMMANDS[name], ["--help"])
+    text = run([*name.split(), "--help"])[1]
+    assert (done.exit_code, done.output.partition("Examples:")[2]) == (0, text.partition("Examples:")[2])
+
+
 def known(command: click.Command) -> set[str]:
     return {name.removeprefix("--") for param in command.params for name in param.opts}
 

@@ -187,9 +187,10 @@ GUIDES: Final[Mapping[str, Guide]] = {
 """By the words of a command after ``paceline``."""
 
 
-def guide_of(ctx: click.Context) -> Guide:
-    """The guide of the command that is called."""
-    return GUIDES[" ".join(ctx.command_path.split()[1:])]
+def guide_of(command: click.Command) -> Guide:
+    """The guide of a command, which is found by its module: a command may be called outside of its group."""
+    group = getattr(command.callback, "__module__", "").rpartition(".")[2]
+    return GUIDES[group] if group in GUIDES else GUIDES[f"{group} {command.name}"]
 
 
 class Helped(click.Command):
@@ -197,7 +198,7 @@ class Helped(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each group of options, and then those without one."""
-        titles = guide_of(ctx).groups
+        titles = guide_of(self).groups
         title_of = {name: title for title, names in titles.items() for name in names.split()}
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in (*titles, "Help")}
         for param in self.get_params(ctx):
@@ -213,7 +214,7 @@ class Helped(click.Command):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the remarks, the examples and the exit codes."""
         super().format_epilog(ctx, formatter)
-        guide = guide_of(ctx)
+        guide = guide_of(self)
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in guide.examples))
         formatter.write(f"\n{wrap_text(f'Exit codes: {guide.exits}', formatter.width)}\n")
