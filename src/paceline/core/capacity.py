@@ -140,12 +140,24 @@ class Capacity(Protocol):
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
     ) -> bool:
         """Close ``reservation``, keep its charge, pause, and learn; whether quotas have changed.
 
-        ``gently``: the refusal is about an allowance and teaches nothing, and whether the pause after it opens gently,
-        where this process keeps the quotas alone.
+        Args:
+            now_ns: The present.
+            reservation: The attempt.
+            refusal: Its refusal.
+            pause_ns: How long the pool pauses; 0: not at all.
+            teaches: Whether the quotas learn from it; not of one about an allowance.
+            gently: Whether the pause opens gently, where this process keeps the quotas alone.
         """
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

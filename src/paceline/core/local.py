@@ -107,7 +107,14 @@ class LocalCapacity:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
     ) -> bool:
         # Closed before the learning, which counts the other attempts in flight.
         self.ledger.close(now_ns, reservation)
@@ -117,7 +124,7 @@ class LocalCapacity:
         self.ledger.keep(reservation)
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns, opens_ns=OPENS_NS if gently else 0)
-        changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=gently is None)
+        changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=teaches)
         # An exact quota gets its place back, because the provider says when there is room again.
         if refusal.retry_after_s is not None:
             for index, _ in self.ledger.entries.exact:

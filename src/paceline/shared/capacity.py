@@ -261,10 +261,17 @@ class SharedCapacity(StoreSide):
             self._give_back(now_ns, reservation)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, gently: bool | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        *,
+        teaches: bool = True,
+        gently: bool = False,
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
-        learning, teaches = self.learning, gently is None
+        learning = self.learning
         another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another and isinstance(reservation, LeasedReservation):
@@ -281,7 +288,7 @@ class SharedCapacity(StoreSide):
         else:
             self.holdings.unstated.explained(now_ns, reservation)
         if local is not None:
-            return local.refuse(now_ns, reservation, refusal, pause_ns, gently=gently)
+            return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours and not another else [0.0] * len(reservation.amounts)
         self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
