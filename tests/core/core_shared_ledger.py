@@ -15,7 +15,7 @@ from paceline.core.meters import Bucket
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, parse_quotas
 from paceline.core.results import Cost, Reading, Reservation, Source, SourceKind
-from paceline.shared.capacity import answer, ask
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, News, Refused, Settled, Standing, StoreReply
 from shared_pools import shared_pool

@@ -11,7 +11,8 @@ from paceline.core.local import LocalCapacity
 from paceline.core.queue import DEFAULT_LANE, Queue
 from paceline.core.quota import NS
 from paceline.core.results import Expired, Reservation, WaitUntil
-from paceline.shared.capacity import SharedCapacity, answer, ask
+from paceline.shared.capacity import SharedCapacity
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 
 HOUR_NS = 3_600 * NS

@@ -33,7 +33,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.pacing.status import report
-from paceline.shared import capacity as shared
+from paceline.shared import exchange as shared
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message
 from shared_pools import shared_pool

@@ -11,7 +11,7 @@ from paceline.core.changes import Change
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import Expired, SourceKind, WaitUntil
-from paceline.shared.capacity import answer, ask
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 

@@ -6,7 +6,7 @@ from core_shared_ledger import Shared
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import StoreFormatError
-from paceline.shared.capacity import answer, ask
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import NEXT, MembershipEvent, State
 from paceline.shared.messages import Message

@@ -12,7 +12,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 from paceline.core.unstated.rate import START, RatePhase
-from paceline.shared.capacity import answer, ask
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from shared_pools import shared_pool
 

@@ -11,7 +11,7 @@ import paceline
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reservation, WaitUntil
-from paceline.shared.capacity import answer, ask
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
 from shared_pools import shared_pool

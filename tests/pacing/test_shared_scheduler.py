@@ -186,7 +186,7 @@ class TestAnInstantInside:
     def test_a_settle_in_the_middle(self, world, monkeypatch, where):
         limiter, permits = self.held(world)
         pool = limiter.pacer.pools.scheduler("jobs").pool
-        owner = next(one for one in (pool.capacity.exchange, pool.capacity, pool) if hasattr(one, where))
+        owner = next(one for one in (pool.capacity, pool) if hasattr(one, where))
         inner = getattr(owner, where)
 
         def interrupted(*args, **options):
@@ -210,7 +210,7 @@ class TestAnInstantInside:
     def test_a_settle_while_the_news_is_gathered(self, world):
         limiter, permits = self.held(world)
         first, second, third = permits
-        outbox = limiter.pacer.pools.scheduler("jobs").pool.capacity.holdings.outbox
+        outbox = limiter.pacer.pools.scheduler("jobs").pool.capacity.outbox
 
         class Gathered(list):
             def __iter__(self):

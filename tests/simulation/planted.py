@@ -16,7 +16,7 @@ from paceline.core.unstated.rate import MeasuredRate
 from paceline.http import exchange
 from paceline.pacing.clock import Alarm
 from paceline.pacing.retry import GiveUp, RetryPolicy
-from paceline.shared.exchange import StoreExchange
+from paceline.shared.exchange import StoreSide
 from paceline.shared.ledger import SharedLedger
 
 
@@ -77,13 +77,13 @@ def client_clock_in_the_store() -> Iterator[None]:
 @contextmanager
 def share_of_the_last_exchange() -> Iterator[None]:
     """A process that loses the store takes the whole of what the last reply showed, and not its share of it."""
-    original = StoreExchange.receive
+    original = StoreSide.receive
 
     def receive(self, now_ns, reply):
         reply.share = 1.0 if reply.peers < 3 else 1.5 / reply.peers
         return original(self, now_ns, reply)
 
-    with patch.object(StoreExchange, "receive", receive):
+    with patch.object(StoreSide, "receive", receive):
         yield
 
 

@@ -6,7 +6,7 @@ from tests.simulation.fleet import Fleet
 from grids import WORLD
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.shared.capacity import answer, ask
+from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import FEW
 from paceline.shared.messages import Message

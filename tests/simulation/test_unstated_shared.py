@@ -126,7 +126,7 @@ def test_a_limit_that_headers_state_holds_in_place_of_the_measured_one():
     rows = {one["unit"]: one for one in report(fleet.pool, 0)["quotas"]}
     assert (rows["requests"]["rule"], rows["requests"]["limit"]) == ("bucket", 600)
     assert len(fleet.refused) <= 8
-    meters = fleet.pool.capacity.holdings.unstated.meters
+    meters = fleet.pool.capacity.unstated.meters
     assert all(meter.found is None for meter in meters if meter.quota.unit == "requests")
 
 

@@ -21,7 +21,8 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.planner import process, simulation
 from paceline.planner.timeline import Timeline
 from paceline.planner.wire import Network, Request
-from paceline.shared.capacity import SharedCapacity, answer, ask, shared_capacity
+from paceline.shared.capacity import SharedCapacity
+from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.plan import SharedPlan
@@ -318,7 +319,7 @@ class SimulatedWorker:
         while self._due and not self.dead:
             scheduler = self._due.pop(0)
             scheduler.section.transact(partial(ask, scheduler.pool))
-            asked = shared_capacity(scheduler.pool).exchange.asked
+            asked = side_of(scheduler.pool).asked
             if asked is not None:
                 self._store.exchange(self._process, scheduler.pool.name, asked.message, partial(self._take, scheduler))
                 return

@@ -10,7 +10,7 @@ import httpx2
 
 import paceline
 from paceline.core.quota import NS, Quota
-from paceline.shared import ledger, schedule
+from paceline.shared import exchange, ledger
 from paceline.shared.messages import Message
 from paceline.stores import open_store
 from paceline.stores import redis as redis_store
@@ -33,7 +33,7 @@ def forget_sooner(lease_s):
     shorter = script.replace(" WANE, LOOK = 15e6,", f" WANE, LOOK = {lease_s}e6,")
     assert shorter != script
     redis_store.script = lambda: shorter
-    ledger.LEASE_US, schedule.RENEW_NS = lease_s * 1_000_000, lease_s * NS // 3
+    ledger.LEASE_US, exchange.RENEW_NS = lease_s * 1_000_000, lease_s * NS // 3
 
 
 class Worker:

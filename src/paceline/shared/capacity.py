@@ -1,25 +1,22 @@
-"""The capacity of quotas that processes share through a store: the port between a pool and the exchanges with the store.
+"""The capacity of quotas that processes share through a store.
 
 Between two replies a process reads a *snapshot*: a ledger in the state of the last reply. A message asks for as many requests
 from the head of the queue as should fit. The grants arrive as leases (:mod:`~paceline.shared.leases`), and the queue spends
 them in its own order. The outcomes of attempts wait for the next message, and what answers teach for its reply
 (:mod:`~paceline.shared.outbox`).
 
-No part of a capacity does IO. The life of an exchange is in :mod:`~paceline.shared.exchange`, the reasons for one in
-:mod:`~paceline.shared.schedule`, and what the process knows of the store in :mod:`~paceline.shared.membership`.
+No part of a capacity does IO. The life of an exchange, and the reasons for one, are in :mod:`~paceline.shared.exchange`, and what the
+process knows of the store in :mod:`~paceline.shared.membership`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from paceline.core.capacity import PENDING, Learns
-from paceline.core.ledger import Ledger
+from paceline.core.capacity import PENDING
 from paceline.core.local import LocalCapacity
-from paceline.core.pause import Pause, PausePhase
-from paceline.core.pool import Pool
-from paceline.core.queue import Queue, Waiter
+from paceline.core.pause import PausePhase
+from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import (
     COOL_DOWN,
@@ -29,17 +26,12 @@ from paceline.core.results import (
     Reading,
     Refusal,
     Reservation,
-    StoreFormatError,
     WaitUntil,
 )
-from paceline.pacing.settings import OnStoreFailure
-from paceline.shared.exchange import StoreExchange
-from paceline.shared.holdings import Holdings
+from paceline.shared.exchange import StoreSide
 from paceline.shared.leases import LeasedReservation
-from paceline.shared.membership import Membership, State
-from paceline.shared.messages import Charged, Message, Refused, Settled, StoreReply
+from paceline.shared.messages import Charged, Refused, Settled
 from paceline.shared.outbox import Lesson
-from paceline.shared.schedule import Schedule
 
 CURRENT_NS = NS // 4
 """An older reply turns no request away: another process may have given something back."""
@@ -49,82 +41,6 @@ class MeasuredReservation(Reservation):
     """A reservation of a request that only measured limits bind: the store has not granted it, and does not count it."""
 
     __slots__ = ()
-
-
-class StoreSide:
-    """One process's side of what is shared of a pool: its messages to the store, and what it has of the quotas.
-
-    Args:
-        ledger: The quotas as configured in this process; it becomes the snapshot.
-        queue: The requests that wait for the quotas.
-        now_ns: The present.
-        who: A unique name of this process.
-        on_store_failure: While the store is lost: grant a share of the limits (``fail_safe``), nothing
-            (``fail_closed``), or the whole limits (``fail_open``).
-        lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
-        learns: Whether answers change the quotas.
-
-    Attributes:
-        ledger: The snapshot; while the store is lost, the ledger of the fallback.
-        holdings: What this process has of the quotas.
-        membership: What it knows of the store.
-        exchange: Its messages and their replies.
-    """
-
-    ledger: Ledger
-    exchange_due = False
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        queue: Queue,
-        now_ns: int,
-        *,
-        who: str,
-        on_store_failure: OnStoreFailure = "fail_safe",
-        lease_s: float | None = None,
-        learns: Learns = False,
-    ) -> None:
-        self.ledger = ledger
-        self._pause: Pause[Reservation] = Pause()  # of this process alone
-        self.holdings = Holdings(ledger, now_ns, lease_s=lease_s, learns=learns)
-        self.membership = Membership(now_ns, on_store_failure)
-        self._schedule = Schedule(now_ns, queue, self.holdings, self.membership, self._pause)
-        self.exchange = StoreExchange(who, queue, self.holdings, self.membership, self._schedule, self._pause)
-        self.learning = self.holdings.lessons.learning if self.holdings.lessons is not None else None
-
-    @property
-    def exchange_ns(self) -> int:
-        """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
-        return self._schedule.due_ns if self.exchange.asked is None else FAR_NS
-
-    @property
-    def settled(self) -> bool:
-        """Whether the store knows of all attempts that have ended."""
-        return self.membership.state.alone or self.holdings.outbox.empty
-
-    def forked(self, who: str, now_ns: int) -> None:
-        """Start as a new process ``who`` in a forked child."""
-        self.exchange.forked(who, now_ns)
-        # The timer stayed with the parent.
-        self.exchange_due = True
-
-    def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002
-        """Go on with what the exchange has taken of a reply; ``None``: there is none."""
-        holdings = self.holdings
-        self.ledger = holdings.snapshot.ledger if holdings.fallback is None else holdings.fallback.local.ledger
-
-    def status(self, now_ns: int) -> dict[str, Any]:
-        """The state of the store, the number of processes, and how old the store's last reply is."""
-        membership, state = self.membership, self.membership.state
-        store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
-        if state.known:
-            store["replied_ago_s"] = round(max(now_ns - self.holdings.snapshot.as_of_ns, 0) / NS, 3)
-        if state.alone:
-            store |= {"mode": membership.mode, "reason": membership.reason}
-        elif state is State.STOPPED:
-            store["reason"] = membership.reason
-        return {"store": store}
 
 
 class SharedCapacity(StoreSide):
@@ -138,20 +54,20 @@ class SharedCapacity(StoreSide):
             return WaitUntil(self._pause.until_ns, self._pause.reason)
         if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
-        holdings, amounts = self.holdings, waiter.amounts
-        leases, ledger, marks = holdings.leases, holdings.snapshot.ledger, list[int]()
-        if holdings.unstated.meters:
-            if (held := self._held(now_ns, amounts)) is not None:
+        amounts, unstated, leases = waiter.amounts, self.unstated, self.leases
+        ledger, marks = self.snapshot.ledger, list[int]()
+        if unstated.meters:
+            if (held := self._held_back(now_ns, amounts)) is not None:
                 return held
-            if self.membership.state.known and not holdings.decides:
+            if self.membership.state.known and not self.decides:
                 return self._reserve_measured(now_ns, waiter)
-            amounts = holdings.unstated.without(amounts)
+            amounts = unstated.without(amounts)
         # The lease that was spent from last is tried without a call into the others.
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             return self._undecided(now_ns, waiter, amounts)
-        if holdings.unstated.meters:
-            marks = holdings.unstated.sent(now_ns, waiter.amounts)
+        if unstated.meters:
+            marks = unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
         self._open(now_ns, reservation)
@@ -162,7 +78,7 @@ class SharedCapacity(StoreSide):
 
     def _undecided(self, now_ns: int, waiter: Waiter, amounts: list[float]) -> Decision:
         """The store decides, unless the request never fits: also in the queue, as another process may have learned a lower limit."""
-        ledger = self.holdings.snapshot.ledger
+        ledger = self.snapshot.ledger
         never = ledger.never(amounts) if self.is_current(now_ns) else None
         # The store grants no more at once. The rest becomes debt when the request is settled.
         waiter.amounts = ledger.fitting(waiter.amounts)
@@ -170,34 +86,34 @@ class SharedCapacity(StoreSide):
 
     def _open(self, now_ns: int, reservation: Reservation) -> None:
         """Keep a reservation that this process has granted."""
-        self.holdings.snapshot.ledger.keep_open(reservation)
+        self.snapshot.ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted(now_ns, reservation, by_store=True)
         if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
 
-    def _held(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
+    def _held_back(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
         """Until when a limit that this process measures holds ``amounts`` back; ``None``: it does not."""
-        at_ns, binding = self.holdings.unstated.earliest(now_ns, amounts)
+        at_ns, binding = self.unstated.earliest(now_ns, amounts)
         if at_ns <= now_ns:
-            self._schedule.held_ns = 0
+            self.free_ns = 0
             return None
         # Without other limits the store is not asked: a message would change nothing.
-        self._schedule.held_ns = at_ns if self.holdings.decides else FAR_NS
+        self.free_ns = at_ns if self.decides else FAR_NS
         return WaitUntil(at_ns, self.ledger.name(binding))
 
     def _reserve_measured(self, now_ns: int, waiter: Waiter) -> Reservation:
         """Grant a request that only measured limits bind: the store has no say."""
-        ledger, marks = self.holdings.snapshot.ledger, self.holdings.unstated.sent(now_ns, waiter.amounts)
+        ledger, marks = self.snapshot.ledger, self.unstated.sent(now_ns, waiter.amounts)
         reservation = MeasuredReservation(waiter.cost, waiter.amounts, marks, now_ns, now_ns + ledger.ttl_ns)
         self._open(now_ns, reservation)
         return reservation
 
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:
-        fallback = self.holdings.fallback
+        fallback = self.fallback
         if fallback is None:
             # In the future in any case, or the scheduler would try again without an end.
-            return WaitUntil(max(self._schedule.ask_ns, now_ns + 1), STORE_LOST)
+            return WaitUntil(max(self.ask_ns, now_ns + 1), STORE_LOST)
         fallback.take_turn(now_ns, waiter.amounts)
         decision = fallback.local.reserve(now_ns, waiter)
         if self._pause.phase is not PausePhase.OPEN and isinstance(decision, Reservation):
@@ -215,15 +131,15 @@ class SharedCapacity(StoreSide):
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
-        return self.membership.state.alone or now_ns - self.holdings.snapshot.as_of_ns < CURRENT_NS
+        return self.membership.state.alone or now_ns - self.snapshot.as_of_ns < CURRENT_NS
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
-        holdings, ledger = self.holdings, self.holdings.snapshot.ledger
-        if holdings.unstated.meters:
-            holdings.unstated.answered(now_ns, reservation)
+        ledger = self.snapshot.ledger
+        if self.unstated.meters:
+            self.unstated.answered(now_ns, reservation)
         # Inlined from _close(), because each request comes here.
-        if holdings.fallback is None and reservation is not self._pause.probe:
+        if self.fallback is None and reservation is not self._pause.probe:
             ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
@@ -236,10 +152,10 @@ class SharedCapacity(StoreSide):
             # The fallback granted it and has reported its charge, so the store lacks the debt alone.
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
             if any(debt):
-                holdings.outbox.add(now_ns, Charged(debt))
+                self.outbox.add(now_ns, Charged(debt))
             self.exchange_due = True
         elif reservation.lease.answered(amounts, true):
-            holdings.outbox.settled(now_ns, reservation.lease)
+            self.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
         if actual and self.learning is not None:
             self.learning.served(now_ns, reservation, true)
@@ -256,9 +172,9 @@ class SharedCapacity(StoreSide):
         if (local := self._close(now_ns, reservation)) is not None:
             local.cancel(now_ns, reservation)
             return
-        self.holdings.unstated.unsent(now_ns, reservation)
+        self.unstated.unsent(now_ns, reservation)
         if isinstance(reservation, LeasedReservation):
-            self._give_back(now_ns, reservation)
+            self._take_off(now_ns, reservation)
 
     def refuse(
         self,
@@ -275,7 +191,7 @@ class SharedCapacity(StoreSide):
         another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another and isinstance(reservation, LeasedReservation):
-            self._give_back(now_ns, reservation, days_keep=True)
+            self._take_off(now_ns, reservation, days_keep=True)
         if (
             teaches
             and learning is not None
@@ -283,16 +199,16 @@ class SharedCapacity(StoreSide):
             and learning.refusals.is_unstated(now_ns, reservation, refusal)
         ):
             learning.refusals.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
-            if not (pause_ns or self.holdings.decides):
+            if not (pause_ns or self.decides):
                 return False  # the store has nothing to count
         else:
-            self.holdings.unstated.explained(now_ns, reservation)
+            self.unstated.explained(now_ns, reservation)
         if local is not None:
             return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours and not another else [0.0] * len(reservation.amounts)
-        self.holdings.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
-        ledger = self.holdings.snapshot.ledger
+        self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
+        ledger = self.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
         if teaches:
             self._study(
@@ -302,13 +218,13 @@ class SharedCapacity(StoreSide):
             )
         return False
 
-    def _give_back(self, now_ns: int, reservation: LeasedReservation, *, days_keep: bool = False) -> None:
+    def _take_off(self, now_ns: int, reservation: LeasedReservation, *, days_keep: bool = False) -> None:
         """Take an attempt off the stated quotas: it was not sent, or another limit has refused it, and a day keeps that."""
         amounts, lease = reservation.amounts, reservation.lease
         entries = self.ledger.entries[: len(amounts)]
         actual = [None if days_keep and entry.meter.quota.is_long else 0.0 for entry in entries]
         news = Settled(amounts, lease.marks, actual, answered=False, probe=lease.probe)
-        self.holdings.outbox.add(now_ns, news)
+        self.outbox.add(now_ns, news)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`."""
@@ -324,14 +240,20 @@ class SharedCapacity(StoreSide):
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
         ours = isinstance(reservation, LeasedReservation | MeasuredReservation)
         ours = ours or not reservation.amounts  # of no request of this process
-        if self.holdings.lessons is not None and ours and not self.membership.state.alone:
-            self.holdings.lessons.add(lesson)
-            self.holdings.outbox.soon(now_ns)
+        if self.lessons is not None and ours and not self.membership.state.alone:
+            self.lessons.add(lesson)
+            self.outbox.soon(now_ns)
 
     def _close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
         """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
         self._pause.answered(now_ns, reservation)
-        return self.holdings.close(now_ns, reservation)
+        fallback = self.fallback
+        if fallback is not None and fallback.local.ledger.owns(reservation):
+            return fallback.local
+        self.snapshot.ledger.close(now_ns, reservation)
+        if fallback is not None:
+            fallback.release(reservation)
+        return None
 
     @property
     def pause_reason(self) -> str:
@@ -356,42 +278,10 @@ class SharedCapacity(StoreSide):
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
         """When ``head`` may go by what this process measures, or while the store is lost; else ``None``: a reply decides."""
-        holdings, unstated = self.holdings, self.holdings.unstated
+        unstated = self.unstated
         if now_ns < self._pause.until_ns and (unstated.meters or self.membership.state.alone):
             return self._pause.until_ns
-        if holdings.fallback is not None:
-            return holdings.fallback.local.wake_ns(now_ns, head)
+        if self.fallback is not None:
+            return self.fallback.local.wake_ns(now_ns, head)
         at_ns = unstated.earliest(now_ns, head.amounts)[0] if unstated.meters else 0
-        return min(at_ns, holdings.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None
-
-
-def shared_capacity(pool: Pool) -> StoreSide:
-    """The side to the store of a pool that processes share."""
-    capacity = pool.capacity
-    assert isinstance(capacity, StoreSide), f"{pool.name}: its quotas are kept in this process"
-    return capacity
-
-
-def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """The message of ``pool`` to its store now; see :meth:`StoreExchange.message`."""
-    capacity = shared_capacity(pool)
-    message = capacity.exchange.message(now_ns, pool.undecided, at_once=at_once)
-    capacity.exchange_due = message is None
-    return message
-
-
-def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
-    """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
-    capacity = shared_capacity(pool)
-    exchange = capacity.exchange
-    failed = isinstance(reply, str | StoreFormatError)
-    if isinstance(reply, str | StoreFormatError):
-        resolution = exchange.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
-    else:  # a store of the user's own may return anything
-        resolution = exchange.receive(now_ns, reply)
-    capacity.replied(now_ns, reply if isinstance(reply, StoreReply) else None)
-    capacity.exchange_due = True
-    done = pool.resolve(now_ns, resolution)
-    if not failed:
-        exchange.conclude(now_ns, resolution.asked)
-    return done
+        return min(at_ns, self.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None

@@ -1,7 +1,7 @@
-"""The life of one exchange with a store: a message, its reply or failure, and the plan of the next one.
+"""One process's side of shared quotas: the life of its exchanges with the store, and the reasons for the next one.
 
-It does no IO. :meth:`StoreExchange.message` returns the next message, :meth:`StoreExchange.receive` takes the reply, and
-:meth:`StoreExchange.failed` the reason why there is none. :meth:`StoreExchange.conclude` follows when the pool has granted what the
+It does no IO. :meth:`StoreSide.message` returns the next message, :meth:`StoreSide.receive` takes the reply, and
+:meth:`StoreSide.failed` the reason why there is none. :meth:`StoreSide.conclude` follows when the pool has granted what the
 reply allows.
 
 While the store is lost, a fallback grants this process's share of the snapshot. When the store answers again, all processes
@@ -12,17 +12,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from paceline.core.capacity import Resolution
+from paceline.core.capacity import Learns, Resolution
+from paceline.core.ledger import Ledger
 from paceline.core.pause import Pause, PausePhase
+from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
-from paceline.core.quota import FAR_NS
-from paceline.core.results import STORE_LOST, Reservation, StoreLost, WaitUntil
+from paceline.core.quota import FAR_NS, NS
+from paceline.core.results import STORE_LOST, Reservation, StoreFormatError, StoreLost, WaitUntil
+from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.holdings import Holdings
 from paceline.shared.membership import FEW, Membership, State
-from paceline.shared.messages import SHARED_PART, Message, StoreReply
-from paceline.shared.schedule import PLACE_NS, Schedule
+from paceline.shared.messages import POLL_NS, SHARED_PART, Message, StoreReply
+from paceline.shared.outbox import LINGER_NS
+from paceline.shared.snapshot import Fallback
+
+ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
+"""When to ask again for the head of the queue: after the first at the earliest, since a refund may help, and after the
+second at the latest."""
+
+ASK_MIN_NS = NS // 1_000
+"""The shortest interval between two messages for one request: a wait that is rounded up twice can be a nanosecond."""
+
+RENEW_NS = 5 * NS
+"""How often a process that holds slots, or has measured a limit, reports them."""
 
 
 class Asked(NamedTuple):
@@ -32,38 +46,106 @@ class Asked(NamedTuple):
     undecided: Sequence[Waiter]
 
 
-class StoreExchange:
-    """The exchanges of one process with the store of its quotas, one after the other.
+class StoreSide(Holdings):
+    """One process's side of what is shared of a pool: what it has of the quotas, and its exchanges, one after the other.
 
     Args:
-        who: A unique name of this process.
+        ledger: The quotas as configured in this process; it becomes the snapshot.
         queue: The requests that wait for the quotas.
-        holdings: What the process has of the quotas.
-        membership: What it knows of the store.
-        schedule: When a message is due.
-        pause: The pause of this process alone.
+        now_ns: The present.
+        who: A unique name of this process.
+        on_store_failure: While the store is lost: grant a share of the limits (``fail_safe``), nothing
+            (``fail_closed``), or the whole limits (``fail_open``).
+        lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
+        learns: Whether answers change the quotas.
 
     Attributes:
+        ledger: The snapshot; while the store is lost, the ledger of the fallback.
+        membership: What this process knows of the store.
         asked: The message that has no reply yet; ``None`` between two exchanges.
+        exchange_due: See :class:`~paceline.core.capacity.Capacity`.
+        ask_ns: When to ask again for the head of the queue; while the store is lost, when to try it again.
+        free_ns: Until when a limit that this process measures holds the head of the queue back.
     """
+
+    ledger: Ledger
+    exchange_due = False
 
     def __init__(
         self,
-        who: str,
+        ledger: Ledger,
         queue: Queue,
-        holdings: Holdings,
-        membership: Membership,
-        schedule: Schedule,
-        pause: Pause[Reservation],
+        now_ns: int,
+        *,
+        who: str,
+        on_store_failure: OnStoreFailure = "fail_safe",
+        lease_s: float | None = None,
+        learns: Learns = False,
     ) -> None:
-        self._queue, self._holdings, self._membership = queue, holdings, membership
-        self._schedule, self._pause = schedule, pause
-        self._begin(who)
+        Holdings.__init__(self, ledger, now_ns, lease_s=lease_s, learns=learns)
+        self.ledger = ledger
+        self.learning = self.lessons.learning if self.lessons is not None else None
+        self.membership = Membership(now_ns, on_store_failure)
+        self._queue = queue
+        self._pause: Pause[Reservation] = Pause()  # of this process alone
+        self.ask_ns = self.free_ns = 0
+        self._begin(who, now_ns)
 
-    def _begin(self, who: str) -> None:
+    def _begin(self, who: str, now_ns: int) -> None:
         self._who, self._random = who, random.Random(who)
         self.asked: Asked | None = None
         self._ungranted: list[float] | None = None  # the amounts of the first request that the last reply did not grant
+        # The head of the queue that the last reply did not grant; none, or it is asked for at once.
+        self._head: Waiter | None = None
+        self._placed = False  # whether the store keeps a place for the head
+        self._sent_ns, self._left = now_ns, False  # the last message, and whether the process left with it
+
+    @property
+    def exchange_ns(self) -> int:
+        """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
+        return self._due_ns if self.asked is None else FAR_NS
+
+    @property
+    def _due_ns(self) -> int:
+        """When a message is due, if nothing happens before; ``FAR_NS``: not before the next event."""
+        membership = self.membership
+        # While the store is lost, only the next attempt to reach it counts.
+        if membership.state.alone:
+            return self.ask_ns
+        leases, due_ns = self.leases, self.outbox.due_ns
+        if leases.leases:
+            # Of the oldest lease: what is left of it goes back, for the others.
+            due_ns = min(due_ns, leases.leases[0].expires_ns)
+        if self._queue.length:
+            due_ns = min(due_ns, max(self.ask_ns if self._is_asked else 0, self._pause.until_ns, self.free_ns))
+        elif self._placed or (leases.slack_ns and leases.low):
+            # It gives up its place; or it asks for the next lease before this one is spent.
+            due_ns = min(due_ns, self._sent_ns + LINGER_NS)
+        ledger = self.snapshot.ledger
+        reports = ledger.in_flight if ledger.entries.slots else 0
+        if self.unstated.meters and self.unstated.is_limiting:
+            reports = ledger.in_flight or self._queue.length
+        if reports:
+            due_ns = min(due_ns, self._sent_ns + max(RENEW_NS, membership.peers * POLL_NS))
+        if not (membership.state.known or self._queue.length):
+            # A store that refuses this process is tried no more often than a lost one.
+            due_ns = max(due_ns, self.ask_ns)
+        return due_ns
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the head of the queue was asked for; or the one that it overtakes, because its prompt is cached.
+
+        Else each cached request that arrives would cost a message, and what the store has left would be no more.
+        """
+        if self._head is None or (head := self._queue.head()) is None:
+            return False
+        return head is self._head or (bool(head.lost_ns) and self._queue.waits(self._head))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the store knows of all attempts that have ended."""
+        return self.membership.state.alone or self.outbox.empty
 
     def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
         """The message to send now; ``None`` when none is due.
@@ -75,91 +157,101 @@ class StoreExchange:
         """
         if self.asked is not None:
             return None
-        holdings, membership, schedule = self._holdings, self._membership, self._schedule
-        due_ns, known = schedule.due_ns, membership.state.known
-        leaving = at_once and known and not schedule.left
+        leases, fallback, membership = self.leases, self.fallback, self.membership
+        due_ns, known = self._due_ns, membership.state.known
+        leaving = at_once and known and not self._left
         if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
             return None
-        holdings.give_back(now_ns, everything=at_once)
-        leases, fallback = holdings.leases, holdings.fallback
-        asks = membership.state.asks and holdings.decides and now_ns >= max(self._pause.until_ns, schedule.held_ns)
+        self.give_back(now_ns, everything=at_once)
+        asks = membership.state.asks and self.decides and now_ns >= max(self._pause.until_ns, self.free_ns)
         wants = self._wants(now_ns, undecided) if asks else []
-        if holdings.lessons is not None:
-            holdings.lessons.sent()
+        if self.lessons is not None:
+            self.lessons.sent()
         # Taken last: what is given back above is part of it.
-        news = holdings.outbox.take(now_ns, leases.slack_ns, fallback)
-        message = Message(self._who, holdings.outbox.number, fresh=not known, news=news, wants=wants)
-        message.held, message.slack_ns = holdings.held(measured=not at_once), leases.slack_ns
+        news = self.outbox.take(now_ns, leases.slack_ns, fallback)
+        message = Message(self._who, self.outbox.number, fresh=not known, news=news, wants=wants)
+        message.held, message.slack_ns = self.held(measured=not at_once), leases.slack_ns
         message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
         message.share = membership.share_at(now_ns) if fallback is None else fallback.share
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
         # A process that holds slots stays, or others would take them.
         message.leaving = at_once and not any(message.held) and not self._queue.length
-        holdings.snapshot.introduce(now_ns, message)
-        schedule.sent_ns, schedule.left = now_ns, message.leaving
+        self.snapshot.introduce(now_ns, message)
+        self._sent_ns, self._left = now_ns, message.leaving
         self.asked = Asked(message, tuple(undecided))
         return message
 
     def _wants(self, now_ns: int, undecided: Sequence[Waiter]) -> list[list[float]]:
         """The costs that the store is asked for: of one request, while a probe or a measurement goes alone."""
-        holdings = self._holdings
-        wants = holdings.leases.wants(now_ns, holdings.snapshot.ledger, self._queue, self._membership.peers)
-        if holdings.lessons is not None:
-            holdings.lessons.learning.sent_within(holdings.leases.slack_ns)
-            if holdings.lessons.are_first and not undecided:
+        wants = self.leases.wants(now_ns, self.snapshot.ledger, self._queue, self.membership.peers)
+        if self.lessons is not None:
+            self.lessons.learning.sent_within(self.leases.slack_ns)
+            if self.lessons.are_first and not undecided:
                 wants = []
-        if self._pause.phase is not PausePhase.OPEN or holdings.unstated.is_limiting:
+        if self._pause.phase is not PausePhase.OPEN or self.unstated.is_limiting:
             # A probe goes alone, and a measurement learns from each attempt before the next one.
             del wants[1:]
-        return [holdings.unstated.without(want) for want in wants] if holdings.unstated.meters else wants
+        return [self.unstated.without(want) for want in wants] if self.unstated.meters else wants
 
     def receive(self, now_ns: int, reply: StoreReply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
         assert self.asked is not None
         (asked, undecided), self.asked = self.asked, None
-        holdings, membership, pause = self._holdings, self._membership, self._pause
+        membership, pause = self.membership, self._pause
         before = membership.state
         # The others report first what they have spent without this process.
         if before.late:
             pause.until_ns = max(pause.until_ns, now_ns + membership.report_ns)
         refused = asked.wants[len(reply.grants) :]
-        self._ungranted = refused[0] if refused and not (asked.slack_ns or holdings.unstated.meters) else None
-        membership.replied(now_ns, asked, self._schedule.sent_ns, reply)
-        holdings.outbox.confirm()
+        self._ungranted = refused[0] if refused and not (asked.slack_ns or self.unstated.meters) else None
+        membership.replied(now_ns, asked, self._sent_ns, reply)
+        self.outbox.confirm()
         if before.alone:
             self._report(now_ns, first=before is not State.BACK)
             if membership.state.alone:
                 return Resolution((), WaitUntil(now_ns, STORE_LOST))
-            holdings.end_fallback()
-        changed = holdings.take(now_ns, asked, reply)
-        self._schedule.replied(now_ns, asked, reply)
-        binding = holdings.snapshot.ledger.name(reply.binds)
+            self.end_fallback()
+        changed = self.take(now_ns, asked, reply)
+        self._ask_again(now_ns, asked, reply)
+        binding = self.snapshot.ledger.name(reply.binds)
         until = WaitUntil(max(now_ns + reply.wait_ns, pause.until_ns), binding)
         return Resolution(undecided, until, changed=before.alone or changed)
 
     def _report(self, now_ns: int, *, first: bool) -> None:
         """Report what the fallback has spent: the store answers again."""
-        membership, fallback = self._membership, self._holdings.fallback
-        self._schedule.ask_ns = now_ns if first else membership.back_ns + membership.report_ns
+        membership, fallback = self.membership, self.fallback
+        self.ask_ns = now_ns if first else membership.back_ns + membership.report_ns
         if fallback is None:
             return
         if (news := fallback.news(now_ns)) is not None:
-            self._holdings.outbox.add(now_ns, news, at_once=True)
+            self.outbox.add(now_ns, news, at_once=True)
         if membership.mode == "fail_safe":
             # Others may have started; if some seem to have ended, they may not have come back yet.
             fallback.resize(now_ns, min(membership.share, fallback.share))
             if first:
                 fallback.spend_no_more_at_once(now_ns)
 
+    def _ask_again(self, now_ns: int, asked: Message, reply: StoreReply) -> None:
+        """Plan when to ask again for a request that the reply does not grant."""
+        wanting = len(reply.grants) < len(asked.wants)
+        wait_ns, self._placed = max(reply.wait_ns, ASK_MIN_NS) if wanting else 0, wanting and asked.place_ns > 0
+        peers = self.membership.peers
+        polls_ns = peers * POLL_NS
+        # After an eighth of the wait, since a refund may have shortened it. Many processes ask more rarely.
+        self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
+        if reply.binds >= 0 and peers > 1 and self.snapshot.ledger.entries[reply.binds].meter.holds:
+            # When a slot becomes free is unknown, so it is asked for as often as the store can bear.
+            self.ask_ns = min(self.ask_ns, now_ns + polls_ns)
+
     def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
         """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
-        if not self._membership.state.alone:
+        if not self.membership.state.alone:
             turned_away = undecided and any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
             # Waiters that came meanwhile are asked for at once, and one that asks for something else now.
             head = self._queue.head()
             moved = self._ungranted is not None and head is not None and head.amounts != self._ungranted
-            self._schedule.head = None if turned_away or moved else head
-            self._holdings.give_back(now_ns)
+            self._head = None if turned_away or moved else head
+            self.give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
         """Note that there is no reply; what the store may have granted stays charged.
@@ -169,35 +261,80 @@ class StoreExchange:
             reason: Why there is none.
             final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
         """
-        self.asked = None
-        holdings, membership, schedule = self._holdings, self._membership, self._schedule
+        self.asked, membership = None, self.membership
         before = membership.state
         membership.failed(reason, final=final)
         # Many processes that try again at the same moment would keep a store down that has just come up.
         apart = 1.0 if membership.peers <= FEW else self._random.uniform(0.5, 1.5)
-        schedule.ask_ns = now_ns + round(apart * membership.retry_ns)
+        self.ask_ns = now_ns + round(apart * membership.retry_ns)
         if not membership.state.alone:
             # The queue is refused, so there is no head to ask for.
-            schedule.head = None
-            holdings.end_fallback()
+            self._head = None
+            self.end_fallback()
             return Resolution((), StoreLost(reason))
         if not before.alone:
-            schedule.head = None
+            self._head = None
             if membership.mode != "fail_closed":
                 share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
                 # The random number is the process's place among all that send a request larger than their share.
-                holdings.begin_fallback(now_ns, schedule.sent_ns, share, self._random.random())
+                phase, snapshot = self._random.random(), self.snapshot
+                self.fallback = Fallback(snapshot.ledger, snapshot.as_of_ns, self._sent_ns, now_ns, share, phase)
         return Resolution((), None, newly_lost=not before.alone)
+
+    def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002
+        """Go on with what the exchange has taken of a reply; ``None``: there is none."""
+        self.ledger = self.snapshot.ledger if self.fallback is None else self.fallback.local.ledger
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
         # Its own random numbers: with the parent's it would try again in step with it, and with other children.
-        self._begin(who)
-        holdings, membership, schedule = self._holdings, self._membership, self._schedule
-        schedule.head, schedule.sent_ns = None, now_ns
-        schedule.left = schedule.placed = False
-        holdings.leave_to_parent(now_ns)
+        self._begin(who, now_ns)
+        self.leave_to_parent(now_ns)
         # The least of what a process is told, because its parent keeps the share.
-        membership.share *= (1 - SHARED_PART) ** 2
-        if holdings.fallback is not None and membership.mode == "fail_safe":
-            holdings.fallback.resize(now_ns, membership.share)
+        self.membership.share *= (1 - SHARED_PART) ** 2
+        if self.fallback is not None and self.membership.mode == "fail_safe":
+            self.fallback.resize(now_ns, self.membership.share)
+        # The timer stayed with the parent.
+        self.exchange_due = True
+
+    def status(self, now_ns: int) -> dict[str, Any]:
+        """The state of the store, the number of processes, and how old the store's last reply is."""
+        membership, state = self.membership, self.membership.state
+        store: dict[str, Any] = {"state": state.label, "peers": membership.peers}
+        if state.known:
+            store["replied_ago_s"] = round(max(now_ns - self.snapshot.as_of_ns, 0) / NS, 3)
+        if state.alone:
+            store |= {"mode": membership.mode, "reason": membership.reason}
+        elif state is State.STOPPED:
+            store["reason"] = membership.reason
+        return {"store": store}
+
+
+def side_of(pool: Pool) -> StoreSide:
+    """The side to the store of a pool that processes share."""
+    capacity = pool.capacity
+    assert isinstance(capacity, StoreSide), f"{pool.name}: its quotas are kept in this process"
+    return capacity
+
+
+def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
+    """The message of ``pool`` to its store now; see :meth:`StoreSide.message`."""
+    side = side_of(pool)
+    message = side.message(now_ns, pool.undecided, at_once=at_once)
+    side.exchange_due = message is None
+    return message
+
+
+def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
+    """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
+    side, failed = side_of(pool), isinstance(reply, str | StoreFormatError)
+    if isinstance(reply, str | StoreFormatError):
+        resolution = side.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
+    else:  # a store of the user's own may return anything
+        resolution = side.receive(now_ns, reply)
+    side.replied(now_ns, reply if isinstance(reply, StoreReply) else None)
+    side.exchange_due = True
+    done = pool.resolve(now_ns, resolution)
+    if not failed:
+        side.conclude(now_ns, resolution.asked)
+    return done

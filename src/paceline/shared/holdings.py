@@ -6,9 +6,7 @@ from paceline.core.capacity import Learns
 from paceline.core.changes import Change
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.local import LocalCapacity
 from paceline.core.quota import Quota
-from paceline.core.results import Reservation
 from paceline.core.unstated.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
 from paceline.shared.messages import Message, StoreReply
@@ -33,8 +31,6 @@ class Holdings:
         lessons: What answers teach; ``None``: they do not change the quotas.
         unstated: The limits that neither the user nor an answer states. This process measures its share of each.
     """
-
-    __slots__ = ("fallback", "leases", "lessons", "outbox", "snapshot", "unstated")
 
     def __init__(self, ledger: Ledger, now_ns: int, *, lease_s: float | None, learns: Learns) -> None:
         self.snapshot = Snapshot(ledger, now_ns)
@@ -91,14 +87,6 @@ class Holdings:
                 self.lessons.learning.guesses.learned_elsewhere(now_ns, index, before)
         return self.lessons.learn(now_ns) or bool(changed_limits)
 
-    def begin_fallback(self, now_ns: int, sent_ns: int, share: float, phase: float) -> None:
-        """Spend ``share`` of the quotas from now on: the message that was sent at ``sent_ns`` has no reply.
-
-        For ``phase`` see :class:`~paceline.shared.snapshot.Fallback`.
-        """
-        snapshot = self.snapshot
-        self.fallback = Fallback(snapshot.ledger, snapshot.as_of_ns, sent_ns, now_ns, share, phase)
-
     def end_fallback(self) -> None:
         """Spend grants of the store again; what is in flight stays so."""
         if self.fallback is not None:
@@ -106,16 +94,6 @@ class Holdings:
                 # They still end, and what they have cost is reported to the store.
                 self.snapshot.ledger.keep_open(reservation)
         self.fallback = None
-
-    def close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
-        """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
-        fallback = self.fallback
-        if fallback is not None and fallback.local.ledger.owns(reservation):
-            return fallback.local
-        self.snapshot.ledger.close(now_ns, reservation)
-        if fallback is not None:
-            fallback.release(reservation)
-        return None
 
     def leave_to_parent(self, now_ns: int) -> None:
         """Drop, in a forked child, the leases, the attempts, the news and the lessons: they belong to the parent."""

@@ -18,9 +18,8 @@ from paceline.core.plan import THERE_NS, Plan, PlanCapacity
 from paceline.core.queue import LaneSpec, Queue, Waiter
 from paceline.core.quota import NS, Cost
 from paceline.core.results import COOL_DOWN, Decision, Refusal, Reservation, WaitUntil
-from paceline.shared.capacity import StoreSide
+from paceline.shared.exchange import ASK_AGAIN_NS, PLACE_NS, StoreSide
 from paceline.shared.messages import POLL_NS, Note, Noted, Refused, Settled, StoreReply
-from paceline.shared.schedule import ASK_AGAIN_NS, PLACE_NS
 
 KNOWN_NS: Final = NS
 """For how long a process goes on by the last reply: with many requests, a message a second."""
@@ -53,12 +52,12 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         pause = self.ledger.pause
         asks = pause.phase is CLOSED and now_ns >= pause.until_ns
         if not (self.membership.state.alone or (self._goes if asks else self._is_known(now_ns, pause.phase))):
-            self._schedule.held_ns = 0
+            self.free_ns = 0
             return PENDING
         decision = super().reserve(now_ns, waiter)
         if isinstance(decision, WaitUntil):
             # Asked before the end, too, because another process may find the window open.
-            self._schedule.held_ns = min(decision.at_ns, self._ask_ns(now_ns))
+            self.free_ns = min(decision.at_ns, self._ask_ns(now_ns))
         elif self._probes and isinstance(decision, Reservation):
             self._probe, self._probes, self._goes = decision, False, False
         # A note for each request would be a message for each. This is 16 minutes of 16 hours.
@@ -74,10 +73,10 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
     def _ask_ns(self, now_ns: int) -> int:
         """When to ask the store next: soon, while a probe of another process is under way."""
         after_ns = ASK_AGAIN_NS if now_ns < self._tested_ns else PLACE_NS
-        return self.holdings.snapshot.as_of_ns + max(after_ns, self.membership.peers * POLL_NS)
+        return self.snapshot.as_of_ns + max(after_ns, self.membership.peers * POLL_NS)
 
     def _is_known(self, now_ns: int, phase: PausePhase) -> bool:
-        is_new = self.membership.state.known and now_ns < self.holdings.snapshot.as_of_ns + KNOWN_NS
+        is_new = self.membership.state.known and now_ns < self.snapshot.as_of_ns + KNOWN_NS
         return phase is CLOSED or is_new
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
@@ -90,7 +89,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._note(now_ns, WINDOW + window, text)
 
     def _note(self, now_ns: int, key: str, text: str) -> None:
-        self.holdings.outbox.add(now_ns, Noted(key, text))
+        self.outbox.add(now_ns, Noted(key, text))
         self.exchange_due = True
 
     def replied(self, now_ns: int, reply: StoreReply | None) -> None:
@@ -106,10 +105,10 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         for note in reply.notes:
             self._hear(now_ns, note)
         if now_ns < self._tested_ns:
-            self._schedule.ask_ns = min(self._schedule.ask_ns, self._ask_ns(now_ns))
+            self.ask_ns = min(self.ask_ns, self._ask_ns(now_ns))
         if self._goes:
             self._probes = reply.probe
-            if pause.phase is CLOSED and self.holdings.outbox.empty:
+            if pause.phase is CLOSED and self.outbox.empty:
                 pause.lift(now_ns, pause.until_ns)
         elif reply.pause_ns > 0 and self.allowance.is_shut and pause.phase is not PausePhase.PROBING:
             pause.begin(now_ns + reply.pause_ns, COOL_DOWN, OPENS_NS)
@@ -119,7 +118,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             if note.key == SHUT:
                 self._tested_ns = 0
                 # A note of this process that waits to be sent is newer than the store's.
-                if not self.holdings.outbox.has_note(SHUT):
+                if not self.outbox.has_note(SHUT):
                     self.allowance.adopt(now_ns - note.age_ns, json.loads(note.text))
                     self._known = self.allowance.state
             elif note.key == PERSON:
@@ -162,7 +161,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._goes = self._probes = False
         if reservation is self._probe:
             self._probe = None
-        self.holdings.outbox.add(now_ns, Refused([], pause_ns, OPENS_NS), at_once=True)
+        self.outbox.add(now_ns, Refused([], pause_ns, OPENS_NS), at_once=True)
         self._ended(now_ns, reservation)
         return changed
 
@@ -170,7 +169,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         """Tell the store of the probe, and of what is shut now."""
         if reservation is self._probe:
             self._probe = None
-            self.holdings.outbox.add(now_ns, Settled([], [], [], answered=answered, probe=True), at_once=True)
+            self.outbox.add(now_ns, Settled([], [], [], answered=answered, probe=True), at_once=True)
             self.exchange_due = True
         if self._known != self.allowance.state:
             self._known = self.allowance.state

@@ -28,8 +28,9 @@ from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import OnStoreFailure
-from paceline.shared.capacity import SharedCapacity, StoreSide, answer, ask, shared_capacity
+from paceline.shared.capacity import SharedCapacity
 from paceline.shared.contact import Contact
+from paceline.shared.exchange import StoreSide, answer, ask, side_of
 from paceline.shared.membership import State
 from paceline.shared.messages import Message, Noted, Store, StoreReply
 from paceline.shared.plan import SharedPlan
@@ -129,16 +130,16 @@ class StoreWorker:
 
     def exchange_for(self, scheduler: Scheduler, *, last: bool = False) -> None:
         """Make one exchange for ``scheduler``, if one is due; ``last``: send all there is."""
-        pool, capacity, now_s = scheduler.pool, shared_capacity(scheduler.pool), time.monotonic()
+        pool, capacity, now_s = scheduler.pool, side_of(scheduler.pool), time.monotonic()
         try:
             scheduler.section.transact(partial(ask, pool, at_once=last))
         # A listener may raise anything. The pool awaits a reply to its message all the same.
         except (Exception, SystemExit):
             log.exception("%s: the exchange with the store was disturbed", pool.name)
-        if capacity.exchange.asked is None:
+        if capacity.asked is None:
             return
         try:
-            reply = self.contact.exchange(self._stored(pool.name), capacity.exchange.asked.message, now_s)
+            reply = self.contact.exchange(self._stored(pool.name), capacity.asked.message, now_s)
             self._deliver(scheduler, capacity, reply)
         # The requests that wait must get an outcome, or they would wait without an end.
         except Exception:
@@ -164,8 +165,8 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            capacity = shared_capacity(scheduler.pool)
-            if capacity.exchange.asked is not None:
+            capacity = side_of(scheduler.pool)
+            if capacity.asked is not None:
                 self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
@@ -188,7 +189,7 @@ class StoreWorker:
     @property
     def knows(self) -> bool:
         """Whether some pool knows what this process may spend while the store is lost."""
-        return any(shared_capacity(each.pool).membership.state.known for each in list(self.schedulers))
+        return any(side_of(each.pool).membership.state.known for each in list(self.schedulers))
 
     @property
     def running(self) -> bool:
@@ -210,10 +211,7 @@ class StoreWorker:
                 self._queue.put(passed)
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(
-                each.section.idle and shared_capacity(each.pool).exchange.asked is None
-                for each in list(self.schedulers)
-            ):
+            if all(each.section.idle and side_of(each.pool).asked is None for each in list(self.schedulers)):
                 return True
             time.sleep(0.0005)
         return False
@@ -244,7 +242,7 @@ class StoreWorker:
         self._reset()
         self.store.after_fork()
         for scheduler in list(self.schedulers):
-            shared_capacity(scheduler.pool).forked(_new_name(), self._clock.now_ns())
+            side_of(scheduler.pool).forked(_new_name(), self._clock.now_ns())
 
 
 def _new_name() -> str:
