@@ -37,12 +37,6 @@ CURRENT_NS = NS // 4
 """An older reply turns no request away: another process may have given something back."""
 
 
-class MeasuredReservation(Reservation):
-    """A reservation of a request that only measured limits bind: the store has not granted it, and does not count it."""
-
-    __slots__ = ()
-
-
 class SharedCapacity(StoreSide):
     """Quotas that processes share; a :class:`~paceline.core.capacity.Capacity`."""
 
@@ -55,23 +49,27 @@ class SharedCapacity(StoreSide):
         if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
         amounts, unstated, leases = waiter.amounts, self.unstated, self.leases
-        ledger, marks = self.snapshot.ledger, list[int]()
+        ledger, marks, asks = self.snapshot.ledger, list[int](), True
         if unstated.meters:
             if (held := self._held_back(now_ns, amounts)) is not None:
                 return held
-            if self.membership.state.known and not self.decides:
-                return self._reserve_measured(now_ns, waiter)
-            amounts = unstated.without(amounts)
+            # If only measured limits bind, the store has no say.
+            if asks := self.decides or not self.membership.state.known:
+                amounts = unstated.without(amounts)
         # The lease that was spent from last is tried without a call into the others.
-        lease = leases.last
-        if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
+        lease = leases.last if asks else None
+        if asks and (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             return self._undecided(now_ns, waiter, amounts)
         if unstated.meters:
             marks = unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
-        self._open(now_ns, reservation)
-        if lease.low and lease is not leases.told and leases.low:
+        ledger.keep_open(reservation)
+        if self.learning is not None:
+            self.learning.granted(now_ns, reservation, by_store=True)
+        if self._pause.phase is not PausePhase.OPEN:
+            self._pause.granted(now_ns, reservation)
+        if lease is not None and lease.low and lease is not leases.told and leases.low:
             # Asked for before this lease is spent, so that requests don't wait for the next one.
             leases.told, self.exchange_due = lease, True
         return reservation
@@ -84,14 +82,6 @@ class SharedCapacity(StoreSide):
         waiter.amounts = ledger.fitting(waiter.amounts)
         return PENDING if never is None else never
 
-    def _open(self, now_ns: int, reservation: Reservation) -> None:
-        """Keep a reservation that this process has granted."""
-        self.snapshot.ledger.keep_open(reservation)
-        if self.learning is not None:
-            self.learning.granted(now_ns, reservation, by_store=True)
-        if self._pause.phase is not PausePhase.OPEN:
-            self._pause.granted(now_ns, reservation)
-
     def _held_back(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
         """Until when a limit that this process measures holds ``amounts`` back; ``None``: it does not."""
         at_ns, binding = self.unstated.earliest(now_ns, amounts)
@@ -101,13 +91,6 @@ class SharedCapacity(StoreSide):
         # Without other limits the store is not asked: a message would change nothing.
         self.free_ns = at_ns if self.decides else FAR_NS
         return WaitUntil(at_ns, self.ledger.name(binding))
-
-    def _reserve_measured(self, now_ns: int, waiter: Waiter) -> Reservation:
-        """Grant a request that only measured limits bind: the store has no say."""
-        ledger, marks = self.snapshot.ledger, self.unstated.sent(now_ns, waiter.amounts)
-        reservation = MeasuredReservation(waiter.cost, waiter.amounts, marks, now_ns, now_ns + ledger.ttl_ns)
-        self._open(now_ns, reservation)
-        return reservation
 
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:
         fallback = self.fallback
@@ -145,17 +128,14 @@ class SharedCapacity(StoreSide):
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
         true = ledger.settled_amounts(reservation, actual) if actual else amounts
-        if isinstance(reservation, MeasuredReservation):
-            # The store has not counted it.
-            pass
-        elif not isinstance(reservation, LeasedReservation):
+        if not isinstance(reservation, LeasedReservation):
             # The fallback granted it and has reported its charge, so the store lacks the debt alone.
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
             if any(debt):
                 self.outbox.add(now_ns, Charged(debt))
             self.exchange_due = True
-        elif reservation.lease.answered(amounts, true):
-            self.outbox.settled(now_ns, reservation.lease)
+        elif (lease := reservation.lease) is not None and lease.answered(amounts, true):
+            self.outbox.settled(now_ns, lease)
             self.exchange_due = True
         if actual and self.learning is not None:
             self.learning.served(now_ns, reservation, true)
@@ -173,8 +153,7 @@ class SharedCapacity(StoreSide):
             local.cancel(now_ns, reservation)
             return
         self.unstated.unsent(now_ns, reservation)
-        if isinstance(reservation, LeasedReservation):
-            self._take_off(now_ns, reservation)
+        self._take_off(now_ns, reservation)
 
     def refuse(
         self,
@@ -190,7 +169,7 @@ class SharedCapacity(StoreSide):
         learning = self.learning
         another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
-        if another and isinstance(reservation, LeasedReservation):
+        if another:
             self._take_off(now_ns, reservation, days_keep=True)
         if (
             teaches
@@ -210,17 +189,16 @@ class SharedCapacity(StoreSide):
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
-        if teaches:
-            self._study(
-                now_ns,
-                reservation,
-                lambda learning, at_ns: learning.refusals.refused(at_ns, reservation, refusal, pause_ns),
-            )
+        if teaches and learning is not None:
+            refused = learning.refusals.refused
+            self._study(now_ns, reservation, lambda at_ns: refused(at_ns, reservation, refusal, pause_ns))
         return False
 
-    def _take_off(self, now_ns: int, reservation: LeasedReservation, *, days_keep: bool = False) -> None:
+    def _take_off(self, now_ns: int, reservation: Reservation, *, days_keep: bool = False) -> None:
         """Take an attempt off the stated quotas: it was not sent, or another limit has refused it, and a day keeps that."""
-        amounts, lease = reservation.amounts, reservation.lease
+        amounts, lease = reservation.amounts, getattr(reservation, "lease", None)
+        if lease is None:
+            return
         entries = self.ledger.entries[: len(amounts)]
         actual = [None if days_keep and entry.meter.quota.is_long else 0.0 for entry in entries]
         news = Settled(amounts, lease.marks, actual, answered=False, probe=lease.probe)
@@ -232,17 +210,16 @@ class SharedCapacity(StoreSide):
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""
-        self._study(
-            now_ns, reservation, lambda learning, at_ns: learning.readings.observe(at_ns, readings, reservation)
-        )
+        if self.learning is not None:
+            observe = self.learning.readings.observe
+            self._study(now_ns, reservation, lambda at_ns: observe(at_ns, readings, reservation))
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
-        ours = isinstance(reservation, LeasedReservation | MeasuredReservation)
-        ours = ours or not reservation.amounts  # of no request of this process
-        if self.lessons is not None and ours and not self.membership.state.alone:
-            self.lessons.add(lesson)
-            self.outbox.soon(now_ns)
+        # One without amounts is of no request of this process.
+        ours = isinstance(reservation, LeasedReservation) or not reservation.amounts
+        if ours and not self.membership.state.alone:
+            self.outbox.teach(now_ns, lesson)
 
     def _close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
         """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""

@@ -84,7 +84,6 @@ class StoreSide(Holdings):
     ) -> None:
         Holdings.__init__(self, ledger, now_ns, lease_s=lease_s, learns=learns)
         self.ledger = ledger
-        self.learning = self.lessons.learning if self.lessons is not None else None
         self.membership = Membership(now_ns, on_store_failure)
         self._queue = queue
         self._pause: Pause[Reservation] = Pause()  # of this process alone
@@ -165,8 +164,6 @@ class StoreSide(Holdings):
         self.give_back(now_ns, everything=at_once)
         asks = membership.state.asks and self.decides and now_ns >= max(self._pause.until_ns, self.free_ns)
         wants = self._wants(now_ns, undecided) if asks else []
-        if self.lessons is not None:
-            self.lessons.sent()
         # Taken last: what is given back above is part of it.
         news = self.outbox.take(now_ns, leases.slack_ns, fallback)
         message = Message(self._who, self.outbox.number, fresh=not known, news=news, wants=wants)
@@ -184,10 +181,10 @@ class StoreSide(Holdings):
     def _wants(self, now_ns: int, undecided: Sequence[Waiter]) -> list[list[float]]:
         """The costs that the store is asked for: of one request, while a probe or a measurement goes alone."""
         wants = self.leases.wants(now_ns, self.snapshot.ledger, self._queue, self.membership.peers)
-        if self.lessons is not None:
-            self.lessons.learning.sent_within(self.leases.slack_ns)
-            if self.lessons.are_first and not undecided:
-                wants = []
+        if self.learning is not None:
+            self.learning.sent_within(self.leases.slack_ns)
+        if self.outbox.teaches_first and not undecided:
+            wants = []
         if self._pause.phase is not PausePhase.OPEN or self.unstated.is_limiting:
             # A probe goes alone, and a measurement learns from each attempt before the next one.
             del wants[1:]

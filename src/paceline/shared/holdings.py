@@ -10,7 +10,7 @@ from paceline.core.quota import Quota
 from paceline.core.unstated.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
 from paceline.shared.messages import Message, StoreReply
-from paceline.shared.outbox import Lessons, Outbox
+from paceline.shared.outbox import Outbox
 from paceline.shared.snapshot import Fallback, Snapshot
 
 
@@ -27,8 +27,8 @@ class Holdings:
         snapshot: The shared ledger at the last reply, and the attempts in flight.
         fallback: What this process spends while the store is lost; ``None`` at other times, and in mode ``fail_closed``.
         leases: The grants that are not spent.
-        outbox: The news for the store.
-        lessons: What answers teach; ``None``: they do not change the quotas.
+        outbox: The news for the store, and the lessons of answers.
+        learning: What answers teach; ``None``: they do not change the quotas.
         unstated: The limits that neither the user nor an answer states. This process measures its share of each.
     """
 
@@ -37,8 +37,8 @@ class Holdings:
         self.fallback: Fallback | None = None
         self.leases = Leases(now_ns, lease_s)
         self.outbox = Outbox()
-        self.lessons = Lessons(Learning(ledger, self._learned, raises=learns == "up")) if learns else None
-        self.unstated = Unstated(ledger, []) if self.lessons is None else self.lessons.learning.unstated
+        self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
+        self.unstated = Unstated(ledger, []) if self.learning is None else self.learning.unstated
 
     @property
     def decides(self) -> bool:
@@ -73,19 +73,16 @@ class Holdings:
 
     def take(self, now_ns: int, asked: Message, reply: StoreReply) -> bool:
         """Take the state of the quotas and the grants of a reply, and learn; whether quotas have changed."""
-        learning = self.lessons.learning if self.lessons is not None else None
-        changed_limits = self.snapshot.update(now_ns, reply, learning)
+        changed_limits = self.snapshot.update(now_ns, reply, self.learning)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self.leases.leases.append(lease)
-        if self.lessons is None:
-            return bool(changed_limits)
         measured = {meter.index for meter in self.unstated.meters}
         for index, before in changed_limits.items():
             # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
-            if index not in measured:
-                self.lessons.learning.guesses.learned_elsewhere(now_ns, index, before)
-        return self.lessons.learn(now_ns) or bool(changed_limits)
+            if self.learning is not None and index not in measured:
+                self.learning.guesses.learned_elsewhere(now_ns, index, before)
+        return self.outbox.learn(now_ns) or bool(changed_limits)
 
     def end_fallback(self) -> None:
         """Spend grants of the store again; what is in flight stays so."""
@@ -96,10 +93,10 @@ class Holdings:
         self.fallback = None
 
     def leave_to_parent(self, now_ns: int) -> None:
-        """Drop, in a forked child, the leases, the attempts, the news and the lessons: they belong to the parent."""
-        if self.lessons is not None:
-            # What the parent has learned stays true here. The answers that it waits for are its own.
-            self.lessons = Lessons(self.lessons.learning)
+        """Drop, in a forked child, the leases, the attempts, the news and the lessons: they belong to the parent.
+
+        What the parent has learned stays true here.
+        """
         self.outbox = Outbox()
         self.leases.give_back(now_ns, everything=True)
         self._close_all(now_ns, self.snapshot.ledger)

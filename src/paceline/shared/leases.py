@@ -116,10 +116,13 @@ class Lease:
 
 
 class LeasedReservation(Reservation):
-    """A reservation whose amounts were taken from ``lease``, which is set right after the constructor (the hot path)."""
+    """A reservation whose amounts were taken from ``lease``, which is set right after the constructor (the hot path).
+
+    ``None``: only measured limits bind its request. The store has not granted it, and does not count it.
+    """
 
     __slots__ = ("lease",)
-    lease: Lease
+    lease: Lease | None
 
 
 class Leases:

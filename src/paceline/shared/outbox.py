@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.core.learning.learning import Learning
 from paceline.core.quota import FAR_NS, NS
 from paceline.shared.leases import Lease
 from paceline.shared.messages import News, Noted
@@ -16,12 +15,15 @@ LINGER_NS, LINGER_PART = NS // 100, 8
 NEWS_MAX = 100_000
 """How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
 
-Lesson = Callable[[Learning, int], bool]
+Lesson = Callable[[int], bool]
 """Learns from one answer, at the given present; returns whether quotas have changed."""
 
 
 class Outbox:
     """The news for the store: sent once, in order, and again with the same number when there was no reply.
+
+    The lessons of answers wait beside them, until the reply to the message that reports the attempts. Then the snapshot equals the
+    shared ledger. What a lesson teaches goes into the next message, and applies unless another process was faster.
 
     Attributes:
         due_ns: When to send a message for the news alone; ``FAR_NS``: there is none.
@@ -29,7 +31,9 @@ class Outbox:
         number: The number of the last message.
     """
 
-    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "linger_ns", "number")
+    __slots__ = (
+        "_due", "_lessons", "_news", "_settled", "_unconfirmed", "_untaught", "due_ns", "linger_ns", "number",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.due_ns = FAR_NS
@@ -38,6 +42,9 @@ class Outbox:
         self._news: list[News] = []
         self._settled: list[Lease] = []  # with ended attempts
         self._unconfirmed: list[News] | None = None  # of the last message, until its reply
+        self._lessons: list[Lesson] = []  # of answers since the last message
+        self._due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
+        self._untaught = True  # no lesson has been learned
 
     def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
         """Add one update, to be sent soon or at once."""
@@ -66,6 +73,7 @@ class Outbox:
         News that comes after it lingers longer while leases last for ``slack_ns``.
         """
         self.linger_ns = max(LINGER_NS, slack_ns // LINGER_PART)
+        self._due, self._lessons = self._due + self._lessons, []
         # Until its reply, the same news goes again under the same number, so that it is applied once.
         if self._unconfirmed is None:
             self.number += 1
@@ -89,43 +97,21 @@ class Outbox:
         """The store has applied the news of the last message."""
         self._unconfirmed = None
 
-
-class Lessons:
-    """The lessons of answers, until the reply to the message that reports the attempts.
-
-    Then the snapshot equals the shared ledger. What a lesson teaches goes into the next message, and applies unless another
-    process was faster.
-
-    Attributes:
-        learning: Learns from them.
-    """
-
-    __slots__ = ("_due", "_new", "_untaught", "learning")
-
-    def __init__(self, learning: Learning) -> None:
-        self.learning = learning
-        self._new: list[Lesson] = []  # of answers since the last message
-        self._due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
-        self._untaught = True  # no lesson has been learned
+    def teach(self, now_ns: int, lesson: Lesson) -> None:
+        """Add the lesson of an answer."""
+        self._lessons.append(lesson)
+        self.soon(now_ns)
 
     @property
-    def are_first(self) -> bool:
+    def teaches_first(self) -> bool:
         """Whether the next reply brings the first lessons: until then the limits may be other ones."""
-        return self._untaught and bool(self._new)
-
-    def add(self, lesson: Lesson) -> None:
-        """Add the lesson of an answer."""
-        self._new.append(lesson)
-
-    def sent(self) -> None:
-        """Note that a message was sent: its reply counts the attempts of all lessons so far."""
-        self._due, self._new = self._due + self._new, []
+        return self._untaught and bool(self._lessons)
 
     def learn(self, now_ns: int) -> bool:
         """Learn what the last reply allows; whether quotas have changed."""
         changed = False
         self._untaught = self._untaught and not self._due
         for lesson in self._due:
-            changed |= lesson(self.learning, now_ns)
+            changed |= lesson(now_ns)
         self._due = []
         return changed
