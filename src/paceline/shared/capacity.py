@@ -43,7 +43,6 @@ class SharedCapacity(StoreSide):
     behind = STORE
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
-        """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
         if now_ns < self._pause.until_ns:
             return WaitUntil(self._pause.until_ns, self._pause.reason)
         if self.membership.state.alone:
@@ -117,7 +116,6 @@ class SharedCapacity(StoreSide):
         return self.membership.state.alone or now_ns - self.snapshot.as_of_ns < CURRENT_NS
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         ledger = self.snapshot.ledger
         if self.unstated.meters:
             self.unstated.answered(now_ns, reservation)
@@ -148,7 +146,6 @@ class SharedCapacity(StoreSide):
         """Nothing: the store learns of an attempt when it ends."""
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
-        """See :meth:`Capacity.cancel <paceline.core.capacity.Capacity.cancel>`."""
         if (local := self._close(now_ns, reservation)) is not None:
             local.cancel(now_ns, reservation)
             return
@@ -205,7 +202,6 @@ class SharedCapacity(StoreSide):
         self.outbox.add(now_ns, news)
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """See :meth:`Capacity.paces <paceline.core.capacity.Capacity.paces>`."""
         return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:

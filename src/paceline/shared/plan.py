@@ -48,7 +48,6 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._probe, self._goes, self._probes = None, False, False
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
-        """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
         pause = self.ledger.pause
         asks = pause.phase is CLOSED and now_ns >= pause.until_ns
         if not (self.membership.state.alone or (self._goes if asks else self._is_known(now_ns, pause.phase))):
@@ -80,7 +79,6 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         return phase is CLOSED or is_new
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
-        """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""
         at_ns = super().wake_ns(now_ns, head, until)
         return at_ns if at_ns is None or at_ns > now_ns or self.membership.state.alone else None  # a reply lets it go
 
@@ -131,7 +129,6 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             pass
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         true = super().settle(now_ns, reservation, actual)
         self._ended(now_ns, reservation)
         return true
@@ -142,7 +139,6 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._ended(now_ns, reservation)
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
-        """See :meth:`Capacity.cancel <paceline.core.capacity.Capacity.cancel>`."""
         super().cancel(now_ns, reservation)
         self._ended(now_ns, reservation, answered=False)
 

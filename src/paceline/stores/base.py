@@ -37,7 +37,6 @@ class Prefixed:
         self._names: dict[str, str] = {}
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
-        """See :meth:`Store.exchange`."""
         return self.inner.exchange(self._name(pool), message)
 
     def _name(self, pool: str) -> str:
@@ -48,17 +47,13 @@ class Prefixed:
         return name
 
     def ping(self) -> None:
-        """See :func:`~paceline.shared.messages.ping`."""
         ping(self.inner)
 
     def remarks(self, pool: str) -> list[str]:
-        """See :func:`~paceline.shared.messages.remarks`."""
         return remarks(self.inner, self._name(pool))
 
     def after_fork(self) -> None:
-        """See :meth:`Store.after_fork`."""
         self.inner.after_fork()
 
     def close(self) -> None:
-        """See :meth:`Store.close`."""
         self.inner.close()

@@ -21,7 +21,6 @@ class MemoryStore:
         self._lock, self._in_use = threading.RLock(), False
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
-        """See :meth:`Store.exchange`."""
         with self._lock:
             if self._in_use:
                 raise StoreError(IN_USE)
@@ -35,7 +34,6 @@ class MemoryStore:
         """See :func:`~paceline.shared.messages.ping`."""
 
     def after_fork(self) -> None:
-        """See :meth:`Store.after_fork`."""
         self._lock, self._in_use = threading.RLock(), False
 
     def close(self) -> None:

@@ -92,16 +92,13 @@ class RedisNotes:
         self._keys = key, f"{key}:times"
 
     def write(self, key: str, entry: str) -> None:
-        """See :meth:`Notes.write`."""
         self._run(_WRITE, str(KEEP_S), key, entry)
 
     def read(self) -> list[Aged]:
-        """See :meth:`Notes.read`."""
         found = self._run(_READ, str(KEEP_S))
         return [(age_ms / 1_000, entry) for _, entry, age_ms in found if entry is not None]
 
     def close(self) -> None:
-        """See :meth:`Notes.close`."""
         if not self._in_use:
             self._store.close()
 
@@ -130,7 +127,6 @@ class SQLiteNotes:
         self._file: EntryFile | None = None
 
     def write(self, key: str, entry: str) -> None:
-        """See :meth:`Notes.write`."""
         if not self._path.exists():  # deleted meanwhile: an open file would take notes that no process finds
             self.close()
         try:
@@ -141,7 +137,6 @@ class SQLiteNotes:
             raise
 
     def read(self) -> list[Aged]:
-        """See :meth:`Notes.read`."""
         if not self._path.exists():
             return []
         try:
@@ -154,7 +149,6 @@ class SQLiteNotes:
         return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
 
     def close(self) -> None:
-        """See :meth:`Notes.close`."""
         file, self._file = self._file, None
         if file is not None:
             file.close()

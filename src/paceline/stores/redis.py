@@ -134,7 +134,6 @@ class RedisStore:
         self._lock = threading.RLock()  # a finalizer in this thread may close the store
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
-        """See :meth:`Store.exchange`."""
         try:
             answer = self._ask(pool, message)
             if answer[0] == LATE:  # the server's clock was set forward: nothing was applied
@@ -152,7 +151,6 @@ class RedisStore:
         self.run_script("redis.call('SET', KEYS[1], '', 'PX', 1)", [f"paceline:ping:{{{self.prefix}/}}"])
 
     def remarks(self, pool: str) -> list[str]:
-        """See :func:`~paceline.shared.messages.remarks`."""
         key = f"paceline:made:{{{self.prefix}/{pool}}}"
         answer = self.run_script(LOOK, [key], self._made.get(pool, ""))
         if answer[0]:
@@ -235,7 +233,6 @@ class RedisStore:
         return _Connection(self._address.connection(self._timeout_s, node), presence)
 
     def after_fork(self) -> None:
-        """See :meth:`Store.after_fork`."""
         # Kept, not closed: to close it takes locks that a thread of the parent may have held.
         self._inherited.append(self._client)
         if self._client is not None:
@@ -243,7 +240,6 @@ class RedisStore:
         self._client, self._lock = None, threading.RLock()
 
     def close(self) -> None:
-        """See :meth:`Store.close`."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:

@@ -135,7 +135,6 @@ class SQLiteStore:
         _STORES.add(self)
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
-        """See :meth:`Store.exchange`."""
         try:
             return self._in_turn(partial(self._exchange, pool, message))
         except UnicodeEncodeError:
@@ -165,7 +164,6 @@ class SQLiteStore:
             self._lock.release()
 
     def after_fork(self) -> None:
-        """See :meth:`Store.after_fork`."""
         if self._pid != os.getpid():
             self._pid, self._lock, self._is_resting = os.getpid(), threading.RLock(), False
             if self._open is not None:
@@ -173,7 +171,6 @@ class SQLiteStore:
             self._open, self._ledgers = None, {}
 
     def close(self) -> None:
-        """See :meth:`Store.close`."""
         with self._lock:
             self._disconnect()
 

@@ -93,7 +93,6 @@ class OwnTallies:
         self._lock = threading.Lock()
 
     def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
-        """See :meth:`Tallies.tell`."""
         with self._lock:
             had = [self._rows.get(row, (0.0,))[0] for row in rows]
             self._rows |= {
@@ -104,7 +103,6 @@ class OwnTallies:
         return had
 
     def read(self, first: int, last: int) -> Rows:
-        """See :meth:`Tallies.read`."""
         with self._lock:
             return {row: list(sums) for row, sums in self._rows.items() if first <= row[0] <= last}
 
@@ -118,7 +116,6 @@ class RedisTallies:
         self._keys = key, f"{key}:days"
 
     def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
-        """See :meth:`Tallies.tell`."""
         oldest = max(row[0] for row in rows) - KEEP_DAYS
         words = [str(oldest), str(KEEP_DAYS * DAY_S * 1_000)]
         for row, sums in rows.items():
@@ -126,7 +123,6 @@ class RedisTallies:
         return [float(before) for before in self._store.run_script(_TELL, self._keys, *words)]
 
     def read(self, first: int, last: int) -> Rows:
-        """See :meth:`Tallies.read`."""
         found = self._store.run_script(_READ, self._keys, str(first), str(last))
         return {
             _row(field.decode()): [float(number) for number in sums.split()]
@@ -152,7 +148,6 @@ class SQLiteTallies:
             return file.tell({_key(row): sums for row, sums in rows.items()})
 
     def read(self, first: int, last: int) -> Rows:
-        """See :meth:`Tallies.read`."""
         if not self._path.exists():
             return {}
         try:
@@ -168,7 +163,6 @@ class _SumFile(EntryFile):
     """Sums by key."""
 
     def tell(self, rows: Mapping[str, Sequence[float]]) -> list[float]:
-        """See :meth:`Tallies.tell`."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             had = []
