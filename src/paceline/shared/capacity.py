@@ -18,16 +18,7 @@ from paceline.core.local import LocalCapacity
 from paceline.core.pause import PausePhase
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
-from paceline.core.results import (
-    COOL_DOWN,
-    STORE,
-    STORE_LOST,
-    Decision,
-    Reading,
-    Refusal,
-    Reservation,
-    WaitUntil,
-)
+from paceline.core.results import COOL_DOWN, STORE, STORE_LOST, Decision, Reading, Refusal, Reservation, WaitUntil
 from paceline.shared.exchange import StoreSide
 from paceline.shared.leases import LeasedReservation
 from paceline.shared.messages import Charged, Refused, Settled
@@ -96,8 +87,7 @@ class SharedCapacity(StoreSide):
         if fallback is None:
             # In the future in any case, or the scheduler would try again without an end.
             return WaitUntil(max(self.ask_ns, now_ns + 1), STORE_LOST)
-        fallback.take_turn(now_ns, waiter.amounts)
-        decision = fallback.local.reserve(now_ns, waiter)
+        decision = fallback.reserve(now_ns, waiter)
         if self._pause.phase is not PausePhase.OPEN and isinstance(decision, Reservation):
             self._pause.granted(now_ns, decision)
         return decision
@@ -221,8 +211,8 @@ class SharedCapacity(StoreSide):
         """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
         self._pause.answered(now_ns, reservation)
         fallback = self.fallback
-        if fallback is not None and fallback.local.ledger.owns(reservation):
-            return fallback.local
+        if fallback is not None and fallback.ledger.owns(reservation):
+            return fallback
         self.snapshot.ledger.close(now_ns, reservation)
         if fallback is not None:
             fallback.release(reservation)
@@ -255,6 +245,6 @@ class SharedCapacity(StoreSide):
         if now_ns < self._pause.until_ns and (unstated.meters or self.membership.state.alone):
             return self._pause.until_ns
         if self.fallback is not None:
-            return self.fallback.local.wake_ns(now_ns, head)
+            return self.fallback.wake_ns(now_ns, head)
         at_ns = unstated.earliest(now_ns, head.amounts)[0] if unstated.meters else 0
         return min(at_ns, self.snapshot.ledger.next_loss_ns) if at_ns > now_ns else None

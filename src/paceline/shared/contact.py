@@ -35,14 +35,13 @@ class Losses:
         pools: The names of the pools that are lost.
     """
 
-    __slots__ = ("_by_turns", "_failures", "_name", "_turned_ns", "pools")
+    __slots__ = ("_failures", "_name", "_turned_ns", "pools")
 
     def __init__(self, name: str) -> None:
         self.pools: set[str] = set()
         self._name = name
         self._turned_ns = -STEADY_NS
-        self._failures = 0  # since the last lasting state
-        self._by_turns = False
+        self._failures = 0  # since the last lasting state; of more than one only the first two are told
 
     def lost(self, now_ns: int, pool: str, line: str) -> None:
         """A pool is lost, as ``line`` says."""
@@ -54,8 +53,7 @@ class Losses:
         self._turned_ns = now_ns
         if self._failures == 1:
             log.warning("%s", line)
-        elif not self._by_turns:
-            self._by_turns = True
+        elif self._failures == 2:
             log.warning("%s: the store fails and answers by turns; the next line follows when that ends", self._name)
 
     def back(self, now_ns: int, pool: str) -> None:
@@ -66,17 +64,17 @@ class Losses:
         if self.pools:
             return
         self._turned_ns = now_ns
-        if not self._by_turns:
+        if self._failures < 2:
             log.warning("%s: the store answers again", self._name)
 
     def over(self, now_ns: int) -> bool:
         """Whether there is nothing left to say; to be asked at each reply, before the above."""
         if now_ns - self._turned_ns < STEADY_NS:
             return False
-        if self._by_turns:
+        if self._failures > 1:
             state = "does not answer" if self.pools else "answers"
             log.warning("%s: the store failed %d times; it %s for a minute", self._name, self._failures, state)
-            self._by_turns, self._failures = False, bool(self.pools)
+            self._failures = int(bool(self.pools))
         return not self.pools
 
 

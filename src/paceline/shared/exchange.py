@@ -280,7 +280,7 @@ class StoreSide(Holdings):
 
     def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002
         """Go on with what the exchange has taken of a reply; ``None``: there is none."""
-        self.ledger = self.snapshot.ledger if self.fallback is None else self.fallback.local.ledger
+        self.ledger = self.snapshot.ledger if self.fallback is None else self.fallback.ledger
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""

@@ -17,11 +17,7 @@ from paceline.shared.snapshot import Fallback, Snapshot
 class Holdings:
     """What one process knows of shared quotas, what it may spend of them, and what it has to report.
 
-    Args:
-        ledger: The quotas as configured in this process; it becomes the snapshot.
-        now_ns: The present.
-        lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
-        learns: Whether answers change the quotas.
+    For the arguments see :class:`~paceline.shared.exchange.StoreSide`.
 
     Attributes:
         snapshot: The shared ledger at the last reply, and the attempts in flight.
@@ -63,7 +59,7 @@ class Holdings:
         holders: list[Ledger | Leases] = [ledger, self.leases]
         if self.fallback is not None:
             # Attempts of the fallback hold slots of the provider, and the store has to know of them.
-            holders.append(self.fallback.local.ledger)
+            holders.append(self.fallback.ledger)
         held = [0.0] * len(ledger.entries)
         for i in ledger.entries.slots:
             held[i] = sum(holder.in_use(i) for holder in holders)
@@ -87,7 +83,7 @@ class Holdings:
     def end_fallback(self) -> None:
         """Spend grants of the store again; what is in flight stays so."""
         if self.fallback is not None:
-            for reservation in self.fallback.local.ledger.open_reservations:
+            for reservation in self.fallback.ledger.open_reservations:
                 # They still end, and what they have cost is reported to the store.
                 self.snapshot.ledger.keep_open(reservation)
         self.fallback = None
@@ -101,7 +97,7 @@ class Holdings:
         self.leases.give_back(now_ns, everything=True)
         self._close_all(now_ns, self.snapshot.ledger)
         if self.fallback is not None:
-            self._close_all(now_ns, self.fallback.local.ledger)
+            self._close_all(now_ns, self.fallback.ledger)
             self.fallback.news(now_ns)
 
     def _close_all(self, now_ns: int, ledger: Ledger) -> None:

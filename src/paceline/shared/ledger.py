@@ -351,12 +351,7 @@ class SharedLedger:
                     "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
                     "meter": dict(zip(a.sharing.state, a.sharing.values(a.meter), strict=False)),
-                    "version": a.version,
-                    "epoch": a.epoch,
-                    "shifted": a.shifted_ns,
-                    "charged": a.charged,
-                    "spent": a.spent,
-                    "refused": a.refused,
+                    **dict(zip(_NUMBERS, _numbers(a), strict=True)),
                 }
                 for a in self._accounts
             ],
@@ -385,9 +380,8 @@ class SharedLedger:
             make: Callable[[Quota, int, float], Meter] = Spread if a["spread"] else new_meter
             m = make(quota, now_ns, a["headroom_s"])
             of(m).load(m, a["meter"])
-            numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._index[a["key"]] = len(ledger._accounts)
-            ledger._accounts.append(SharedAccount(a["key"], m, _quota(a["given"]), *numbers))
+            ledger._accounts.append(SharedAccount(a["key"], m, _quota(a["given"]), *(a[name] for name in _NUMBERS)))
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
@@ -398,6 +392,10 @@ class SharedLedger:
 
 _fields = attrgetter("unit", "amount", "period_s", "burst", "rule._value_", "anchor")  # faster than rule.value
 """A quota as plain values."""
+
+_NUMBERS = "version", "epoch", "shifted", "charged", "spent", "refused"
+_numbers = attrgetter("version", "epoch", "shifted_ns", "charged", "spent", "refused")
+"""Of an account."""
 
 
 def _quota(fields: list[Any]) -> Quota:

@@ -366,9 +366,6 @@ class SpreadSharing(BucketSharing[Spread]):
         return part
 
     def recalled(self, m: Spread, now_ns: int) -> Left:
-        return self._parts(m, now_ns)
-
-    def _parts(self, m: Spread, now_ns: int) -> list[float]:
         """The charges of each eighth of the last period, the latest first."""
         log = m.log
         log.forget(now_ns)
@@ -381,7 +378,7 @@ class SpreadSharing(BucketSharing[Spread]):
         self.absorb(m, now_ns, left)
 
     def left(self, m: Spread, reported: Spread, now_ns: int) -> Left:
-        parts = zip(self._parts(m, now_ns), self._parts(reported, now_ns), strict=True)
+        parts = zip(self.recalled(m, now_ns), self.recalled(reported, now_ns), strict=True)
         return [max(a - b, 0.0) for a, b in parts]
 
     def absorb(self, m: Spread, now_ns: int, left: Left) -> None:

@@ -10,8 +10,9 @@ from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Bucket, Meter, Spread, window_starts
+from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, Rule
-from paceline.core.results import Reservation
+from paceline.core.results import Decision, Reservation
 from paceline.core.unstated.measured import FoundMeter
 from paceline.shared.messages import Charged, LearnedState, Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
@@ -124,7 +125,7 @@ def _as_bucket(m: Meter, now_ns: int) -> Bucket | None:
     return bucket
 
 
-class Fallback:
+class Fallback(LocalCapacity):
     """The capacity of one process while the store is lost: its share of the snapshot.
 
     Args:
@@ -133,10 +134,9 @@ class Fallback:
         asked_ns: When the message without a reply was sent.
         now_ns: The present.
         share: The share.
-        phase: A random number from 0 to 1 of this process, see :meth:`take_turn`.
+        phase: A random number from 0 to 1 of this process, see :meth:`_take_turn`.
 
     Attributes:
-        local: The quotas of this share.
         share: The share, from 0 to 1.
     """
 
@@ -152,7 +152,7 @@ class Fallback:
         self.share = share
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
-        self.local = LocalCapacity(ledger)
+        super().__init__(ledger)
         self._reported = [of(m).part(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
         self._spent_reported = [0.0] * len(ledger.entries)
 
@@ -160,7 +160,7 @@ class Fallback:
         """Go on with another share; slots stay until the store answers again."""
         times, self.share = share / self.share, share
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
-        for i, entry in enumerate(self.local.ledger.entries):
+        for i, entry in enumerate(self.ledger.entries):
             # Slots are whole, and attempts in flight hold them already.
             if not entry.meter.holds:
                 sharing = of(entry.meter)
@@ -174,7 +174,7 @@ class Fallback:
 
         Otherwise what its buckets hold could be granted after the store is authoritative for other processes.
         """
-        for i, (m, reported) in enumerate(zip(self.local.ledger.meters, self._reported, strict=True)):
+        for i, (m, reported) in enumerate(zip(self.ledger.meters, self._reported, strict=True)):
             if i in self._turns or not (isinstance(m, Bucket) and isinstance(reported, Bucket) and m.bursts):
                 continue  # what is no bucket grants at its rate already
             by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
@@ -182,13 +182,18 @@ class Fallback:
                 m.full_at_ns = now_ns + m.reach_ns
                 reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
 
-    def take_turn(self, now_ns: int, amounts: list[float]) -> None:
+    def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
+        """As any capacity; a request that is larger than the share of this process waits for its turn."""
+        self._take_turn(now_ns, waiter.amounts)
+        return super().reserve(now_ns, waiter)
+
+    def _take_turn(self, now_ns: int, amounts: list[float]) -> None:
         """Make room for a request that is larger than this process's share of a quota.
 
         It goes when it would be a process's turn: the first after a random part of the time that refills it, the others
         after that time. In many processes, the requests follow each other at the rate of all shares.
         """
-        for i, (entry, amount) in enumerate(zip(self.local.ledger.entries, amounts, strict=False)):
+        for i, (entry, amount) in enumerate(zip(self.ledger.entries, amounts, strict=False)):
             before, reported = entry.meter, self._reported[i]
             # It fits into the share, or a turn of that size is planned already.
             if amount <= max(before.quota.burst, self._turns.get(i, 0.0)):
@@ -204,27 +209,26 @@ class Fallback:
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
 
     def _turn_ns(self, i: int) -> int:
-        m = self.local.ledger.entries[i].meter
+        m = self.ledger.entries[i].meter
         assert isinstance(m, Bucket)
         return m.full_at_ns + math.ceil(self._turns[i] * m.ns_per_unit) - m.reach_ns
 
     def _let_go(self, i: int, amount: float, at_ns: int) -> None:
         """Let the next request of ``amount`` go at ``at_ns``; what it costs is not changed."""
-        m = self.local.ledger.entries[i].meter
+        m = self.ledger.entries[i].meter
         assert isinstance(m, Bucket)
         m.reach_ns = m.open_reach_ns = m.full_at_ns + math.ceil(amount * m.ns_per_unit) - at_ns
         self._turns[i] = amount
 
     def release(self, reservation: Reservation) -> None:
         """Free the slots of an attempt from before the loss, for this process."""
-        ledger = self.local.ledger
-        for i in ledger.entries.slots:
+        for i in self.ledger.entries.slots:
             if i < len(reservation.amounts):
-                ledger.entries[i].meter.release(0, 0, reservation.amounts[i])
+                self.ledger.entries[i].meter.release(0, 0, reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
-        ledger, reported = self.local.ledger, self._reported
+        ledger, reported = self.ledger, self._reported
         more = [
             0.0 if of(entry.meter).told(entry.meter).rule is Rule.SLOTS else max(entry.spent - before, 0.0)
             for entry, before in zip(ledger.entries, self._spent_reported, strict=True)
