@@ -27,9 +27,10 @@ from paceline.shared.messages import Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND
 from paceline.shared.peers import Seen
 from paceline.stores import NO_STORE, StoreError, open_store
+from paceline.stores.entries import read_only
 from paceline.stores.notes import Notes, notes_beside
 from paceline.stores.redis import RedisStore
-from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT, SQLiteStore, read_only
+from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT, SQLiteStore
 
 _RIGHTS = "it cannot be read: this user needs to read the file, its -wal and its -shm, and to enter its folder"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from paceline.core.results import StoreError
 from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
@@ -33,18 +34,11 @@ class Prefixed:
     def __init__(self, store: Store, prefix: str | Callable[[str], str]) -> None:
         self.url = store.url
         self.inner = store
-        self._prefix = prefix
-        self._names: dict[str, str] = {}
+        # Once for each pool: a function of the user's own may take long.
+        self._name = cache(lambda pool: f"{prefix if isinstance(prefix, str) else prefix(pool)}/{pool}")
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
         return self.inner.exchange(self._name(pool), message)
-
-    def _name(self, pool: str) -> str:
-        name = self._names.get(pool)
-        if name is None:
-            prefix = self._prefix if isinstance(self._prefix, str) else self._prefix(pool)
-            name = self._names[pool] = f"{prefix}/{pool}"
-        return name
 
     def ping(self) -> None:
         ping(self.inner)

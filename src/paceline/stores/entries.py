@@ -26,9 +26,6 @@ OURS = 0x7061636C
 KINDS = {1: "entries of one program", 2: "a journal that processes share"}
 """What a file is, by its `user_version`. Files of the first version have neither number, and are of the first kind."""
 
-READ_ALL = "SELECT key, entry, at FROM entries"
-"""Each with the time of its writing, in seconds since 1970."""
-
 
 class EntryFile:
     """Entries in a file; the processes share memory beside it, as WAL does, so not for network drives.
@@ -113,12 +110,8 @@ class EntryFile:
     def look_up(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The entries that there are."""
         marks = ",".join("?" * len(keys))
-        try:
-            with self._lock:
-                found = self._db.execute(f"SELECT key, entry FROM entries WHERE key IN ({marks})", keys)  # noqa: S608
-                return dict(found.fetchall())
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
+        with self._alone() as db:
+            return dict(db.execute(f"SELECT key, entry FROM entries WHERE key IN ({marks})", keys).fetchall())  # noqa: S608
 
     def write(self, key: str, entry: bytes) -> None:
         """Keep an entry; on return it outlives this process."""
@@ -126,18 +119,24 @@ class EntryFile:
             db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
 
     @contextmanager
-    def _used(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for this thread alone, after the file was looked after."""
+    def _alone(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for this thread alone."""
         try:
             with self._lock:
-                if self._lost is not None:
-                    self._mend()
-                elif (fault := self._look()) is not None:
-                    self._lost = fault
-                    raise LostFileError(fault, self._path)
                 yield self._db
         except (OSError, sqlite3.Error) as error:
             raise self._explained(error) from error
+
+    @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        """The same, after the file was looked after."""
+        with self._alone():
+            if self._lost is not None:
+                self._mend()
+            elif (fault := self._look()) is not None:
+                self._lost = fault
+                raise LostFileError(fault, self._path)
+            yield self._db
 
     def settle(self) -> None:
         """Compare the file with its name now, and write it again if that is needed.
@@ -145,12 +144,9 @@ class EntryFile:
         Raises:
             StoreError: That cannot be done, or entries are at another name or lost.
         """
-        try:
-            with self._lock:
-                if self._lost is not None or self._look() is not None:
-                    self._mend()
-        except (OSError, sqlite3.Error) as error:
-            raise self._explained(error) from error
+        with self._alone():
+            if self._lost is not None or self._look() is not None:
+                self._mend()
         if self._path != self._name:
             raise StoreError(
                 f"sqlite:{self._name}: another program has replaced or shortened this file, which was left as it is: what could be read"
@@ -243,6 +239,25 @@ class EntryFile:
 
     def _explained(self, error: Exception) -> StoreError:
         return StoreError(f"sqlite:{self._name}: {getattr(error, 'strerror', None) or error}")
+
+
+def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
+    """A connection to an existing file that writes nothing and needs no right to."""
+    # Without a log no process has it open, and SQLite need not create its own files beside it.
+    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)
+
+
+def read_all(file: Path, timeout_s: float) -> list[tuple[str, bytes, float]]:
+    """All entries, each with the time of its writing in seconds since 1970; none of a file that is missing or being made."""
+    if not file.exists():
+        return []
+    try:
+        with closing(read_only(file, timeout_s)) as db:
+            made = db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
+            return db.execute("SELECT key, entry, at FROM entries").fetchall() if made else []
+    except sqlite3.Error as error:
+        raise StoreError(f"sqlite:{file}: {error}") from error
 
 
 def _use_a_log(db: sqlite3.Connection, timeout_s: float) -> None:

@@ -6,17 +6,15 @@ two keys. Each kind of notes has its own: ``runs`` are the progress of runs, ``o
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store, StoreError
-from paceline.stores.entries import READ_ALL, EntryFile
+from paceline.stores.entries import EntryFile, read_all
 from paceline.stores.redis import RedisStore
-from paceline.stores.sqlite import SQLiteStore, read_only
+from paceline.stores.sqlite import SQLiteStore
 
 KEEP_S: Final = 7 * 86_400
 """How long a note is kept after its last writing."""
@@ -137,14 +135,10 @@ class SQLiteNotes:
             raise
 
     def read(self) -> list[Aged]:
-        if not self._path.exists():
-            return []
+        rows = read_all(self._path, self._timeout_s)
         try:
-            with closing(read_only(self._path, self._timeout_s)) as database:
-                made = database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
-                rows = database.execute(READ_ALL).fetchall() if made else []
             ages = [(self._now_s() - at, entry) for _, entry, at in rows]
-        except (sqlite3.Error, TypeError) as error:
+        except TypeError as error:
             raise StoreError(f"sqlite:{self._path}: {error}") from error
         return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
 

@@ -312,13 +312,6 @@ class SQLiteStore:
             self._lock.release()
 
 
-def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
-    """A connection to an existing file that writes nothing and needs no right to."""
-    # Without a log no process has it open, and SQLite need not create its own files beside it.
-    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
-    return sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)
-
-
 def _version(connection: sqlite3.Connection) -> int:
     """A number that others' writing changes; -1 if it cannot be read now."""
     with suppress(sqlite3.OperationalError):

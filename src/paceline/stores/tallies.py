@@ -6,7 +6,6 @@ For SQLite in a file of their own (``quotas.db.usage`` beside ``quotas.db``), fo
 from __future__ import annotations
 
 import json
-import sqlite3
 import sys
 import threading
 import time
@@ -15,10 +14,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
 
-from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store, StoreError
-from paceline.stores.entries import READ_ALL, EntryFile
+from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store
+from paceline.stores.entries import EntryFile, read_all
 from paceline.stores.redis import RedisStore
-from paceline.stores.sqlite import SQLiteStore, read_only
+from paceline.stores.sqlite import SQLiteStore
 
 KEEP_DAYS: Final = 400
 """How long a day is kept: a year, and a month in which it is settled."""
@@ -148,14 +147,7 @@ class SQLiteTallies:
             return file.tell({_key(row): sums for row, sums in rows.items()})
 
     def read(self, first: int, last: int) -> Rows:
-        if not self._path.exists():
-            return {}
-        try:
-            with closing(read_only(self._path, self._timeout_s)) as database:
-                rows = database.execute(READ_ALL).fetchall()
-        except sqlite3.Error as error:
-            raise StoreError(f"sqlite:{self._path}: {error}") from error
-        found = {_row(key): json.loads(entry) for key, entry, _ in rows}
+        found = {_row(key): json.loads(entry) for key, entry, _ in read_all(self._path, self._timeout_s)}
         return {row: sums for row, sums in found.items() if first <= row[0] <= last}
 
 
@@ -163,17 +155,16 @@ class _SumFile(EntryFile):
     """Sums by key."""
 
     def tell(self, rows: Mapping[str, Sequence[float]]) -> list[float]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            had = []
-            for key, sums in rows.items():
-                found = self.look_up([key]).get(key)
-                had.append(json.loads(found)[0] if found else 0.0)
-                if had[-1] < sums[0]:
-                    self.write(key, json.dumps(sums).encode())
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
+        had = []
+        with self._alone() as db:
+            db.execute("BEGIN IMMEDIATE")
+        for key, sums in rows.items():
+            found = self.look_up([key]).get(key)
+            had.append(json.loads(found)[0] if found else 0.0)
+            if had[-1] < sums[0]:
+                self.write(key, json.dumps(sums).encode())
+        with self._alone() as db:
+            db.execute("COMMIT")
         return had
 
 
