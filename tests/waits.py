@@ -7,6 +7,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from traceback import format_stack
 
+from paceline.shared.exchange import side_of
+
 BOUND_S = 60.0
 """Only a broken test gets here, also on a busy machine."""
 
@@ -25,6 +27,26 @@ async def soon(condition, what="it"):
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} did not happen"
         await asyncio.sleep(0.001)
+
+
+def carried(worker) -> bool:
+    """Wait until the exchanges of a `StoreWorker` that are due are made, and the replies delivered; false if it takes too long."""
+    deadline_s, exchange_for, passed = time.monotonic() + BOUND_S, worker.exchange_for, threading.Event()
+    # The queue of the worker is in order, so that a mark comes after all exchanges that are due.
+    worker.exchange_for = lambda one, **options: one.set() if one is passed else exchange_for(one, **options)
+    try:
+        while time.monotonic() < deadline_s:
+            passed.clear()
+            if worker.running:
+                worker._queue.put(passed)
+                if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
+                    return False
+            if all(each.section.idle and side_of(each.pool).asked is None for each in list(worker.schedulers)):
+                return True
+            time.sleep(0.0005)
+        return False
+    finally:
+        del worker.exchange_for
 
 
 def play(clock, function, *args, **options):

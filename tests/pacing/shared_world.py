@@ -8,7 +8,7 @@ import threading
 import paceline
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock
-from waits import BOUND_S
+from waits import BOUND_S, carried
 
 JOBS = "3600 requests/hour burst 100, 360k tokens/hour burst 10k"  # one request a second, a hundred tokens a second
 
@@ -82,7 +82,7 @@ class SharedWorld:
     def quiet(self):
         """Wait until nothing is due for the store, and all replies are delivered."""
 
-        assert all(limiter.pacer.pools.worker.flush(BOUND_S) for limiter in self.limiters), (
+        assert all(carried(limiter.pacer.pools.worker) for limiter in self.limiters), (
             "a worker is dead, or its store is held"
         )
 

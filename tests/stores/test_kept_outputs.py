@@ -10,6 +10,7 @@ from paceline.limiter.limiter import Limiter
 from paceline.limiter.outputs import WRITTEN_MAX, KeptOutputs
 from paceline.stores import Prefixed, StoreError, open_store
 from paceline.stores.notes import SQLiteNotes, notes_beside
+from waits import carried
 
 MODEL = ("anthropic", "claude-opus-5", "messages")
 QUOTAS = {"anthropic/*": ["1k requests/min", "90k output_tokens/min"]}
@@ -39,7 +40,7 @@ def test_a_new_process_begins_with_what_the_last_one_knew(store, prefixed):
     first.close()
     second = limiter()
     serve(second)
-    second.pacer.pools.worker.flush(5)
+    assert carried(second.pacer.pools.worker)
     assert second.pacer.calibrations.of(*MODEL).expected_output(64_000) == 3_000
     assert second.pacer.calibrations.of("bedrock", "claude-opus-5-5", "converse").expected_output(None) == 3_000
     second.close()

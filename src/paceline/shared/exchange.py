@@ -324,14 +324,14 @@ def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
 
 def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
-    side, failed = side_of(pool), isinstance(reply, str | StoreFormatError)
+    side = side_of(pool)
     if isinstance(reply, str | StoreFormatError):
-        resolution = side.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
-    else:  # a store of the user's own may return anything
-        resolution = side.receive(now_ns, reply)
-    side.replied(now_ns, reply if isinstance(reply, StoreReply) else None)
+        resolution, heard = side.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError)), None
+    else:
+        resolution, heard = side.receive(now_ns, reply), reply
+    side.replied(now_ns, heard)
     side.exchange_due = True
     done = pool.resolve(now_ns, resolution)
-    if not failed:
+    if heard is not None:
         side.conclude(now_ns, resolution.asked)
     return done

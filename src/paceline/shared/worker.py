@@ -38,7 +38,7 @@ from paceline.shared.plan import SharedPlan
 log = logging.getLogger("paceline")
 
 if TYPE_CHECKING:
-    _Queue = queues.SimpleQueue[Scheduler | threading.Event | None]
+    _Queue = queues.SimpleQueue[Scheduler | None]
 
 ASIDE_S = 60.0
 """How often what is kept beside the quotas is brought up to date."""
@@ -201,21 +201,6 @@ class StoreWorker:
         thread = self._thread
         return not self._closed and thread is not None and (thread.ident is None or thread.is_alive())
 
-    def flush(self, timeout_s: float) -> bool:
-        """Make all exchanges that are due and deliver their replies; whether that took at most ``timeout_s``."""
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            passed = threading.Event()
-            if self.running:
-                # The queue is in order, so that this comes after all exchanges that are due.
-                self._queue.put(passed)
-                if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
-                    return False
-            if all(each.section.idle and side_of(each.pool).asked is None for each in list(self.schedulers)):
-                return True
-            time.sleep(0.0005)
-        return False
-
     def close(self) -> None:
         """End the thread, send the news that is left, and close the store."""
         with self._lock:
@@ -266,9 +251,6 @@ def _serve(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Th
         alive.recover(queue)
     del alive
     while (scheduler := queue.get()) is not None:
-        if isinstance(scheduler, threading.Event):
-            scheduler.set()
-            continue
         alive = worker()
         if alive is None:
             return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 from paceline.core.results import StoreError
 from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
@@ -18,6 +20,15 @@ FILE_TIMEOUT_S = 5.0
 
 IN_USE = "this thread is using the store already"
 """An error of a store that a finalizer, or the handler of a signal, needs while its own thread uses it: it would wait for itself."""
+
+
+def make_file(path: str | Path) -> bool:
+    """Make a file for this user alone; whether it is new. One that is there is not opened: to close it would end the locks of SQLite."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
 
 
 class Prefixed:

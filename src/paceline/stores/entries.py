@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.pacing.durable import Fault, LostFileError, Watch, is_same, recovered_names
-from paceline.stores.base import StoreError
+from paceline.stores.base import StoreError, make_file
 
 log = logging.getLogger("paceline")
 
@@ -70,8 +70,7 @@ class EntryFile:
 
     def _opened(self, path: str) -> sqlite3.Connection:
         """A connection to a file of this kind."""
-        with suppress(FileExistsError):  # a file that is there is not opened: to close it would end the locks of SQLite
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # the files beside it get its mode
+        make_file(path)  # the files beside it get its mode
         with ExitStack() as opened:
             db = opened.enter_context(
                 closing(sqlite3.connect(path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False))
@@ -187,8 +186,11 @@ class EntryFile:
         recovered = recovered_names(self._name)
         for path in recovered if self._lost is Fault.SHORT else chain([self._name], recovered):
             with ExitStack() as undo:
-                new = self._made(path, undo)
-                if not new and not self.joins:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                if make_file(path):
+                    for end in ("", "-wal", "-shm"):
+                        undo.callback(Path(f"{path}{end}").unlink, missing_ok=True)
+                elif not self.joins:
                     continue
                 try:
                     db = undo.enter_context(closing(self._opened(path)))
@@ -203,17 +205,6 @@ class EntryFile:
             log.warning("sqlite:%s: %s; all that could be read is in %s", self._path, self._lost.value, path)
             self._db, self._path, self._watch, self._beside, self._lost = db, path, watch, {}, None
             return
-
-    def _made(self, path: str, undo: ExitStack) -> bool:
-        """Whether there is a new file now; ``undo`` removes it."""
-        if not os.path.exists(path):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-                for end in ("", "-wal", "-shm"):
-                    undo.callback(Path(f"{path}{end}").unlink, missing_ok=True)
-                return True
-        return False
 
     def _copy(self, into: sqlite3.Connection) -> None:
         """Add all that can be read of the file that is open."""

@@ -36,7 +36,7 @@ from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Peers
-from paceline.stores.base import FILE_TIMEOUT_S, StoreError
+from paceline.stores.base import FILE_TIMEOUT_S, StoreError, make_file
 
 _T = TypeVar("_T")
 
@@ -225,8 +225,7 @@ class SQLiteStore:
             if self._path.is_dir():
                 raise StoreError(f"{self.url}: this is a folder: give the path of a file in it")
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # an existing file is not opened: closing it would end SQLite's locks
-                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            make_file(self._path)
             inode = self._path.stat().st_ino
             if not _may_write(self._path) or not _may_write(self._path.parent):  # SQLite would leave files behind
                 raise StoreError(f"{self.url}: {ADVICE[sqlite3.SQLITE_READONLY]}")
