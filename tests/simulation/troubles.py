@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
@@ -275,6 +276,7 @@ class SimulatedWorker:
     def __init__(self, store: SimulatedStore, process: str, clock: Clock, **options: Any) -> None:
         self._store, self._process, self._clock, self._options = store, process, clock, options
         self._due: list[Scheduler] = []
+        self.schedulers = WeakSet[Scheduler]()
         self._busy = False
         self.dead = False
 
@@ -294,9 +296,6 @@ class SimulatedWorker:
     def agreed(self, pool: str, text: str) -> str:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         return text
-
-    def add(self, scheduler: Scheduler) -> None:
-        """See :class:`~paceline.pacing.scheduler.Worker`."""
 
     def close(self) -> None:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
@@ -321,7 +320,7 @@ class SimulatedWorker:
             scheduler.section.transact(partial(ask, scheduler.pool))
             asked = side_of(scheduler.pool).asked
             if asked is not None:
-                self._store.exchange(self._process, scheduler.pool.name, asked.message, partial(self._take, scheduler))
+                self._store.exchange(self._process, scheduler.pool.name, asked, partial(self._take, scheduler))
                 return
         self._busy = False
 

@@ -56,7 +56,12 @@ class Worker(Protocol):
     """The thread that makes the exchanges of the pools of a limiter with their store.
 
     :class:`paceline.shared.worker.StoreWorker` is the only one; this package does not import it.
+
+    Attributes:
+        schedulers: Those whose exchanges it makes.
     """
+
+    schedulers: weakref.WeakSet[Scheduler]
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> Capacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
@@ -73,9 +78,6 @@ class Worker(Protocol):
     @property
     def running(self) -> bool:
         """Whether its thread lives."""
-
-    def add(self, scheduler: Scheduler) -> None:
-        """Make the exchanges of ``scheduler`` from now on, too."""
 
     def poke(self, scheduler: Scheduler) -> bool:
         """Announce that an exchange is due for ``scheduler``; whether it will be made."""
@@ -144,7 +146,7 @@ class Scheduler:
         _schedulers.add(self)
         Scheduler.made = True
         if worker is not None:
-            worker.add(self)
+            worker.schedulers.add(self)
 
     @property
     def beside(self) -> Sequence[Scheduler]:

@@ -49,7 +49,7 @@ class SharedCapacity(StoreSide):
         # The lease that was spent from last is tried without a call into the others.
         lease = leases.last if asks else None
         if asks and (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
-            return self._undecided(now_ns, waiter, amounts)
+            return self._left_to_store(now_ns, waiter, amounts)
         if unstated.meters:
             marks = unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
@@ -64,7 +64,7 @@ class SharedCapacity(StoreSide):
             leases.told, self.exchange_due = lease, True
         return reservation
 
-    def _undecided(self, now_ns: int, waiter: Waiter, amounts: list[float]) -> Decision:
+    def _left_to_store(self, now_ns: int, waiter: Waiter, amounts: list[float]) -> Decision:
         """The store decides, unless the request never fits: also in the queue, as another process may have learned a lower limit."""
         ledger = self.snapshot.ledger
         never = ledger.never(amounts) if self.is_current(now_ns) else None

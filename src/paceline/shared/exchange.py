@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.core.capacity import Learns, Resolution
 from paceline.core.ledger import Ledger
@@ -37,13 +37,6 @@ ASK_MIN_NS = NS // 1_000
 
 RENEW_NS = 5 * NS
 """How often a process that holds slots, or has measured a limit, reports them."""
-
-
-class Asked(NamedTuple):
-    """A message without a reply, and the undecided waiters whose costs it carries."""
-
-    message: Message
-    undecided: Sequence[Waiter]
 
 
 class StoreSide(Holdings):
@@ -92,7 +85,8 @@ class StoreSide(Holdings):
 
     def _begin(self, who: str, now_ns: int) -> None:
         self._who, self._random = who, random.Random(who)
-        self.asked: Asked | None = None
+        self.asked: Message | None = None
+        self._undecided: Sequence[Waiter] = ()  # the waiters whose costs it carries
         self._ungranted: list[float] | None = None  # the amounts of the first request that the last reply did not grant
         # The head of the queue that the last reply did not grant; none, or it is asked for at once.
         self._head: Waiter | None = None
@@ -175,7 +169,7 @@ class StoreSide(Holdings):
         message.leaving = at_once and not any(message.held) and not self._queue.length
         self.snapshot.introduce(now_ns, message)
         self._sent_ns, self._left = now_ns, message.leaving
-        self.asked = Asked(message, tuple(undecided))
+        self.asked, self._undecided = message, tuple(undecided)
         return message
 
     def _wants(self, now_ns: int, undecided: Sequence[Waiter]) -> list[list[float]]:
@@ -192,8 +186,9 @@ class StoreSide(Holdings):
 
     def receive(self, now_ns: int, reply: StoreReply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
-        assert self.asked is not None
-        (asked, undecided), self.asked = self.asked, None
+        asked, undecided = self.asked, self._undecided
+        self.asked, self._undecided = None, ()
+        assert asked is not None
         membership, pause = self.membership, self._pause
         before = membership.state
         # The others report first what they have spent without this process.
@@ -258,7 +253,7 @@ class StoreSide(Holdings):
             reason: Why there is none.
             final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
         """
-        self.asked, membership = None, self.membership
+        self.asked, self._undecided, membership = None, (), self.membership
         before = membership.state
         membership.failed(reason, final=final)
         # Many processes that try again at the same moment would keep a store down that has just come up.
@@ -274,8 +269,7 @@ class StoreSide(Holdings):
             if membership.mode != "fail_closed":
                 share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
                 # The random number is the process's place among all that send a request larger than their share.
-                phase, snapshot = self._random.random(), self.snapshot
-                self.fallback = Fallback(snapshot.ledger, snapshot.as_of_ns, self._sent_ns, now_ns, share, phase)
+                self.fallback = Fallback(self.snapshot, self._sent_ns, now_ns, share, self._random.random())
         return Resolution((), None, newly_lost=not before.alone)
 
     def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002

@@ -310,9 +310,7 @@ class Peers:
 
     def meet(self, who: str, now_us: int) -> Peer:
         """The process ``who``, taken out of the sums until :meth:`part`; its times are taken from its last message."""
-        peer = self._peers.get(who)
-        if peer is None:
-            peer = self._peers[who] = Peer(now_us)
+        peer = self._peers.setdefault(who, Peer(now_us))
         self._withdraw(peer)
         if peer.gone:
             self._return(peer)

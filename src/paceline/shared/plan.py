@@ -142,18 +142,9 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         super().cancel(now_ns, reservation)
         self._ended(now_ns, reservation, answered=False)
 
-    def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
-    ) -> bool:
+    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, **options: bool) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
-        changed = super().refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
+        changed = super().refuse(now_ns, reservation, refusal, pause_ns, **options)
         self._goes = self._probes = False
         if reservation is self._probe:
             self._probe = None

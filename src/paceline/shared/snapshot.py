@@ -129,8 +129,7 @@ class Fallback(LocalCapacity):
     """The capacity of one process while the store is lost: its share of the snapshot.
 
     Args:
-        snapshot: The ledger at the last reply, which came at ``as_of_ns``.
-        as_of_ns: See above.
+        snapshot: The ledger at the last reply.
         asked_ns: When the message without a reply was sent.
         now_ns: The present.
         share: The share.
@@ -140,15 +139,14 @@ class Fallback(LocalCapacity):
         share: The share, from 0 to 1.
     """
 
-    def __init__(
-        self, snapshot: Ledger, as_of_ns: int, asked_ns: int, now_ns: int, share: float, phase: float = 1.0
-    ) -> None:
-        ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
-        for i, entry in enumerate(snapshot.entries):
-            held = snapshot.in_use(i)
-            left = of(entry.meter).alone(entry.meter, now_ns, share, held, as_of_ns, asked_ns)
+    def __init__(self, snapshot: Snapshot, asked_ns: int, now_ns: int, share: float, phase: float) -> None:
+        shared = snapshot.ledger
+        ledger = Ledger([], now_ns, headroom_s=shared.headroom_s, ttl_s=shared.ttl_ns / NS)
+        for i, entry in enumerate(shared.entries):
+            m, held = entry.meter, shared.in_use(i)
+            left = of(m).alone(m, now_ns, share, held, snapshot.as_of_ns, asked_ns)
             ledger.entries.append(entry.with_meter(left))
-        ledger.pause.until_ns = snapshot.pause.until_ns
+        ledger.pause.until_ns = shared.pause.until_ns
         self.share = share
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn

@@ -30,7 +30,7 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.capacity import SharedCapacity
 from paceline.shared.contact import Contact
-from paceline.shared.exchange import StoreSide, answer, ask, side_of
+from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.membership import State
 from paceline.shared.messages import Message, Noted, Store, StoreReply
 from paceline.shared.plan import SharedPlan
@@ -139,12 +139,12 @@ class StoreWorker:
         if capacity.asked is None:
             return
         try:
-            reply = self.contact.exchange(self._stored(pool.name), capacity.asked.message, now_s)
-            self._deliver(scheduler, capacity, reply)
+            reply = self.contact.exchange(self._stored(pool.name), capacity.asked, now_s)
+            self._deliver(scheduler, reply)
         # The requests that wait must get an outcome, or they would wait without an end.
         except Exception:
             log.exception("%s: invalid reply", self.store.url)
-            self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: invalid reply")
+            self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
         else:
             if isinstance(reply, StoreReply) and not last:
                 self.contact.look(self._stored(pool.name), reply, now_s)
@@ -165,14 +165,13 @@ class StoreWorker:
     def recover(self, queue: _Queue) -> None:
         """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
         for scheduler in list(self.schedulers):
-            capacity = side_of(scheduler.pool)
-            if capacity.asked is not None:
-                self._deliver(scheduler, capacity, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
+            if side_of(scheduler.pool).asked is not None:
+                self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
-    def _deliver(self, scheduler: Scheduler, capacity: StoreSide, reply: StoreReply | str | StoreFormatError) -> None:
+    def _deliver(self, scheduler: Scheduler, reply: StoreReply | str | StoreFormatError) -> None:
         """Apply the store's reply, or the reason why there is none."""
-        pool, membership = scheduler.pool, capacity.membership
+        pool, membership = scheduler.pool, side_of(scheduler.pool).membership
         before = membership.state
         if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
@@ -217,10 +216,6 @@ class StoreWorker:
             if self._aside_s:
                 self._keep_aside()
         self.store.close()
-
-    def add(self, scheduler: Scheduler) -> None:
-        """Add a scheduler of a pool of the store."""
-        self.schedulers.add(scheduler)
 
     def after_fork(self) -> None:
         """Start anew in a forked child: the thread and the connections belong to the parent."""

@@ -112,13 +112,6 @@ local function configure(fresh, gentle, headroom, windows, recalled)
   end
 end
 
-local function charge_vanished()                   -- what vanished processes may have spent since the last message
-  local spent = advance() * 1e-6
-  if spent ~= 0 then
-    for i = 1, #meters do spend(meters[i], last, spent) end
-  end
-end
-
 local function charge_account(i, amount)
   if amount == 0 then return 0 end
   local account = state.accounts[i]
@@ -221,14 +214,6 @@ local function take_news(list, versions, who, gentle)
   end
 end
 
-local function keep_held(held)
-  local list = {}
-  for i = 1, #meters do
-    if held[i] and held[i] ~= 0 then list[#list + 1], list[#list + 2] = i, held[i] end
-  end
-  mine[HELD] = list
-end
-
 local function take_held(said)                     -- the slots that this process holds
   local held = {}
   for n = 1, said ~= 0 and min(#index, #said) or 0 do
@@ -312,7 +297,8 @@ end
 if late ~= 0 and wall >= late then return {-1, 0, 0, 0, 0, 0, 0, wall} end   -- its sender does not wait any more
 if load() then return {-2, 0, 0, 0, 0, 0, 0, wall} end
 for i = 1, #state.accounts do wrap(i) end
-charge_vanished()
+local spent = advance() * 1e-6                     -- what vanished processes may have spent since the last message
+for i = 1, spent ~= 0 and #meters or 0 do spend(meters[i], last, spent) end
 if now >= 2 * GRID then rebase() end
 configure(fresh, gentle, headroom, windows, recalled)
 meet(who)
@@ -333,7 +319,11 @@ for n = 1, #notes, 3 do
 end
 local held = take_held(said)
 grant(out, who, wants, held, place_ns, slack)
-keep_held(held)
+mine[HELD] = {}
+for i = 1, #meters do
+  local list = mine[HELD]
+  if held[i] and held[i] ~= 0 then list[#list + 1], list[#list + 2] = i, held[i] end
+end
 local told = share_of_caller()
 out[7], mine[SHARE] = told, max(round(share * BILLION), told)
 local within = max(place_ns ~= 0 and min(out[3], max(place_ns, out[6] * POLL)) or 0, #wants > 0 and slack or 0)
