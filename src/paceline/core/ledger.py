@@ -344,7 +344,7 @@ class Ledger:
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
         """The true cost as one number per entry; units that ``actual`` leaves out stay as they are charged now."""
         if TOKENS in self.units:
-            actual = with_sum(reservation.cost_now, actual)
+            actual = with_sum(reservation.cost if reservation.known is None else reservation.cost_now, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
 
     def true_cost(self, cost: Cost, actual: Cost | None) -> Cost:
@@ -542,10 +542,14 @@ def with_sum(cost: Cost, actual: Cost) -> Cost:
 
     ``cost`` has the one that it leaves out.
     """
-    if TOKENS in actual or not (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+    read, written = actual.get(INPUT_TOKENS), actual.get(OUTPUT_TOKENS)
+    if TOKENS in actual or (read is None and written is None):
         return actual
-    read, written = (actual[unit] if unit in actual else cost.get(unit, 0.0) for unit in (INPUT_TOKENS, OUTPUT_TOKENS))
-    return actual | {TOKENS: read + written}
+    if read is None:
+        read = cost.get(INPUT_TOKENS, 0.0)
+    if written is None:
+        written = cost.get(OUTPUT_TOKENS, 0.0)
+    return {**actual, TOKENS: read + written}
 
 
 def _left_out(unit: str, cost: Cost) -> float:
