@@ -153,14 +153,13 @@ class SharedCapacity(StoreSide):
         gently: bool = False,
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
-        learning = self.learning
-        another = teaches and learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
+        learning = self.learning if teaches else None
+        another = learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another:
             self._take_off(now_ns, reservation, days_keep=True)
         if (
-            teaches
-            and learning is not None
+            learning is not None
             and learning.unstated.measures(refusal.unit)
             and learning.refusals.is_unstated(now_ns, reservation, refusal)
         ):
@@ -176,7 +175,7 @@ class SharedCapacity(StoreSide):
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
-        if teaches and learning is not None:
+        if learning is not None:
             refused = learning.refusals.refused
             self._study(now_ns, reservation, lambda at_ns: refused(at_ns, reservation, refusal, pause_ns))
         return False

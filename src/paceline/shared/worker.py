@@ -88,8 +88,7 @@ class StoreWorker:
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
-        who = _new_name()
-        return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **self._options)
+        return SharedCapacity(ledger, queue, now_ns, who=_new_name(), learns=learns, **self._options)
 
     def plan(self, plan: Plan, queue: Queue, now_ns: int) -> SharedPlan:
         """The capacity of the plan of an account."""
