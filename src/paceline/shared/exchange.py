@@ -56,7 +56,6 @@ class StoreSide(Holdings):
         ledger: The snapshot; while the store is lost, the ledger of the fallback.
         membership: What this process knows of the store.
         asked: The message that has no reply yet; ``None`` between two exchanges.
-        exchange_due: See :class:`~paceline.core.capacity.Capacity`.
         ask_ns: When to ask again for the head of the queue; while the store is lost, when to try it again.
         free_ns: Until when a limit that this process measures holds the head of the queue back.
     """

@@ -5,7 +5,6 @@ There is a class for each rule, and :func:`of` chooses it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -40,7 +39,7 @@ M = TypeVar("M", bound=Meter)
 B = TypeVar("B", bound=Bucket)
 
 
-class Sharing(ABC, Generic[M]):
+class Sharing(Generic[M]):
     """What sharing needs of a meter. The methods here are right for a counter.
 
     ``Exact`` has no such class: a pool with a quota that no provider counts is kept in one process (``PoolMaker.pool``).
@@ -72,13 +71,13 @@ class Sharing(ABC, Generic[M]):
         for key, name in self.state.items():
             _take(m, name, state[key])
 
-    @abstractmethod
     def standing(self, m: M, now_ns: int) -> tuple[int, float, float]:
         """The ``lack_ns``, ``used`` and ``opened`` of :class:`~paceline.shared.messages.Standing`."""
+        raise NotImplementedError
 
-    @abstractmethod
     def stand(self, m: M, now_ns: int, lack_ns: int, used: float, opened: float) -> None:
         """Set ``m`` to what :meth:`standing` returned elsewhere."""
+        raise NotImplementedError
 
     def taught(self, m: M) -> tuple[float, float]:  # noqa: ARG002
         """The ``burst_cap`` and the ``ceiling`` of :class:`~paceline.shared.messages.LearnedState`."""
@@ -182,17 +181,12 @@ class SlotsSharing(Sharing[Slots]):
 class FoundSharing(Sharing[FoundMeter[Any]]):
     """Each process measures a limit by itself, and reports what it has found as slots that it holds.
 
-    So the store knows the sum. It bounds nothing, and what is measured goes on while the store is lost.
+    So the store knows the sum. It bounds nothing, and what is measured goes on while the store is lost. A process hears of the slots
+    by :meth:`FoundMeter.among <paceline.core.unstated.measured.FoundMeter.among>`.
     """
 
     def told(self, m: FoundMeter[Any]) -> Quota:
         return Quota(FOUND + m.quota.unit, BOUNDLESS, 0.0, rule=Rule.SLOTS)
-
-    def standing(self, m: FoundMeter[Any], now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002
-        raise AssertionError(f"{m.quota}: a store has slots in place of it")
-
-    def stand(self, m: FoundMeter[Any], now_ns: int, lack_ns: int, used: float, opened: float) -> None:
-        """Nothing: see :meth:`FoundMeter.among <paceline.core.unstated.measured.FoundMeter.among>`."""
 
     def recalled(self, m: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
         return []

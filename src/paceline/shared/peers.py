@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -158,7 +157,7 @@ class Places:
         self._of: dict[str, PeerPlace] = {}  # all of them, by process
 
     def __iter__(self) -> Iterator[PeerPlace]:
-        return chain(self._front, self._behind.values())
+        return iter(self._of.values())
 
     def until_us(self, who: str) -> int:
         """Until when a process may ask again to keep its place; 0: it has none."""

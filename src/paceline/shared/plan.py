@@ -75,8 +75,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         return self.snapshot.as_of_ns + max(after_ns, self.membership.peers * POLL_NS)
 
     def _is_known(self, now_ns: int, phase: PausePhase) -> bool:
-        is_new = self.membership.state.known and now_ns < self.snapshot.as_of_ns + KNOWN_NS
-        return phase is CLOSED or is_new
+        return phase is CLOSED or (self.membership.state.known and now_ns < self.snapshot.as_of_ns + KNOWN_NS)
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         at_ns = super().wake_ns(now_ns, head, until)
