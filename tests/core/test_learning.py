@@ -756,16 +756,19 @@ class TestPeriods:
         for at_s, remaining, reset_s in readings:
             said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
             assert (
-                refill.learn_counter_period(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
+                refill.learn_counter_period(T0 + at_s * NS, said, known.amount, known.period_s, 40.0, charges.Charges())
+                is None
             )
         assert (
             refill.learn_counter_period(
-                T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0
+                T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, 40.0, charges.Charges()
             )
             is None
         )
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
-        assert refill.learn_counter_period(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
+        assert (
+            refill.learn_counter_period(T0 + 12 * NS, said, known.amount, known.period_s, 40.0, charges.Charges()) == 10
+        )
 
     def test_a_bucket_that_is_smaller_than_its_limit_is_no_counter(self):
         """Of 120 a minute a bucket holds 20: near 0 left of it, full in 10 s. The same numbers from a window show a counter."""
@@ -775,7 +778,7 @@ class TestPeriods:
                 left = left_of(at_s)
                 reset_s = 40.0 - at_s if is_counter else (20 - left) / 2
                 said = Reading("requests", limit=120, remaining=left, reset_s=reset_s)
-                found = refill.learn_counter_period(T0 + at_s * NS, said, 120, 60.0, lambda _: 120.0)
+                found = refill.learn_counter_period(T0 + at_s * NS, said, 120, 60.0, 120.0, charges.Charges())
                 assert found is None
             assert refill.is_counter is is_counter
 

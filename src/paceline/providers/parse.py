@@ -17,7 +17,6 @@ from paceline.responses.values import (
     MAPPING,
     MAX_COUNT,
     NUMBER,
-    as_mapping,
     as_number,
     as_text,
     at,
@@ -268,7 +267,7 @@ TIER_MAX: Final = 40
 
 def tier_of(payload: Mapping[str, Any]) -> str:
     """The ``service_tier`` of a request, of an answer, or of an event that carries an answer; empty for none."""
-    tier = payload.get("service_tier") or as_mapping(payload.get("response")).get("service_tier")
+    tier = payload.get("service_tier") or ("response" in payload and at(payload, "response.service_tier"))
     return tier[:TIER_MAX].lower().removeprefix("service_tier_") if isinstance(tier, str) else ""
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
@@ -101,8 +102,8 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
             alike[family.period_s] = reading if before is None else _strictest(before, reading)
     if INPUT_TOKENS in found or OUTPUT_TOKENS in found:
         found.pop(TOKENS, None)  # it repeats the one of the input or of the output
-    sets = [found[unit].values() for unit in UNITS if unit in found]
-    return [reading for alike in sets for reading in sorted(alike, key=lambda one: one.period_s or 0)]
+    readings = chain.from_iterable(map(dict.values, found.values()))
+    return sorted(readings, key=lambda one: (UNITS.index(one.unit), one.period_s or 0))
 
 
 def grouped(headers: Headers, about: Callable[[str], tuple[_Group, str] | None]) -> dict[_Group, dict[str, str]]:
@@ -164,7 +165,10 @@ def _reading(
         return None
     limit, remaining, stated_s = amounts
     reset = parse.reset_in(texts.get("reset"))
-    reset_s, plain = reset.left_s(headers, now_s) if documented.resets else None, reset.plain
+    reset_s, plain, at_s = reset.wait_s, reset.plain, None
+    if reset.at_s is not None:
+        reset_s, at_s = reset.left_s(headers, now_s), until_s(reset, headers, now_s)
+    reset_s = reset_s if documented.resets else None
     period_s, basis = _period(family, stated_s, documented)
     if reset_s and limit and remaining is not None and (basis is Basis.STATED or not plain):
         period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
@@ -173,7 +177,7 @@ def _reading(
         return None
     reset_s, number = _clear(reset_s, period_s, family, plain=plain, alone=documented.alone)
     rounded = 1.0 if family.unit == REQUESTS else documented.rounded
-    at_s, rounded_s = until_s(reset, headers, now_s), documented.reset_rounded_s
+    rounded_s = documented.reset_rounded_s
     return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, rounded_s, basis, number, at_s)
 
 

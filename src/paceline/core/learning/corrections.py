@@ -158,7 +158,10 @@ class Corrections:
         entry, tracker = self.entries[index], self.trackers.get(index)
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return False
-        limit, before = self._allowed(index, answer.limit), entry.meter.quota.amount
+        limit, before = self.in_period(index, answer.limit), entry.meter.quota.amount
+        if limit > entry.given and not self._raises:
+            self._stated_above(index, limit)
+            limit = entry.given
         refused = isinstance(answer, Refusal)
         if not (refused and self.guesses.is_bounded(index)):
             self.guesses.end(index)
@@ -172,14 +175,6 @@ class Corrections:
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
         return True
-
-    def _allowed(self, index: int, limit: float) -> float:
-        """The ``limit`` of an answer per period of the quota at ``index``, or the given one, if no answer raises it."""
-        limit, given = self.in_period(index, limit), self.entries[index].given
-        if limit <= given or self._raises:
-            return limit
-        self._stated_above(index, limit)
-        return given
 
     def _add_stated(self, now_ns: int, answer: Reading | Refusal, limit: float, sent_ns: int) -> bool:
         """Add the quota whose ``limit`` an answer states, if there is none such; whether there was none."""

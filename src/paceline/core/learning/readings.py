@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from typing import Any, Final
 
 from paceline.core.changes import What
@@ -15,7 +14,7 @@ from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN
 from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
-from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation, within
+from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation
 
 OPENING_TIMES, OPENING_PART = 20, 0.25
 """A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an
@@ -69,7 +68,8 @@ class Readings:
         """
         changed = False
         self._shown, self._shown_for = {}, reservation
-        for reading in map(self._as_sent, map(_sane_reading, readings), repeat((now_ns - reservation.granted_ns) / NS)):
+        for one in map(_sane_reading, readings):
+            reading = one if one.until_s is None else self._as_sent(one, one.until_s, now_ns - reservation.granted_ns)
             index = self._corrections.index_of(reading.unit, reading.period_s)
             if index is not None:
                 changed |= self._take_known(now_ns, index, reservation, reading)
@@ -141,18 +141,18 @@ class Readings:
             tracker.take_level(now_ns, sent_ns, note, reading)
         tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
 
-    def _as_sent(self, reading: Reading, took_s: float) -> Reading:
-        """``reading`` with the reset that it had when its attempt was sent, ``took_s`` before.
+    def _as_sent(self, reading: Reading, until_s: float, took_ns: int) -> Reading:
+        """``reading``, which states an instant, with the reset that it had when its attempt was sent, ``took_ns`` before.
 
         If the server does not write instants at admission, it is as it was.
         """
-        if reading.until_s is None or reading.reset_s is None:
+        if reading.reset_s is None:
             return reading
-        if reading.until_s * NS < -LEAST_NS:  # by less, clocks differ
+        if until_s * NS < -LEAST_NS:  # by less, clocks differ
             self._written_first.add(reading.unit)
         if reading.unit not in self._written_first:
             return reading
-        return replace(reading, reset_s=max(reading.until_s + took_s, 0.0))
+        return replace(reading, reset_s=max(until_s + took_ns / NS, 0.0))
 
     def _may_add(self, reading: Reading) -> bool:
         """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
@@ -215,10 +215,10 @@ class Readings:
             return tracker.restarts.period_s
         if note is None:
             return None
-        quota, before = entry.meter.quota, tracker.charges.well_before
+        quota = entry.meter.quota
         known = quota.amount if entry.given == math.inf else entry.given
         return tracker.refill.learn_counter_period(
-            told.reservation.granted_ns, told.whole, known, quota.period_s, lambda at_ns: note.charged - before(at_ns)
+            told.reservation.granted_ns, told.whole, known, quota.period_s, note.charged, tracker.charges
         )
 
     def _take_restart(self, told: _Told, *, counts: bool = True) -> bool:
@@ -229,11 +229,12 @@ class Readings:
         """
         now_ns, index, note, sent_ns = told.now_ns, told.index, told.note, told.reservation.granted_ns
         entry, tracker = self._entries[index], self._trackers.get(index)
-        lack, reset_s, m = _lack_of(told.reading), _until_restart_s(told.whole), entry.meter
+        reading, reset_s, m = told.reading, _until_restart_s(told.whole), entry.meter
         if tracker is None or tracker.restarts.refuted or self._corrections.shared or m.quota.rule is Rule.SLIDING:
             return False
-        if lack is None or reset_s is None or note is None:
+        if reading.limit is None or reading.remaining is None or reset_s is None or note is None:
             return False
+        lack = reading.limit - reading.remaining
         named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=told.whole.until_s is not None)
         if named is None or not counts:
             pass
@@ -241,7 +242,7 @@ class Readings:
             self._corrections.refute_restarts(now_ns, index)
             is_number = told.whole.reset_s is None  # which moves, or is in another unit
             if is_number and self._take_bucket(now_ns, index, tracker):
-                tracker.take_level(now_ns, sent_ns, note, told.reading)
+                tracker.take_level(now_ns, sent_ns, note, reading)
         else:
             self._count_restart(told, tracker, named, lack)
         return entry.meter.restarts_by_answers
@@ -310,10 +311,6 @@ def _contradicts(named: Named, m: Meter, now_ns: int, lack: float) -> bool:
     return named is Named.NONE or (named is Named.NEXT and isinstance(m, Restarting) and m.lacks_more(now_ns, lack))
 
 
-def _lack_of(reading: Reading) -> float | None:
-    return None if reading.limit is None or reading.remaining is None else reading.limit - reading.remaining
-
-
 def _until_restart_s(reading: Reading) -> float | None:
     """The seconds until a restart, if the number of a reading is one; from now, if it states the instant."""
     reset_s = reading.reset_number if reading.reset_s is None else reading.reset_s
@@ -321,6 +318,7 @@ def _until_restart_s(reading: Reading) -> float | None:
 
 
 _SANE: Final = {
+    "limit": (LIMIT_MIN, LIMIT_MAX, None),
     "reset_s": (0.0, WAIT_MAX_S, None),
     "period_s": (0.01, WAIT_MAX_S, None),
     "resolution": (1.0, 1e6, 1.0),
@@ -333,13 +331,16 @@ _SANE: Final = {
 
 def _sane_reading(reading: Reading) -> Reading:
     """``reading`` without absurd numbers, and with the resolution that its ``remaining`` shows."""
-    limit = within(reading.limit, LIMIT_MIN, LIMIT_MAX)
-    size, most = (LIMIT_MAX, LIMIT_MAX) if limit is None else (limit, CLOCK_MARGIN * limit)
-    wrong: dict[str, Any] = {} if limit == reading.limit else {"limit": limit}
-    for name, (low, high, instead) in {**_SANE, "remaining": (-size, most, None)}.items():
+    wrong: dict[str, Any] = {}
+    for name, (low, high, instead) in _SANE.items():
         value = getattr(reading, name)
         if value is not None and not low <= value <= high:
             wrong[name] = instead
-    if reading.remaining is not None and reading.remaining % wrong.get("resolution", reading.resolution):
-        wrong["resolution"] = 1.0  # it is no multiple, so it is not rounded
+    limit, remaining = wrong.get("limit", reading.limit), reading.remaining
+    if remaining is not None:
+        size, most = (LIMIT_MAX, LIMIT_MAX) if limit is None else (limit, CLOCK_MARGIN * limit)
+        if not -size <= remaining <= most:
+            wrong["remaining"] = None
+        if remaining % wrong.get("resolution", reading.resolution):
+            wrong["resolution"] = 1.0  # it is no multiple, so it is not rounded
     return replace(reading, **wrong) if wrong else reading

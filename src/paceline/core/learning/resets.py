@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
+from paceline.core.learning.charges import Charges
 from paceline.core.meters import Named
 from paceline.core.quota import NS
 from paceline.core.results import Reading
@@ -139,7 +139,7 @@ class Refill:
         return usual(self._bucket.low_s, self._bucket.high_s) if self.sure else None
 
     def learn_counter_period(
-        self, sent_ns: int, reading: Reading, known: float, known_s: float, charged_since: Callable[[int], float]
+        self, sent_ns: int, reading: Reading, known: float, known_s: float, charged: float, charges: Charges
     ) -> float | None:
         """The period of a counter in seconds, once the readings show it; ``None`` before.
 
@@ -149,7 +149,8 @@ class Refill:
             known: The amount of the quota as it was given. The first reading shows the period if its limit and reset
                 have the rate of the quota, in a longer period.
             known_s: Its period, in seconds.
-            charged_since: The charges from an instant to this attempt, which is among them.
+            charged: The sum of all charges up to this attempt, which is among them.
+            charges: Their log.
         """
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         if limit is None or remaining is None or not reset_s or self.sure or sent_ns < self._last_ns:
@@ -164,11 +165,11 @@ class Refill:
         if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
             return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
         longest_s = max(reset_s, self._counter.reset_s)
-        charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
+        lately = charged - charges.well_before(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
         if gap_s > self._counter.reset_s:
             self._counter = CounterReadings(sent_ns)
             longest_s, gap_s = reset_s, 0.0
-        elif lack > RENEWAL * charged + reading.resolution:
+        elif lack > RENEWAL * lately + reading.resolution:
             # Another use of it, or a longer period, hides the period. It makes no counter look like a bucket.
             self._counter.since_ns, self._counter.gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
         series, per_s = self._counter, limit / known_s
@@ -245,7 +246,8 @@ class Restarts:
         Returns:
             ``None``: the answer took so long, or the reset is so short, that it names no restart.
         """
-        sent_ns, now_ns = self._written_between(sent_ns, now_ns)
+        if self._written is not None:
+            sent_ns, now_ns = self._written_between(sent_ns, now_ns)
         reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
         self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
         if self._longest_ns <= ROUNDED_NS:
@@ -274,9 +276,7 @@ class Restarts:
         """When the reset of an answer was written, at the earliest and at the latest."""
         if self._written is Written.FIRST:
             return sent_ns, min(now_ns, sent_ns + TRANSIT_NS)
-        if self._written is Written.LAST:
-            return max(sent_ns, now_ns - TRANSIT_NS), now_ns
-        return sent_ns, now_ns
+        return max(sent_ns, now_ns - TRANSIT_NS), now_ns
 
     def _jumps(self, sent_ns: int, by_ns: int, lack: float) -> bool:
         """Whether an instant that is ``by_ns`` later is the next restart: it is far, and what was used is back."""
