@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from paceline.core.allowance import Shut
 from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.ledger import Ledger, merged, total_tokens
-from paceline.core.pause import PausePhase
+from paceline.core.pause import OPEN, PausePhase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
@@ -361,8 +361,8 @@ class Pool:
         self.counts["settled"] += 1
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
-        if not self.queue.length:
-            self.capacity.ledger.pause.empty()
+        if not self.queue.length and (pause := self.capacity.ledger.pause).phase is not OPEN:
+            pause.empty()
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
             if self._stop is not None and self._stop.ends_with(reservation.granted_ns):

@@ -69,7 +69,8 @@ class Readings:
         changed = False
         self._shown, self._shown_for = {}, reservation
         for one in map(_sane_reading, readings):
-            reading = one if one.until_s is None else self._as_sent(one, one.until_s, now_ns - reservation.granted_ns)
+            states_instant = one.until_s is not None and one.reset_s is not None
+            reading = self._as_sent(one, now_ns - reservation.granted_ns) if states_instant else one
             index = self._corrections.index_of(reading.unit, reading.period_s)
             if index is not None:
                 changed |= self._take_known(now_ns, index, reservation, reading)
@@ -139,20 +140,20 @@ class Readings:
             self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
         elif changed and not is_higher:
             tracker.take_level(now_ns, sent_ns, note, reading)
-        tracker.look_at_kept(now_ns, partial(self._ledger.open_before, index))
+        if (kept := tracker.kept) is not None:
+            tracker.look_at_kept(now_ns, kept, partial(self._ledger.open_before, index))
 
-    def _as_sent(self, reading: Reading, until_s: float, took_ns: int) -> Reading:
-        """``reading``, which states an instant, with the reset that it had when its attempt was sent, ``took_ns`` before.
+    def _as_sent(self, reading: Reading, took_ns: int) -> Reading:
+        """``reading`` of an instant, with the reset that it had when its attempt was sent, ``took_ns`` before.
 
         If the server does not write instants at admission, it is as it was.
         """
-        if reading.reset_s is None:
-            return reading
-        if until_s * NS < -LEAST_NS:  # by less, clocks differ
+        assert reading.until_s is not None
+        if reading.until_s * NS < -LEAST_NS:  # by less, clocks differ
             self._written_first.add(reading.unit)
         if reading.unit not in self._written_first:
             return reading
-        return replace(reading, reset_s=max(until_s + took_ns / NS, 0.0))
+        return replace(reading, reset_s=max(reading.until_s + took_ns / NS, 0.0))
 
     def _may_add(self, reading: Reading) -> bool:
         """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.

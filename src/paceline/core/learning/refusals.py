@@ -337,8 +337,10 @@ class Refusals:
         a refusal that asks for such a wait is about an allowance, and one of the next minute must not spread them over
         a day.
         """
-        counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
-        counted = [(i, m) for i, m in counted if not m.quota.is_long]
+        counted = [
+            (i, m) for i, entry in enumerate(self._entries)
+            if (m := entry.meter).quota.rule not in (Rule.SLOTS, *OWN_RULES) and not m.quota.is_long
+        ]  # fmt: skip
         left = [(i, m) for i, m in counted if i not in ample]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in left or counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.

@@ -247,6 +247,7 @@ class QuotaTracker:
         refill: What readings have shown about the refill.
         restarts: What readings have shown about the restarts.
         stated_period_s: The period that the limits of answers are about; ``None`` for the quota's own.
+        kept: A reading that may raise the level later; ``None`` for none.
     """
 
     def __init__(self, entry: Entry, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
@@ -263,7 +264,7 @@ class QuotaTracker:
         self._change = change
         self.rate = CeilingTracker()
         self._as_of_ns = 0  # when the last reading was taken that changed the level
-        self._kept: KeptReading | None = None
+        self.kept: KeptReading | None = None
 
     @property
     def meter(self) -> Bucket:
@@ -421,11 +422,11 @@ class QuotaTracker:
         later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + wrong_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif not lower_only and self._kept is None and now_ns + lack_ns < noted_ns - earlier - wrong_ns:
-            self._kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, wrong_ns)  # even if it was taken just now
+        elif not lower_only and self.kept is None and now_ns + lack_ns < noted_ns - earlier - wrong_ns:
+            self.kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, wrong_ns)  # even if it was taken just now
 
-    def look_at_kept(self, now_ns: int, open_before: Callable[[int], float]) -> None:
-        """Raise the level if the charges were too high at the reading that is kept for it.
+    def look_at_kept(self, now_ns: int, kept: KeptReading, open_before: Callable[[int], float]) -> None:
+        """Raise the level if the charges were too high at the reading that is ``kept`` for it.
 
         What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A
         reading before the last one that changed the level is not used: what it does not count yet has been learned
@@ -433,11 +434,9 @@ class QuotaTracker:
 
         Args:
             now_ns: The present.
+            kept: The reading.
             open_before: The charges of the attempts in flight that were sent at an instant or before.
         """
-        kept = self._kept
-        if kept is None:
-            return
         note, open_charges, by_ns = kept.note, 0.0, 0
         if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
             open_charges = open_before(kept.sent_ns)
@@ -447,7 +446,7 @@ class QuotaTracker:
         if by_ns < -kept.wrong_ns:
             self._shift(now_ns, kept.sent_ns, by_ns)
         if by_ns < -kept.wrong_ns or not open_charges:
-            self._kept = None
+            self.kept = None
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
