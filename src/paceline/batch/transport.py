@@ -278,6 +278,7 @@ class _Request:
     def address(self) -> str:
         return self._target.origin
 
+    @property
     def target(self) -> tuple[str, str]:
         return self._target.key
 

@@ -671,7 +671,7 @@ def _rhythm_of(request: Incoming, exchange: KeptExchange | KeptRoutedExchange, a
         begin_s = every_s = asked_s
     heard = asked_s is not None or hears(request.headers)
     if exchange.metered.call.stream and asked_s != 0 and heard:
-        note = note_for(exchange.metered.provider.name, exchange.http.target()[1], request.query, request.headers)
+        note = note_for(exchange.metered.provider.name, exchange.http.target[1], request.query, request.headers)
     until_s = None if note is not None else patience_s(request.headers)
     return _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
 

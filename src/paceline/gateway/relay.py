@@ -357,6 +357,7 @@ class Relayed:
     def address(self) -> str:
         return self._upstream.root
 
+    @property
     def target(self) -> tuple[str, str]:
         return self._upstream.host, self._path
 

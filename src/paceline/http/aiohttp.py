@@ -62,6 +62,7 @@ class _Aiohttp:
     def __init__(self, send: Request, session: Any, url: Any, options: dict[str, Any]) -> None:
         self._send, self._session, self._options = send, session, options
         self._url = session._build_url(url)  # noqa: SLF001  (with the session's base)
+        self.target: tuple[str, str] = self._url.host or "", self._url.path
         self._given_url = url
         self._data: Callable[[], Any] | None = None  # makes the body for an attempt, where it can be sent once
 
@@ -69,9 +70,6 @@ class _Aiohttp:
     def address(self) -> str:
         host, port = self._url.host or "", self._url.explicit_port
         return host if port is None else f"{host}:{port}"
-
-    def target(self) -> tuple[str, str]:
-        return self._url.host or "", self._url.path
 
     def header(self, name: str) -> str:
         own: Any = self._options.get("headers") or ()

@@ -88,14 +88,12 @@ class _Botocore:
         self.method: str = request.method
         self.error: Exception | None = None  # of the last attempt
         self._url = urlsplit(request.url)
+        self.target = self._url.hostname or "", unquote(self._url.path)
 
     @property
     def address(self) -> str:
         netloc: str = self._url.netloc
         return netloc
-
-    def target(self) -> tuple[str, str]:
-        return self._url.hostname or "", unquote(self._url.path)
 
     def header(self, name: str) -> str:
         return header_text(self._request.headers.get(name, ""))

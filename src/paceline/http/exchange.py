@@ -93,6 +93,7 @@ class Binding(Protocol):
     def in_memory(self) -> bool: ...  # whether the body of the request is there without reading
     @property
     def address(self) -> str: ...  # the host, with a port that is not the usual one
+    @property
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
     def header(self, name: str) -> str: ...  # its first value; empty for none
     async def content(self) -> bytes: ...  # of the request, which can still be sent
@@ -154,9 +155,9 @@ async def exchange(
         fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
     if http.method != "POST":
-        reader = poll_of(pacer, http.target()[1]) if pacer.jobs and http.method == "GET" else None
+        reader = poll_of(pacer, http.target[1]) if pacer.jobs and http.method == "GET" else None
         return await (http.send() if reader is None else _watched(http, reader))
-    target = http.target()
+    target = http.target
     if paced_beyond and http.address in paced_beyond:
         return await http.send()
     if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
@@ -314,7 +315,7 @@ class Exchange:
             entry.seconds = (self.pacer.clock.now_ns() - started_ns) / NS
             shadow.write(entry)
 
-        token = sending.set(self.http.target())
+        token = sending.set(self.http.target)
         try:
             response = await self.http.send()
         except BaseException:
@@ -422,7 +423,7 @@ class Exchange:
 
     async def _send(self, permit: Permit) -> tuple[Any, Judged | None, Mapping[str, str]] | None:
         """The response, the verdict on it, and its headers; ``None`` for another attempt after a broken connection."""
-        token = sending.set(self.http.target())
+        token = sending.set(self.http.target)
         try:
             response = await self.http.send(permit)
             if not permit.reservation.open:

@@ -50,13 +50,11 @@ class _Httpx:
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
         self.method: str = request.method
-        self.address: str = request.url.netloc.decode("ascii")
+        url = request.url
+        self.address: str = url.netloc.decode("ascii")
+        self.target: tuple[str, str] = url.host, url.path
         self._headers: dict[bytes, bytes] | None = None
         self._peeked: Any = None  # the stream of the last answer, whose beginning is read
-
-    def target(self) -> tuple[str, str]:
-        url = self._request.url
-        return url.host, url.path
 
     def header(self, name: str) -> str:
         if self._headers is None:  # the libraries' own look-up takes some microseconds for each name

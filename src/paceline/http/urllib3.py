@@ -118,17 +118,14 @@ class _Urllib3:
         self._body, self._headers = body, headers
         self._permit: Permit | None = None
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
-        self._path = unquote(parts.path)
         own: tuple[Any, Any] = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
         self._host, self._port = own
+        self.target = (self._host or "").strip("[]"), unquote(parts.path)
 
     @property
     def address(self) -> str:
         usual = self._port in (None, _PORTS.get(self._pool.scheme))
         return f"{self._host}" if usual else f"{self._host}:{self._port}"
-
-    def target(self) -> tuple[str, str]:
-        return (self._host or "").strip("[]"), self._path
 
     def header(self, name: str) -> str:
         headers = self._pool.headers if self._headers is None else self._headers

@@ -233,6 +233,7 @@ class SimulatedHttp:
         """See ``Binding``."""
         return self.route.target[0]
 
+    @property
     def target(self) -> tuple[str, str]:
         """See ``Binding``."""
         return self.route.target
