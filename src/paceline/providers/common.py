@@ -202,15 +202,15 @@ class BaseProvider(Provider):
         schemas = values_at(body, own["schemas"])
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
-        choices, others = self._choices(own, body), others_of(body, model)
+        choices = parse.stated(body, own.get("choices", ())) or 1
+        if "prompts" in own and isinstance(prompts := body.get(own["prompts"]), list) and prompts:
+            choices *= parse.inputs_in(prompts)
         most = parse.stated(body, limits.get(endpoint, limits[""])) * choices or None
         most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)
-        return Call(self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others)
+        return Call(
+            self.name, endpoint, model, tokens, most, stream, tier=tier, choices=choices, others=others_of(body, model)
+        )
 
     def encoding_of(self, model: str) -> str:  # noqa: ARG002
         """The estimator's weights for a model."""
         return self.encoding
-
-    def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
-        """How many answers a request asks for."""
-        return parse.stated(body, own.get("choices", ())) or 1

@@ -67,11 +67,6 @@ class OpenAIDialect(BaseProvider):
         call = self._call(_OWN, endpoint, model[:200], body)
         return replace(call, **_media(endpoint, body)) if endpoint in _OWN["billed"] else call
 
-    def _choices(self, own: Mapping[str, Any], body: Mapping[str, Any]) -> int:
-        """So many for each of several prompts. A prompt may be a list of tokens."""
-        of_one, prompts = super()._choices(own, body), body.get("prompt")
-        return of_one * parse.inputs_in(prompts) if isinstance(prompts, list) and prompts else of_one
-
     def usage_reader(self, call: Call) -> UsageReader:
         if call.endpoint == "transcriptions" and not call.stream:
             return TranscriptReader(self.usage, *self.usages)

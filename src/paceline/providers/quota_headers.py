@@ -160,16 +160,15 @@ def _reading(
     family: Family, texts: dict[str, str], headers: Headers, now_s: float, documented: Documented
 ) -> Reading | None:
     """The reading in the parts of one family; ``None`` for one that does not count."""
-    amounts = _amounts(family, texts, alone=documented.alone)
+    amounts = _amounts(family, texts, documented)
     if amounts is None:
         return None
-    limit, remaining, stated_s = amounts
+    limit, remaining, period_s, basis = amounts
     reset = parse.reset_in(texts.get("reset"))
     reset_s, plain, at_s = reset.wait_s, reset.plain, None
     if reset.at_s is not None:
         reset_s, at_s = reset.left_s(headers, now_s), until_s(reset, headers, now_s)
     reset_s = reset_s if documented.resets else None
-    period_s, basis = _period(family, stated_s, documented)
     if reset_s and limit and remaining is not None and (basis is Basis.STATED or not plain):
         period_s, basis, scale = _shown(reset_s, limit, limit - remaining, period_s, basis, in_ms=plain)
         reset_s, plain = reset_s * (scale or 1.0), plain and scale is None
@@ -182,9 +181,12 @@ def _reading(
 
 
 def _amounts(
-    family: Family, texts: dict[str, str], *, alone: bool
-) -> tuple[float | None, float | None, float | None] | None:
-    """The limit, what remains of it, and the period that a header states; ``None`` if one of the first two counts not alone, or is nonsense."""
+    family: Family, texts: dict[str, str], documented: Documented
+) -> tuple[float | None, float | None, float | None, Basis] | None:
+    """The limit, what remains of it, the period that a header has stated, or else the documented one of its family, and how sure it is.
+
+    ``None`` if one of the first two counts not alone, or is nonsense.
+    """
     limit_text = texts.get("limit")
     limit, remaining = parse.amount(limit_text), parse.remainder(texts.get("remaining"))
     stated_s = parse.amount(texts.get("renewalperiod")) or family.period_s
@@ -192,14 +194,11 @@ def _amounts(
         limit, stated_s = parse.amount(window[1]), parse.amount(window[2])
     remaining = None if remaining == -1 else remaining  # Azure: -1 is unknown
     whole = limit is not None and remaining is not None and 0 <= remaining <= limit
-    return (limit, remaining, stated_s) if whole or (alone and (limit, remaining) != (None, None)) else None
-
-
-def _period(family: Family, stated_s: float | None, documented: Documented) -> tuple[float | None, Basis]:
-    """The period that a header has stated, or else the documented one of its family, and how sure it is."""
+    if not whole and not (documented.alone and (limit, remaining) != (None, None)):
+        return None
     of_family = documented.periods.get(family.words)
     sure = stated_s or (of_family is not None and family.words not in documented.assumed)
-    return stated_s or of_family, Basis.STATED if sure else Basis.ASSUMED
+    return limit, remaining, stated_s or of_family, Basis.STATED if sure else Basis.ASSUMED
 
 
 def _clear(

@@ -153,15 +153,12 @@ class Beginning:
         may_be_binary = first and self.status < 300 and self._splitter is None and not piece.startswith(b"<")
         if may_be_binary and _BINARY.search(piece, 0, 64):  # a sound, a picture, or an encoding that is not known
             self.accept()
-        self._enough = self._enough or self._is_long()
+        self._enough = self._enough or (len(self.body) > HELD_MAX and self._is_long())
         return self._enough
 
     def _is_long(self) -> bool:
-        """Whether so much of the body is read that it is judged without the rest."""
-        size = len(self.body)
-        if size <= HELD_MAX:
-            return False
-        return size > WHOLE_MAX or self.status >= 300 or self._streams or not _is_json(self.body)
+        """Whether a body above ``HELD_MAX`` is judged without the rest."""
+        return len(self.body) > WHOLE_MAX or self.status >= 300 or self._streams or not _is_json(self.body)
 
     def take_encoded(self, chunk: bytes, decode: Decode | None) -> bool:
         """The same for bytes that ``decode`` decodes. What cannot be decoded is for the caller's own reader to report."""
