@@ -15,7 +15,7 @@ from paceline.core.quota import Cost
 from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Usage, UsageReader
-from paceline.providers.common import BaseProvider, token_cost
+from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.forms import about, dialect
 from paceline.providers.registry import changed
 from paceline.providers.streams import EventStreamReader, Found
@@ -32,6 +32,7 @@ _OWN: Final = dialect("bedrock")
 class Bedrock(BaseProvider):
     """The Bedrock runtime. A pool is a model or profile as requests name it, in ``region`` where the host names one."""
 
+    costs = CostRule(holds_maximum=True)
     media = MEDIA
     # All input is held; what was read from the cache is given back at the end (its documentation, 2026-10).
     holds_cached = True
@@ -53,15 +54,16 @@ class Bedrock(BaseProvider):
         call = replace(call, model=name, stream=match[3] is not None)
         return replace(call, max_output_tokens=0) if "embed" in model else call
 
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:  # noqa: ARG002
+    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
         """All input and the most output, the model's maximum where the request sets none; the burndown comes later."""
-        asked = call.max_output_tokens
-        return token_cost(input_tokens, about("bedrock", "models", call.model)[1] if asked is None else asked)
+        if call.max_output_tokens is None:
+            call = replace(call, max_output_tokens=about("bedrock", "models", call.model)[1])
+        return super().held(call, input_tokens, output_tokens)
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """The input without cache reads, and output times the burndown rate. It may be more than was held."""
         weight, _ = about("bedrock", "models", call.model)
-        return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, weight)
+        return CostRule(counts_cached=False, output_weight=weight).charged(call, usage)
 
     def usage_reader(self, call: Call) -> UsageReader:
         return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else super().usage_reader(call)

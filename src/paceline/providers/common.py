@@ -30,16 +30,6 @@ INPUTS: Final = "inputs"
 PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", DAY_S: "day"}
 
 
-def token_cost(input_tokens: float, output_tokens: float, output_weight: float = 1.0) -> Cost:
-    """One request in every unit that a user may have set a quota for; ``output_weight`` applies to ``tokens`` only."""
-    return {
-        REQUESTS: 1.0,
-        TOKENS: float(input_tokens + output_tokens * output_weight),
-        INPUT_TOKENS: float(input_tokens),
-        OUTPUT_TOKENS: float(output_tokens),
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class CostRule:
     """How a provider counts the tokens of a request.
@@ -80,7 +70,13 @@ class CostRule:
         return cost if usage.audio_s is None else cost | {AUDIO_SECONDS: usage.audio_s}
 
     def _cost(self, call: Call, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
-        cost = token_cost(input_tokens, output_tokens, self.output_weight)
+        """One request in every unit that a user may have set a quota for."""
+        cost = {
+            REQUESTS: 1.0,
+            TOKENS: float(input_tokens + output_tokens * self.output_weight),
+            INPUT_TOKENS: float(input_tokens),
+            OUTPUT_TOKENS: float(output_tokens),
+        }
         for unit, counted in call.units.items():
             if counted:
                 cost[unit] = float(counted)
