@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import LONG_S, NS
-from paceline.core.results import WAIT_MAX_S, Refusal, within
+from paceline.core.results import WAIT_MAX_S, Refusal
 
 LONG_WAIT_S: Final = 60.0
 """A stated wait that is longer is tested, unless the refusal names a quota of such a period."""
@@ -197,4 +197,5 @@ class Allowance:
 
 def _asked_s(refusal: Refusal) -> float:
     """The wait that a refusal states; 0 for none, or nonsense."""
-    return within(refusal.retry_after_s, 0.0, WAIT_MAX_S) or 0.0
+    asked_s = refusal.retry_after_s
+    return asked_s if asked_s is not None and 0.0 <= asked_s <= WAIT_MAX_S else 0.0
