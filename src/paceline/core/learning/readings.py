@@ -193,34 +193,29 @@ class Readings:
     def _take_refill(self, told: _Told) -> bool:
         """Learn how fast a quota refills; whether its rule or its period has changed."""
         now_ns, index, limit, whole = told.now_ns, told.index, told.reading.limit, told.whole
-        tracker = self._trackers.get(index)
-        if tracker is None or self._entries[index].meter.quota.rule is Rule.SLIDING:
+        tracker, entry = self._trackers.get(index), self._entries[index]
+        quota = entry.meter.quota
+        if tracker is None or quota.rule is Rule.SLIDING:
             return False  # the user has stated the rule, by which its resets have another meaning
         period_s = tracker.refill.learn_bucket_period(whole)
         bucket = period_s is not None
         if not bucket:
-            period_s = self._period_of_a_counter(told, tracker)
+            if entry.meter.restarts_by_answers:
+                period_s = tracker.restarts.period_s
+            elif told.note is not None:
+                known, charged = quota.amount if entry.given == math.inf else entry.given, told.note.charged
+                period_s = tracker.refill.learn_counter_period(
+                    told.reservation.granted_ns, whole, known, quota.period_s, charged, tracker.charges
+                )
         if period_s is None or limit is None:
             return False
         stated = whole.period_s is not None and whole.basis is Basis.STATED
         rule_is_new = bucket and self._take_bucket(now_ns, index, tracker)
         period_is_new = not stated and self._take_period(now_ns, index, tracker, period_s, limit, bucket=bucket)
-        if rule_is_new or period_is_new:
+        changed = rule_is_new or period_is_new
+        if changed:
             tracker.begin_epoch(now_ns)
-        return rule_is_new or period_is_new
-
-    def _period_of_a_counter(self, told: _Told, tracker: QuotaTracker) -> float | None:
-        """The period of a quota that refills like no bucket, in seconds, once the readings show it; ``None`` before."""
-        entry, note = self._entries[told.index], told.note
-        if entry.meter.restarts_by_answers:
-            return tracker.restarts.period_s
-        if note is None:
-            return None
-        quota = entry.meter.quota
-        known = quota.amount if entry.given == math.inf else entry.given
-        return tracker.refill.learn_counter_period(
-            told.reservation.granted_ns, told.whole, known, quota.period_s, note.charged, tracker.charges
-        )
+        return changed
 
     def _take_restart(self, told: _Told, *, counts: bool = True) -> bool:
         """Take the instant of the restart that an answer states; whether the quota is counted as one that restarts.

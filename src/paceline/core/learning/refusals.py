@@ -344,8 +344,7 @@ class Refusals:
         left = [(i, m) for i, m in counted if i not in ample]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in left or counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
-        tested = [(i, self._entries[i].meter) for i in self._guesses.tested]
-        slots = [i for i, m in tested if isinstance(m, Slots) and m.used]
+        slots = [i for i in self._guesses.tested if isinstance(m := self._entries[i].meter, Slots) and m.used]
         if slots and (not left or min(shares)[0] > PLENTY):
             return slots[0]
         return min(shares)[1] if shares else None

@@ -266,7 +266,7 @@ class Restarts:
             return Named.SAME
         if high_ns < self.low_ns and sent_ns < self._since_ns:
             return Named.EARLIER
-        if self.high_ns and not self._jumps(sent_ns, low_ns - self.high_ns, lack):
+        if not self._jumps(sent_ns, low_ns - self.high_ns, lack):
             self.refuted = True
             return Named.NONE
         self._follow(sent_ns, low_ns, now_ns + reset_ns + ROUNDED_NS, lack)
@@ -279,7 +279,12 @@ class Restarts:
         return max(sent_ns, now_ns - TRANSIT_NS), now_ns
 
     def _jumps(self, sent_ns: int, by_ns: int, lack: float) -> bool:
-        """Whether an instant that is ``by_ns`` later is the next restart: it is far, and what was used is back."""
+        """Whether an instant that is ``by_ns`` later is the next restart: it is far, and what was used is back.
+
+        The first one is it, too.
+        """
+        if not self.high_ns:
+            return True
         back = sent_ns >= self.low_ns or lack < JUMP * self._most
         return back and by_ns >= JUMP * self._longest_ns and max(by_ns, self._longest_ns) >= LEAST_NS
 
