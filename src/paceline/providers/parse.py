@@ -148,8 +148,10 @@ def retry_after_s(headers: Headers) -> float | None:
 
     An HTTP date is the form of the standard (RFC 9110, 10.2.3). Servers send other instants and durations, too.
     """
-    milliseconds = wait(number(headers.get("retry-after-ms"))) or wait(number(headers.get("x-amz-retry-after")))
-    return milliseconds / 1_000 if milliseconds else reset_in(headers.get("retry-after")).asked_s(headers)
+    for name in ("retry-after-ms", "x-amz-retry-after"):
+        if name in headers and (milliseconds := wait(number(headers[name]))):
+            return milliseconds / 1_000
+    return reset_in(headers.get("retry-after")).asked_s(headers)
 
 
 def answered_s(headers: Headers, now_s: float) -> float:
