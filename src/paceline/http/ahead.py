@@ -1,7 +1,7 @@
 """The beginning of a body, which is read before the caller has the response: until it is judged, or until its hold is over.
 
 With no further bytes a read blocks, so that the wait for the next part has a bound of its own
-(:class:`~paceline.pacing.patience.Patience`). A read that is under way when it is over must lose nothing:
+(:class:`~paceline.providers.verdict.Patience`). A read that is under way when it is over must lose nothing:
 
 * :class:`Hold` cancels it. Only for readers that take a part when they return it: aiohttp's, and the gateway's.
 * :class:`ReadAhead` lets it go on, in a task or a thread, and its part is the first that the body's reader gets. httpx closes

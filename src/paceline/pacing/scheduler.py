@@ -36,10 +36,10 @@ from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
-from paceline.pacing.patience import Patience
 from paceline.pacing.periods import of_periods
 from paceline.pacing.section import Exchanges, Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
+from paceline.providers.verdict import Patience
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
