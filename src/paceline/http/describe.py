@@ -72,10 +72,9 @@ class Metered:
         input_tokens, output = self._tokens(call)
         output = self.scheduler.pool.capacity.ledger.expected_output(input_tokens, output)
         cost = self.provider.held(call, input_tokens, output)
-        if prompt is None:
-            return Estimate(cost)
-        now_ns = self.scheduler.now_ns()
-        return estimated(prompt, prompt.look(now_ns), now_ns, cost, input_tokens, self.provider, self.call)
+        if prompt is not None and (cached := prompt.look(now_ns := self.scheduler.now_ns())).tokens:
+            return estimated(prompt, cached, now_ns, cost, input_tokens, self.provider, self.call)
+        return Estimate(cost)
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
