@@ -120,6 +120,8 @@ class BaseProvider(Provider):
     """Of a streamed answer, only events that contain one of these are read."""
     lines: Collection[str] = ()
     """The endpoints whose streams are a JSON object a line; the last one names the usage."""
+    prompts = ""
+    """The field of a request that may have several prompts, each of which gets so many answers; empty: none."""
     usages: tuple[str, ...] = ("usage",)
     """The keys of a usage object in a JSON answer, which may be longer than what is read of it."""
     codes: Mapping[str, Refusal] = {}
@@ -199,7 +201,7 @@ class BaseProvider(Provider):
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
         choices = parse.stated(body, own.get("choices", ())) or 1
-        if "prompts" in own and isinstance(prompts := body.get(own["prompts"]), list) and prompts:
+        if self.prompts and isinstance(prompts := body.get(self.prompts), list) and prompts:
             choices *= parse.inputs_in(prompts)
         most = parse.stated(body, limits.get(endpoint, limits[""])) * choices or None
         most, stream, tier = 0 if silent else most, body.get("stream") is True, parse.tier_of(body)

@@ -52,6 +52,7 @@ class OpenAIDialect(BaseProvider):
     asks_usage = True
     counts: parse.Counts = _OWN["counts"]
     refines = _OWN["refines"]
+    prompts = "prompt"
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
     """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
