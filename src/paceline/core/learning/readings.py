@@ -129,8 +129,7 @@ class Readings:
         """
         now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.reservation.granted_ns
         tracker, m = self._trackers[index], self._entries[index].meter
-        limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
-        is_higher = limit is not None and limit > m.quota.amount
+        is_higher = reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
         partly = reading is not told.whole  # the provider refills faster than the part that is used
         no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=is_higher, lower_only=partly)
         if self._take_restart(told, counts=no_bucket or told.whole.reset_number is not None or not m.bursts):
