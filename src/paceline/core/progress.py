@@ -140,8 +140,9 @@ class Rows:
         ``foretold``: an earlier one has said so.
         """
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        row = self._row(now_ns, sent_ns, presumed, foretold=foretold)
-        if not self._goes_on(presumed):
+        goes_on = self._goes_on(presumed)
+        row = self._row(now_ns, sent_ns, goes_on=goes_on, foretold=foretold)
+        if not goes_on:
             self.end(now_ns)
             self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
         if row.number > self.number:
@@ -163,12 +164,12 @@ class Rows:
             foretold: Whether an earlier one has said so.
         """
         presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        row = self._row(now_ns, sent_ns, presumed, foretold=foretold)
+        row = self._row(now_ns, sent_ns, goes_on=self._goes_on(presumed), foretold=foretold)
         return row._replace(admitted=admitted + len(presumed), pending=len(in_flight_ns) - len(presumed))
 
-    def _row(self, now_ns: int, sent_ns: int, presumed: Sequence[int], *, foretold: bool) -> Row:
+    def _row(self, now_ns: int, sent_ns: int, *, goes_on: bool, foretold: bool) -> Row:
         number = lasted_ns = 0
-        if self._goes_on(presumed):
+        if goes_on:
             number, lasted_ns = self.number, now_ns - self._since_ns
         # An attempt that was in flight at the last refusal shows no more than that one.
         new = int(not number or (sent_ns >= self._last_ns and not foretold))
