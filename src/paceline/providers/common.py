@@ -121,7 +121,7 @@ class BaseProvider(Provider):
     lines: Collection[str] = ()
     """The endpoints whose streams are a JSON object a line; the last one names the usage."""
     prompts = ""
-    """The field of a request that may have several prompts, each of which gets so many answers; empty: none."""
+    """The field of a request that may have several prompts, and each gets so many answers; empty: none."""
     usages: tuple[str, ...] = ("usage",)
     """The keys of a usage object in a JSON answer, which may be longer than what is read of it."""
     codes: Mapping[str, Refusal] = {}
