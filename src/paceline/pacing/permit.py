@@ -482,10 +482,14 @@ def adjust(permit: Permit, known: Cost) -> None:
 
 
 def reports(permit: Permit, charged: Cost, usage: Usage) -> None:
-    """Note that the answer of ``permit`` has this ``usage``, for which ``permit`` is settled as ``charged``."""
-    from paceline.providers.answers import used_of
+    """Note what the answer of ``permit`` reports, if that is less than the provider has ``charged`` for its ``usage``.
 
-    permit._waiter.reported = used_of(charged, usage)
+    The charge has the output that the request allowed (OpenAI), or a multiple of the output (Bedrock). Neither is used.
+    """
+    tokens, output = charged.get(INPUT_TOKENS, 0.0) + usage.output_tokens, float(usage.output_tokens)
+    permit._waiter.reported = None
+    if charged.get(TOKENS, 0.0) > tokens or charged.get(OUTPUT_TOKENS, 0.0) > output:
+        permit._waiter.reported = charged | {TOKENS: min(charged.get(TOKENS, 0.0), tokens), OUTPUT_TOKENS: output}
 
 
 def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:

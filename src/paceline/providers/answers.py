@@ -60,17 +60,6 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     return provider.charged(Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most), found)
 
 
-def used_of(charged: Cost, usage: Usage) -> Cost | None:
-    """What an answer with this usage reports, per unit; ``None``: as much as the provider has ``charged`` for it.
-
-    The charge has the output that the request allowed (OpenAI), or a multiple of the output (Bedrock). Neither is used.
-    """
-    tokens, output = charged.get(INPUT_TOKENS, 0.0) + usage.output_tokens, float(usage.output_tokens)
-    if charged.get(TOKENS, 0.0) <= tokens and charged.get(OUTPUT_TOKENS, 0.0) <= output:
-        return None
-    return charged | {TOKENS: min(charged.get(TOKENS, 0.0), tokens), OUTPUT_TOKENS: output}
-
-
 def reported(pool: str, answer: object) -> Usage | None:
     """The usage that ``answer`` reports; the arguments as for :func:`usage_cost`.
 
