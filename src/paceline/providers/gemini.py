@@ -17,7 +17,7 @@ from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.openai import MESSAGES, OpenAIDialect
 from paceline.providers.prompt import MediaTokens
-from paceline.responses.values import as_text, first_count, items_of
+from paceline.responses.values import as_text, items_of
 
 _OWN: Final = dialect("gemini")
 
@@ -77,7 +77,7 @@ def _audio_in(usage: Mapping[str, Any], names: list[str]) -> int:
     """The audio in the counts of tokens by modality, which have one of these names."""
     details = items_of(next(filter(None, map(usage.get, names)), None))
     parts = (one for one in details if as_text(one.get("modality")).upper() == "AUDIO")
-    return sum(first_count(one, ("tokenCount", "token_count", "tokens")) for one in parts)
+    return sum(parse.first_count(one, ("tokenCount", "token_count", "tokens")) for one in parts)
 
 
 _OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")

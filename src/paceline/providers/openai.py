@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found, TranscriptReader
 from paceline.responses.finish import ENDS, is_last
-from paceline.responses.values import MAPPING, as_mapping, as_text, count, first_mapping, items_of
+from paceline.responses.values import MAPPING, as_mapping, as_text, count, items_of
 
 MESSAGES: Final = "messages"
 """Anthropic's path, which many hosts with OpenAI's dialect serve, too (their documentation, 2026)."""
@@ -75,7 +75,7 @@ class OpenAIDialect(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         found = parse.usage_of(payload)
-        inputs, outputs = first_mapping(found, _DETAILS["input"]), first_mapping(found, _DETAILS["output"])
+        inputs, outputs = _first_of(found, _DETAILS["input"]), _first_of(found, _DETAILS["output"])
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
         tier, answer = parse.tier_of(payload), _answer_of(payload)
         usage = parse.usage_by(
@@ -119,6 +119,14 @@ class OpenAI(OpenAIDialect):
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
         base = model.split(":")[1] if model.startswith("ft:") else model
         return pool_in("openai", parse.undated(base)) or model
+
+
+def _first_of(found: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """The first mapping with one of ``names``; an empty one for none."""
+    for name in names:
+        if isinstance(value := found.get(name), MAPPING):
+            return value
+    return {}
 
 
 def _answer_of(payload: Mapping[str, Any]) -> str:

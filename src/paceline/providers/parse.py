@@ -21,7 +21,6 @@ from paceline.responses.values import (
     as_text,
     at,
     count,
-    first_count,
     values_at,
 )
 
@@ -285,6 +284,14 @@ STATED_USD_MAX: Final = 10_000.0
 
 Counts = Mapping[str, list[list[str]]]
 """The paths of the counts in a usage: the input, the output, the parts of the input, and the sum of both."""
+
+
+def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
+    """The first count at one of ``paths``; 0 for none."""
+    for path in paths:
+        if (value := at(found, path) if "." in path else found.get(path)) and (amount := count(value)):
+            return amount
+    return 0
 
 
 def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage | None:

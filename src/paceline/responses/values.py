@@ -24,22 +24,6 @@ def count(value: Any) -> int:
     return int(value) if is_number and 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity
 
 
-def first_count(found: Mapping[str, Any], paths: Iterable[str]) -> int:
-    """The first count at one of ``paths``; 0 for none."""
-    for path in paths:
-        if (value := at(found, path) if "." in path else found.get(path)) and (amount := count(value)):
-            return amount
-    return 0
-
-
-def first_mapping(found: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
-    """The first mapping with one of ``names``; an empty one for none."""
-    for name in names:
-        if isinstance(value := found.get(name), MAPPING):
-            return value
-    return {}
-
-
 def as_number(value: Any) -> float | None:
     """``value`` when it is a number, else ``None``."""
     return value if isinstance(value, NUMBER) and not isinstance(value, bool) else None
