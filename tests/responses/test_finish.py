@@ -137,6 +137,9 @@ CASES = {
     "responses, tool": (responses({"type": "function_call", "call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
     "chat, own tool": (chat(None, "tool_calls", tool_calls=[{"id": "1", "type": "custom", "custom": {"name": "weather", "input": IN_TEXT}}]), "tool_call", ""),
     "responses, own tool": (responses({"type": "custom_tool_call", "call_id": "1", "name": "weather", "input": IN_TEXT}), "tool_call", ""),
+    "responses, comments on its work": (responses(said(text(HM, "output_text")) | {"phase": "commentary"}, said(text("42", "output_text")) | {"phase": "final_answer"}), "complete", "42"),
+    "responses, in the background": (responses(status="queued"), "paused", ""),
+    "responses, not yet whole": (responses(said(text(CUT, "output_text")), status="in_progress"), "paused", CUT),
     "responses, search": (responses({"type": "web_search_call", "status": "completed"}, said(text("42", "output_text"))), "complete", "42"),
     "responses, nothing": (responses(), "empty", ""),
     # anthropic
@@ -158,6 +161,8 @@ CASES = {
     "gemini, thinking used all": (gemini("MAX_TOKENS"), "cut_off", ""),
     "gemini, prompt": ({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {}}, "blocked", ""),
     "gemini, other block": ({"promptFeedback": {"blockReason": "OTHER"}, "modelVersion": "m"}, "blocked", ""),
+    "gemini, ratings alone": ({"promptFeedback": {"safetyRatings": [{"category": "x", "probability": "LOW"}]}, "usageMetadata": {}}, "empty", ""),
+    "gemini, other end": (gemini("OTHER", {"text": CUT}), "empty", CUT),
     "gemini, usage alone": ({"usageMetadata": {"promptTokenCount": 9}, "modelVersion": "m", "responseId": "r"}, "empty", ""),
     "gemini, no parts": (gemini("STOP"), "empty", ""),
     "gemini, malformed": (gemini("MALFORMED_FUNCTION_CALL", finishMessage="?"), "empty", ""),
@@ -170,6 +175,7 @@ CASES = {
     "cohere": (cohere("COMPLETE", {"type": "thinking", "thinking": HM}, text("42")), "complete", "42"),
     "cohere, cut": (cohere("MAX_TOKENS", text(CUT)), "cut_off", CUT),
     "cohere, toxic": (cohere("ERROR_TOXIC"), "blocked", ""),
+    "cohere, cancelled": (cohere("USER_CANCEL", text(CUT)), "empty", CUT),
     "cohere, tool": (cohere("TOOL_CALL", tool_plan=HM, tool_calls=CHAT_CALL), "tool_call", ""),
     "cohere v1": ({"text": "42", "generation_id": "g", "chat_history": [], "finish_reason": "COMPLETE", "meta": {}}, "complete", "42"),
     "cohere v1, tool": ({"text": "", "finish_reason": "COMPLETE", "tool_calls": [{"name": "weather", "parameters": {"city": "Rome"}}]}, "tool_call", ""),
@@ -187,6 +193,7 @@ CASES = {
     # others
     "ollama": (ollama("42", thinking=HM), "complete", "42"),
     "ollama, cut": (ollama(CUT, "length"), "cut_off", CUT),
+    "ollama, not done": (ollama(CUT, None) | {"done": False}, "empty", CUT),
     "ollama, tool": (ollama("", tool_calls=[{"function": CALL}]), "tool_call", ""),
     "ollama generate": ({"model": "m", "response": "42", "thinking": HM, "done": True, "done_reason": "stop", "context": [1]}, "complete", "42"),
     "ollama generate, nothing": ({"model": "m", "response": "", "done": True, "done_reason": "load"}, "empty", ""),
@@ -195,6 +202,11 @@ CASES = {
     "watsonx": ({"model_id": "m", "results": [{"generated_text": "42", "stop_reason": "eos_token"}]}, "complete", "42"),
     "watsonx, cut": ({"model_id": "m", "results": [{"generated_text": CUT, "stop_reason": "max_tokens"}]}, "cut_off", CUT),
     "replicate": ({"id": "p", "status": "succeeded", "output": ["4", "2"], "error": None}, "complete", "42"),
+    "replicate, failed": ({"id": "p", "status": "failed", "output": None, "input": {"prompt": "?"}, "error": "out of memory"}, "empty", ""),
+    "replicate, too slow": ({"id": "p", "status": "processing", "output": ["The"], "error": None}, "paused", "The"),
+    "cloudflare, chat": ({"result": chat(CUT, "length"), "success": True, "errors": [], "messages": []}, "cut_off", CUT),
+    "llama.cpp, cut": ({"content": CUT, "stop": True, "stop_type": "limit", "tokens_predicted": 9}, "cut_off", CUT),
+    "llama.cpp": ({"content": "42", "stop": True, "stop_type": "eos", "tokens_predicted": 9}, "complete", "42"),
     "cloudflare": ({"result": {"response": "42", "tool_calls": []}, "success": True, "errors": []}, "complete", "42"),
     "dashscope": ({"output": {"text": "42", "finish_reason": "stop"}, "usage": {}}, "complete", "42"),
     "dashscope, messages": ({"output": {"choices": [{"finish_reason": "length", "message": {"role": "assistant", "content": CUT}}]}}, "cut_off", CUT),
@@ -203,6 +215,8 @@ CASES = {
     "yandex": ({"result": {"alternatives": [{"message": {"role": "assistant", "text": "42"}, "status": "ALTERNATIVE_STATUS_FINAL"}]}}, "complete", "42"),
     "cohere generate": ({"generations": [{"text": CUT, "finish_reason": "MAX_TOKENS"}], "prompt": "?"}, "cut_off", CUT),
     "interactions": ({"status": "completed", "outputs": [{"type": "thought", "summary": [text(HM)]}, text("42")]}, "complete", "42"),
+    "interactions, in steps": ({"id": "i", "status": "completed", "steps": [{"type": "thought", "summary": [text(HM)]}, {"type": "model_output", "content": [text("42")]}]}, "complete", "42"),
+    "interactions, in steps, cut": ({"id": "i", "status": "incomplete", "steps": [{"type": "model_output", "content": [text(CUT)]}]}, "cut_off", CUT),
     "reka": ({"responses": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}]}, "complete", "42"),
     # what generates no text
     "embeddings": ({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "model": "m", "usage": {}}, "complete", '[{"index": 0, "embedding": [0.5]}]'),
@@ -445,7 +459,7 @@ def test_a_stream_of_a_form_without_an_end_is_whole(name, size):
 @pytest.mark.parametrize("name", [name for name, (body, _, _) in CASES.items() if isinstance(body, dict) and body])
 def test_the_state_alone(name):
     body, state, _ = CASES[name]
-    assert state_of(body) == ("complete" if name == "gemini, usage alone" else state)
+    assert state_of(body) == ("complete" if form_of(body) is None else state)
 
 
 @pytest.mark.parametrize(

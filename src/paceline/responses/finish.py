@@ -159,7 +159,7 @@ class _Read:
         if own in ("call", "data"):
             self.take(part, own)
             return
-        if own == "thought" or part.get("thought") is True:
+        if own == "thought" or part.get("thought") is True or part.get("phase") == "commentary":
             kind = "thought"
         for name, value in part.items():
             if value and (inner := _FIELDS.get(name)) is not None:
@@ -238,25 +238,30 @@ def state_of(body: Any) -> State:
 def _state(body: Any, form: AnswerForm, found: _Read) -> tuple[State, str]:
     """The state of an answer, and the provider's reason."""
     reason = _reason(body, form.why)
-    state = STATES.get(reason.lower())
+    blocked = _BLOCKS[0] in form.why and _reason(body, _BLOCKS)
+    state = State.BLOCKED if blocked else STATES.get(reason.lower())
     if state is not None:
         return state, reason
+    if any(at(body, name) is False for name in OVER):
+        return State.EMPTY, reason
     if found.of["words"]:
         return State.DECLINED, reason
     if found.of["call"]:
         return State.TOOL_CALL, reason
     if found.text.strip() or found.of["data"] or not form.generates:
         return State.COMPLETE, reason
-    return State.BLOCKED if _BLOCKS[0] in form.why and _reason(body, _BLOCKS) else State.EMPTY, reason
+    return State.EMPTY, reason
 
 
 def _of_data(body: Any) -> Finish:
     """The finish of an answer without a generated text: its result as JSON."""
     if not isinstance(body, MAPPING):
         return Finish(State.COMPLETE if body else State.EMPTY, text=_as_json(body))
+    job = as_text(body.get("status")) if "id" in body else ""
+    if STATES.get(job.lower()) is State.EMPTY:
+        return Finish(State.EMPTY, job, words=as_text(body.get("error")))
     rest = {name: value for name, value in body.items() if name not in _ANSWERS["envelope"] and value is not None}
-    if not rest:
-        job = "id" in body and as_text(body.get("status"))  # it is made later
+    if not rest:  # it is made later
         return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
     value = next(iter(rest.values())) if len(rest) == 1 else rest
     return Finish(State.COMPLETE, text=value if isinstance(value, str) else _as_json(value))
