@@ -42,8 +42,24 @@ def test_in_bodies():
     assert renamed(FORM, body_of(FORM), NAMES) == FORM.replace(b"\nears", b"\nwhisper-1")
     unquoted = FORM.replace(b'name="model"', b"name=model")  # .NET
     assert renamed(unquoted, body_of(unquoted), NAMES) == unquoted.replace(b"\nears", b"\nwhisper-1")
-    for one in (b'{"model": "other"}', b"--b\r\n", b"[]", b"", b'{"model": ["smart"]}'):
+    for one in (b'{"model": "other"}', b"--b\r\n", b"[]", b"", b'{"messages": [{"content": {"model": "smart"}}]}'):
         assert renamed(one, body_of(one), NAMES) is None
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        '{"requests": [{"model": "models/%s", "content": {"parts": [{"text": "smart"}]}}]}',  # Gemini batchEmbedContents
+        '{"model": "models/%s", "content": {"parts": [{"text": "smart"}]}}',  # Gemini embedContent
+        '{"requests": [{"custom_id": "smart", "params": {"model": "%s", "messages": []}}]}',  # Anthropic's batches
+        '{"model": "other", "fallbacks": [{"model": "%s"}], "max_tokens": 9}',  # Anthropic
+        '{"model": "%s", "models": ["other", "%s"]}',  # OpenRouter
+        '{"input": "smart", "model": "other", "tools": [{"type": "image_generation", "model": "%s"}]}',  # OpenAI
+    ],
+)
+def test_in_bodies_wherever_they_name_one(shape):
+    body = shape.replace("%s", "smart").encode()
+    assert json.loads(renamed(body, body_of(body), NAMES)) == json.loads(shape.replace("%s", "gpt-5"))
 
 
 @pytest.mark.parametrize(

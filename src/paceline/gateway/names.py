@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from paceline.http.describe import model_named
+from paceline.providers.naming import rename
 from paceline.providers.parse import UNKNOWN
 
 _IN_PATH: Final = re.compile(r"(?<=/)((?:models|model|deployments|engines)/)([^/:]+)")
@@ -43,19 +44,20 @@ def name_asked(path: str, named: Mapping[str, Any]) -> str:
 
 
 def renamed(body: bytes, asked: Mapping[str, Any], models: Mapping[str, str]) -> bytes | None:
-    """The body with a server's own name of the model; ``None`` where it has no other.
+    """The body with a server's own names of models; ``None`` where it has no other.
 
     Args:
         body: The body, without its content encoding.
         asked: Its fields.
         models: The server's names, by the clients' names.
     """
-    name = models.get(str(asked.get("model"))) if models else None
-    if name is None:
+    if not models:
         return None
     if body.startswith(b"--"):
-        return _IN_FORM.sub(lambda found: found[1] + name.encode(), body, count=1)
-    return json.dumps({**asked, "model": name}).encode()
+        name = models.get(str(asked.get("model")))
+        return None if name is None else _IN_FORM.sub(lambda found: found[1] + name.encode(), body, count=1)
+    own = json.loads(body) if asked else {}
+    return json.dumps(own).encode() if rename(own, models) else None
 
 
 def renamed_path(path: str, models: Mapping[str, str]) -> str:

@@ -28,6 +28,33 @@ _SAID, _SCHEMAS = frozenset(_FIELDS["said"]), frozenset(_FIELDS["schemas"])
 
 def named(body: Any) -> Iterator[str]:
     """What the fields of a body name."""
+    for fields in _looked_at(body):
+        yield from _chosen_by_server(fields)
+        for name in fields:
+            if is_naming(plain(name)):
+                yield from texts_in(fields[name])
+
+
+def rename(body: Any, models: Mapping[str, str]) -> bool:
+    """Put a server's own names of models in the place of other names, wherever a body has them; return whether it has any."""
+    found = False
+    for fields in _looked_at(body):
+        for name in filter(lambda name: is_naming(plain(name)), fields):
+            for holder, place in _places(fields, name):
+                text = holder[place]
+                model = text.removeprefix(_COLLECTION)
+                if model in models:
+                    holder[place] = text.removesuffix(model) + models[model]
+                    found = True
+    return found
+
+
+_COLLECTION: Final = "models/"
+"""What Gemini has before a name in bodies."""
+
+
+def _looked_at(body: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a body that are not said to a model."""
     stack = [(body, False)]
     while stack:
         value, said = stack.pop()
@@ -36,13 +63,11 @@ def named(body: Any) -> Iterator[str]:
         elif isinstance(value, dict) and said:
             stack += [(one, False) for name, one in value.items() if plain(name) == "tools"]
         elif isinstance(value, dict):
-            yield from _chosen_by_server(value)
+            yield value
             schemas = _SCHEMAS | {"parameters"} if value is not body and _is_function(value) else _SCHEMAS
             for name, one in value.items():
                 bare = plain(name)
-                if names := is_naming(bare):
-                    yield from texts_in(one)
-                if names or bare not in schemas:
+                if is_naming(bare) or bare not in schemas:
                     stack.append((one, bare in _SAID))
 
 
@@ -62,16 +87,22 @@ def _chosen_by_server(tool: dict[str, Any]) -> Iterator[str]:
 
 def texts_in(value: Any) -> Iterator[str]:
     """The texts in a value, without those in objects that have fields which name models."""
-    stack = [value]
+    return (holder[place] for holder, place in _places([value], 0))
+
+
+def _places(holder: Any, place: Any) -> Iterator[tuple[Any, Any]]:
+    """Where those texts are, of a value in a list or an object."""
+    stack = [(holder, place)]
     while stack:
-        value = stack.pop()
+        holder, place = stack.pop()
+        value = holder[place]
         if isinstance(value, str):
             if value:
-                yield value
+                yield holder, place
         elif isinstance(value, list):
-            stack += value
+            stack += zip(repeat(value), range(len(value)))
         elif isinstance(value, dict) and not any(is_naming(plain(name)) for name in value):
-            stack += [one for name, one in value.items() if name != "type"]
+            stack += [(value, name) for name in value if name != "type"]
 
 
 @lru_cache(maxsize=4_096)
