@@ -647,6 +647,26 @@ class TestRights:
             keys.add("ci", endpoints=("batches",))
         assert keys.add("lists", endpoints=("GET /v1/models",), limits=("10 usd/day",))
 
+    @pytest.mark.parametrize("named", [False, True])
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", "/v1/models"),
+            ("GET", "/v1beta/models/gemini-2.5-flash"),
+            ("HEAD", "/openai/models"),
+            ("GET", "/api/tags"),
+            ("GET", "/api/version"),
+            ("POST", "/v1beta/models/gemini-2.5-flash:countTokens"),
+        ],
+    )
+    def test_what_costs_nothing_goes_with_limits(self, keys, method, path, named):
+        endpoints = {"endpoints": (f"{method} {path}",)} if named else {}
+        secret = keys.add("a", limits=("10 usd/day",), **endpoints)
+        key = KeyFile(keys.file).find(secret)
+        assert key.may_use(method, path)
+        assert not key.may_use(method, "/v1/files")
+        assert not key.may_use("POST", path.replace("countTokens", "batchGenerateContent"))
+
     def test_a_refusal_advises_what_was_asked_for(self, guarded):
         running, key = guarded
         got = talk(running.url, post(b"/openai/v1/batches", b"authorization: Bearer " + key))

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import PREFIX, ClientKey, KeyFile, is_listing
+from paceline.gateway.keys import PREFIX, ClientKey, KeyFile, is_free
 from paceline.gateway.upstreams import KEY_HEADERS, key_in_query
 from paceline.providers.registry import is_loopback
 
@@ -97,7 +97,7 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
         endpoint = f"{method} {unquote(path)[:200]}"
         all_of_it = " ".join(f"--endpoint {shlex.quote(one)}" for one in (*key.endpoints, endpoint))  # it replaces them
         more = f"; to allow it: `paceline keys change {key.name} {all_of_it}`"
-        if key.is_bounded and not is_listing(endpoint):
+        if key.is_bounded and not is_free(endpoint):
             more = ": it has limits or a list of models, which do not hold there: make a second key for it"
         raise RequestError(403, "endpoint", f"this key may not use {method} {path[:100]}{more}")
 

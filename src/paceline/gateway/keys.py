@@ -52,9 +52,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
 _USERS: Final = re.compile(r"[Xx]-(?!(?i:paceline-))[A-Za-z0-9-]{1,98}")
 _LISTED: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*?(?:/models(?:/(?P<model>[\w.:-]{1,200}))?|/api/tags)/?")
-"""What each key may ask for, unless its endpoints are named: the list of models, and one of them. Ollama's list is ``/api/tags``."""
-_LISTING: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*/models(?:/[\w.:/*-]*)?")
-"""Endpoints that list models, which costs nothing and shows nothing of other clients."""
+_TOLD: Final = re.compile(
+    r"(?:GET|HEAD) (?:/[\w.-]+)*?/api/version/?|POST (?:/[\w.-]+)*?/models/(?P<model>[\w.-]{1,200}):countTokens"
+)
+"""What each key may ask for, unless its endpoints are named: the list of models, and one of them (Ollama's list is ``/api/tags``); and what
+clients ask beside it: Ollama's version, and Gemini's count of tokens, which is metered for other providers."""
+_FREE: Final = re.compile(
+    r"(?:GET|HEAD) (?:/[\w.-]+)*(?:/models(?:/[\w.:/*-]*)?|/api/(?:tags|version))|POST (?:/[\w.-]+)*/models/[\w.*-]+:countTokens"
+)
+"""Such endpoints, as a key names them: they cost nothing and show nothing of other clients."""
 
 
 class KeyFileError(PacelineError):
@@ -148,10 +154,10 @@ class ClientKey:
                     f"invalid endpoint {pattern[:100]!r} of the key {self.name}: use a path at the provider, or a method and a path,"
                     " such as 'GET /v1/models'"
                 )
-        if self.is_bounded and not all(map(is_listing, self.endpoints)):
+        if self.is_bounded and not all(map(is_free, self.endpoints)):
             raise SettingsError(
-                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints but 'GET /v1/models':"
-                " leave one of them out, or make two keys"
+                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints but lists of models,"
+                " such as 'GET /v1/models': leave one of them out, or make two keys"
             )
 
     @property
@@ -173,7 +179,7 @@ class ClientKey:
         """Whether the key may use the unmetered endpoint at ``path``, decoded, of a provider."""
         names = (path, f"{method} {path}")
         if not self.endpoints:
-            return lists(method, path)
+            return lists(method, path) or _TOLD.fullmatch(f"{method} {path}") is not None
         return any(fnmatchcase(name, pattern) for pattern in self.endpoints for name in names)
 
 
@@ -183,14 +189,14 @@ def lists(method: str, path: str) -> bool:
 
 
 def model_listed(method: str, path: str) -> str:
-    """The one model that a request asks for; empty for a list."""
-    found = _LISTED.fullmatch(f"{method} {path}")
+    """The one model that a request asks about; empty for a list."""
+    found = _LISTED.fullmatch(f"{method} {path}") or _TOLD.fullmatch(f"{method} {path}")
     return found["model"] or "" if found else ""
 
 
-def is_listing(endpoint: str) -> bool:
-    """Whether an unmetered endpoint, with its method, lists models."""
-    return _LISTING.fullmatch(endpoint) is not None
+def is_free(endpoint: str) -> bool:
+    """Whether an unmetered endpoint, with its method, costs nothing and shows nothing of other clients."""
+    return _FREE.fullmatch(endpoint) is not None
 
 
 class KeyFile:
