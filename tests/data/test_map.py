@@ -456,6 +456,10 @@ class TestJournal:
         with pytest.raises(paceline.StoreError, match=f"is in {recovered}: move it to {journal}"):
             run_virtual(spoiled_map(journal, called, lambda: other.replace(journal), at), ManualClock())
         assert journal.read_bytes() == another
+        before = list(called)
+        with pytest.raises(paceline.StoreError, match=f"{recovered} has the values of an earlier map.*: move it to"):
+            run_virtual(spoiled_map(journal, called), ManualClock())
+        assert called == before  # nothing is paid for again
         recovered.rename(journal)
         assert run_virtual(spoiled_map(journal, called), ManualClock()) == list(range(60))
         assert sorted(called) == list(range(60))

@@ -26,7 +26,7 @@ from uuid import UUID
 from paceline.core.results import SettingsError, StoreError, UnfinishedError
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
-from paceline.pacing.durable import lock, open_binary
+from paceline.pacing.durable import lock, open_binary, recovered_names
 from paceline.pacing.inbox import Inbox
 from paceline.stores.entries import EntryFile
 
@@ -136,11 +136,16 @@ class OwnJournal:
         has_kept: Whether it has kept a value: this function returns what it can keep.
 
     Raises:
-        StoreError: The file cannot be used, is another program's, or is in use.
+        StoreError: The file cannot be used, is another program's, or is in use; or the values are in another one.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self.has_kept = os.fspath(path), False
+        if os.path.exists(aside := next(recovered_names(self._path))):  # noqa: PTH110  (as the rest of the paths)
+            raise StoreError(
+                f"{aside} has the values of an earlier map, because another file took the name of its journal: move it to {self._path},"
+                " or delete it to call the function for them again"
+            )
         self._entries = _OwnFile(self._path, inf, TIMEOUT_S)
         try:
             self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
