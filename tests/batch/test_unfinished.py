@@ -115,6 +115,24 @@ def test_an_answer_that_is_better_at_the_second_attempt(source):
     assert (report["ok"], set(report["errors"])) == (3, FINAL)
 
 
+@pytest.mark.parametrize(
+    ("most", "broken", "sent_each"),
+    [(1, (), 1), (2, (), 2), (2, (1,), 2), (3, (1,), 3), (3, (2,), 3), (2, (2,), 2), (6, (), 2)],
+)
+def test_answers_that_are_none_are_attempts(source, most, broken, sent_each):
+    """Each is paid for: those with the numbers in ``broken`` are cut, the others are answers without a text."""
+    seen = Counter()
+
+    def answer(_, request):
+        name = asked_in(request)
+        seen[name] += 1
+        return (200, JSON, b'{"choi') if name == "empty" and seen[name] in broken else (200, JSON, BODIES[name])
+
+    with OddServer(answer) as server:
+        report = run(source, server, retry={"max_attempts": most, "backoff_s": 0.001}, workers=1)[1]
+    assert (report["failed"], seen["empty"]) == (5, sent_each)
+
+
 def test_an_older_output_is_judged_anew_and_not_paid_again(source):
     output = source.with_name("in.results.jsonl")
     output.write_bytes(
@@ -222,13 +240,13 @@ def test_a_stop_before_the_second_attempt_loses_no_answer(source, monkeypatch):
     asked = Runner._ask
     stopped = []
 
-    async def ask(self, request, metered):
+    async def ask(self, request, metered, *tries):
         if asked_in(request.body) == "empty" and stopped:
             asyncio.get_running_loop().call_soon(self._on_signal)
             await asyncio.sleep(10)
         if asked_in(request.body) == "empty":
             stopped.append(request)
-        return await asked(self, request, metered)
+        return await asked(self, request, metered, *tries)
 
     monkeypatch.setattr(Runner, "_ask", ask)
     with answering() as server:

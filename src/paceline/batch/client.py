@@ -94,12 +94,14 @@ class RunOutcome:
         error: ``code`` and ``message``; ``None`` if the request is answered.
         answer: The answer that was received.
         ends: Whether no other request can be answered either: ``key`` if the key is refused, ``money`` if none is left.
+        tries: The attempts that were made.
     """
 
     response: dict[str, Any] | None
     error: dict[str, str] | None
     answer: WholeAnswer | None = None
     ends: str = ""
+    tries: Tries | None = None
 
 
 class RunRoute:
@@ -339,7 +341,7 @@ class RunClient:
                 return await self.ask(request, metered, tries)
         elif judged is not None and judged.verdict is Verdict.FAULT:
             self._judge(route, request, answer, judged, exchange.http.address)
-        outcome = _outcome(request, answer)
+        outcome = replace(_outcome(request, answer), tries=exchange.tries)
         return outcome if self._members is None else self._members.outcome(outcome)
 
     async def _attempt(

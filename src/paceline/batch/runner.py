@@ -22,6 +22,7 @@ from paceline.batch.transport import PausedError
 from paceline.core.quota import NS
 from paceline.http.describe import Metered, describe
 from paceline.pacing.durable import LOOK_S
+from paceline.pacing.tries import Tries
 from paceline.responses.finish import State
 
 WRITE_AGAIN_S: Final = 1.0
@@ -273,16 +274,19 @@ class Runner:
         self, request: RunRequest, metered: Metered, outcome: RunOutcome, error: dict[str, Any], *, raised: bool
     ) -> None:
         """Ask for another answer in place of one that is none, if it may be better, and record one of them."""
-        following: tuple[RunRequest, Metered] | None = (request, metered)
-        if error["code"] not in UNSTABLE:
-            following = self._raised(request) if error["code"] == State.CUT_OFF and not raised else None
+        following: tuple[RunRequest, Metered] | None = None
+        tries = outcome.tries
+        if error["code"] in UNSTABLE:
+            following = (request, metered) if tries is None or tries.spoiled() else None
+        elif error["code"] == State.CUT_OFF and not raised:
+            following, tries = self._raised(request), None
         if following is None:
             self._record(request, outcome, error, raised=raised)
             return
         kept: dict[str, Any] | None = error
         self.client.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
         try:
-            second, wrong = await self._ask(*following)
+            second, wrong = await self._ask(*following, tries)
             if second is not None and second.error is None:
                 raised = raised or following[0] is not request
                 request, outcome, kept = following[0], second, wrong
@@ -291,9 +295,11 @@ class Runner:
         finally:  # also if the second attempt fails, the first answer is recorded
             self._record(request, outcome, kept, raised=raised)
 
-    async def _ask(self, request: RunRequest, metered: Metered) -> tuple[RunOutcome | None, dict[str, Any] | None]:
-        """Send a request once; return its outcome, unless the run ends because of it, and the error to record."""
-        outcome = await self.client.ask(request, metered)
+    async def _ask(
+        self, request: RunRequest, metered: Metered, tries: Tries | None = None
+    ) -> tuple[RunOutcome | None, dict[str, Any] | None]:
+        """Send a request, after these ``tries``; return its outcome, unless the run ends because of it, and the error to record."""
+        outcome = await self.client.ask(request, metered, tries)
         self._meter.refused = self.client.sender.refused
         if outcome is None:
             return None, None
@@ -323,11 +329,13 @@ class Runner:
         if outcome is None:
             return
         answers, once_more = answers_of(request, outcome), list[RunRequest]()
+        may_follow = outcome.tries is None or outcome.tries.spoiled()
         if answers is None:
             self._again += self._packer.halves(request)
         for row, response, found in answers or ():
             error = self._answers.acceptance.error_of(response, found)
-            if error is not None and error["code"] in UNSTABLE and row.line not in self._second and self.stop is None:
+            wrong = error is not None and error["code"] in UNSTABLE
+            if wrong and may_follow and row.line not in self._second and self.stop is None:
                 self._second.add(row.line)
                 once_more.append(row)
             else:

@@ -75,6 +75,11 @@ class Tries:
         self.behind |= decision.behind
         return decision
 
+    def spoiled(self) -> bool:
+        """Count the last attempt as failed, as its answer is none; return whether another one may follow."""
+        self._failures.count(None)
+        return self._failures.own + self._failures.in_vain < self._policy.max_attempts
+
     def delayed_s(self, scheduler: Scheduler) -> float:
         """The seconds that an attempt waits after its delay.
 
