@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from attack_helpers import connect, leave, post, read, read_until
-from gateway_helpers import CHAT
+from gateway_helpers import CHAT, chat, stub
 from test_gateway import SSE, Odd
 
 from paceline.gateway import answers as module
@@ -182,6 +182,16 @@ class TestServed:
         keys.revoke("alice")
         got = read(ask(key=keys.add("alice")), 1)
         assert (b"200 OK" in got, b"idempotent-replayed" in got) == (True, False)
+        assert len(odd.seen) == 2
+
+    def test_it_is_of_one_server(self, serve, odd, keys, client):
+        with stub(odd) as url:
+            table = {"provider": "openai", "base_url": url, "key_env": "OPENAI_API_KEY", "models": {}}
+            running = serve(url, provider=None, upstreams={"one": table, "two": table}, keys=keys.file)
+            headers = {"authorization": f"Bearer {keys.add('alice')}", "idempotency-key": "1"}
+            for name in ("one", "two", "one", "two"):
+                path = f"{running.url}/{name}/v1/chat/completions"
+                assert client.post(path, json=chat(), headers=headers).status_code == 200
         assert len(odd.seen) == 2
 
     def test_one_that_is_being_answered_is_a_409(self, odd, ask):

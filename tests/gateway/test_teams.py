@@ -190,8 +190,9 @@ class TestUsers:
             client.post(running.url + CHAT, json=chat(), headers=bearer(web, **{USER: user, "idempotency-key": "1"}))
             for user in ("ann", "ann", "bob")
         ]
-        assert [reply.status_code for reply in replies] == [200, 200, 422]
-        assert len(odd.seen) == 1
+        assert [reply.status_code for reply in replies] == [200, 200, 200]
+        assert ["idempotent-replayed" in reply.headers for reply in replies] == [False, True, False]
+        assert len(odd.seen) == 2
 
 
 class TestKeys:

@@ -79,7 +79,7 @@ class TestPlaces:
         return KeptPlaces(lambda held, _: ended.append(held))
 
     def held(self, body=b"body", key="alice", headers=(), *, waits=True):
-        identify = partial(identity, key, "POST", "/v1", "", list(headers), body)
+        identify = partial(identity, key, "one ", "POST /v1?", list(headers), body)
         return HeldRequest(SimpleNamespace(waits=waits), [], identify, 0.0)
 
     def claim(self, places, held, opened_s, now_s):

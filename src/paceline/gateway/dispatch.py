@@ -603,8 +603,9 @@ def _has_login(held: HeldRequest) -> bool:
 
 def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
-    method = f"{request.user} {request.method}"  # a place and an answer are one user's
-    return partial(identity, request.owner, method, request.path, request.query, request.headers, body)
+    whose = f"{request.user} {request.place.name} "  # a place and an answer are one user's, at one server
+    asked = f"{request.method} {request.path}?{request.query}"
+    return partial(identity, request.owner, whose, asked, request.headers, body)
 
 
 def _header_of(request: Incoming) -> Header:

@@ -197,20 +197,20 @@ class Identity(NamedTuple):
     content: bytes = b""
 
 
-def identity(key: str, method: str, path: str, query: str, headers: Headers, body: bytes) -> Identity:
-    """The identity of a request.
+def identity(key: str, whose: str, asked: str, headers: Headers, body: bytes) -> Identity:
+    """The identity of a request, ``whose`` server and user, and what is ``asked`` there: its method and target.
 
     Without client keys it is by its body and the headers that name a request or have a key: with a provider's key, the
     request that has the place is sent.
     """
-    hashed = hashlib.sha256(f"{method} {path}?{query}\n".encode())
+    hashed = hashlib.sha256(f"{whose}{asked}\n".encode())
     named = next((value for name, value in headers if name == IDEMPOTENCY), b"")
     for pair in () if key else headers:
         if pair[0] in (*KEY_HEADERS, IDEMPOTENCY):
             hashed.update(b"%b: %b\n" % pair)
     hashed.update(body)
     if key and named:
-        return Identity(key, hashlib.sha256(b"key " + named).digest(), hashed.digest())
+        return Identity(key, hashlib.sha256(f"key {whose}".encode() + named).digest(), hashed.digest())
     return Identity(key, hashed.digest())
 
 
