@@ -361,7 +361,7 @@ SKY, SEA = "Why is the sky blue?", "Why, then, is the sea blue?"
 )  # fmt: skip
 def test_plain_lines_without_a_name_are_prompts(content, form, prompts):
     """On standard input, for example. What may be a table is one."""
-    for name in ("-", "/dev/fd/63", "prompts"):
+    for name in ("-", "/dev/fd/63", "prompts", "prompts.md", "prompts.v2"):
         found, _ = lines(content, name, model="m", **form)
         assert [line["body"]["messages"][0]["content"] for line in found] == prompts
 
@@ -396,6 +396,20 @@ def test_what_may_be_a_table_is_asked_about(content):
         "--tier 2 --lines",
     ):
         assert command in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv", "p.csv.gz"])
+@pytest.mark.parametrize("first", [SKY, "Name the longest river in Spain", "Say hi to all people in the hall."])
+def test_a_header_that_may_be_a_prompt_is_asked_about(first, name):
+    """Taken for a header, it would not be answered, and nothing would tell."""
+    content = f"{first}\n{SKY}\n"
+    with pytest.raises(
+        UnknownFormError, match=r"if its first line is no header, .*--column column1 --no-header"
+    ) as told:
+        lines(content, name, model="m", caller=Command((name, "--model", "m")))
+    assert first not in str(told.value)
+    assert len(lines(content, name, model="m", header=False)[0]) == 2
+    assert len(lines(content, name, model="m", column=first)[0]) == 1
 
 
 def test_a_hint_has_the_options_that_were_given():

@@ -28,10 +28,13 @@ from paceline.batch.reading import (
     IDS,
     NO_LINES,
     OF_JSON,
+    OF_TABLES,
     PROMPTS,
     Damaged,
     Layout,
+    end_of,
     lists_in,
+    may_be_name,
     named_in_errors,
     rows_in,
     temporary,
@@ -448,7 +451,7 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, 
     for row in sound:
         shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}
     is_told = form.column is not None or form.template is not None
-    key = form.key or _ids_column(shape, None if is_told else _column(shape))
+    key = form.key or _ids_column(shape, None if is_told else _column(shape, form, kind))
     by = f"identified by {key!r}" if key else "identified by its number and content"
     found = None if is_told else _requests(shape, form, name, by)
     make, shown, ready = found or _asking(shape, form, name, kind, by)
@@ -489,7 +492,7 @@ def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_
 
 def _asking(row: Mapping[str, Any], form: Form, name: str, kind: str, by: str) -> tuple[_Make, str, bool]:
     """How rows with prompts become lines, as this one shows; as for :func:`_requests`."""
-    prompt, shown = _prompt(row, form)
+    prompt, shown = _prompt(row, form, kind)
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None or form.fields - row.keys():
         raise UnknownFormError(_unknown(row, form, name, kind))
@@ -584,17 +587,18 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
     return line
 
 
-def _column(row: Mapping[str, Any]) -> str | None:
-    """The column of the prompts, if none is named: one with such a name, or the only one."""
+def _column(row: Mapping[str, Any], form: Form, kind: str) -> str | None:
+    """The column of the prompts: the one that is named, or has such a name, or is the only one and no prompt itself."""
     names = [name for name in row if name.strip()]  # the index of a frame has none
-    return next((one for one in PROMPTS if one in row), names[0] if len(names) == 1 else None)
+    alone = len(names) == 1 and (kind != "a table" or may_be_name(names[0]))
+    return form.column or next((one for one in PROMPTS if one in row), names[0] if alone else None)
 
 
-def _prompt(row: Mapping[str, Any], form: Form) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
+def _prompt(row: Mapping[str, Any], form: Form, kind: str) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
     """What makes the prompt of a row, and the words for it."""
     if form.template is not None:
         return _Template(form.template), "the template"
-    column = form.column or _column(row)
+    column = _column(row, form, kind)
     if column is None or column not in row:
         return None, ""
 
@@ -679,7 +683,7 @@ _BRACES: Final = "columns are in braces, and a brace of the text is written twic
 def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     """What was recognised, and a call that would work."""
     absent = sorted(form.fields - row.keys())
-    prompt = form.template or form.column or _column(row)
+    prompt = form.template or _column(row, form, kind)
     missing, changed = _missing(row, form, prompt, absent), dict[str, Any]()
     if form.model or "model" not in row:
         changed["model"] = form.model or "gpt-6-luna"
@@ -733,7 +737,7 @@ def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) ->
     if kind != "a table" or not form.header or form.fields:
         return
     yield f"if its first line is no header, {form.caller.again(name, **{**changed, 'column': 'column1', 'no_header': True})}"
-    if not Path(name).suffix:
+    if end_of(name) not in OF_TABLES:
         yield f"if each line is a prompt, {form.caller.again(name, lines=True)}"
 
 

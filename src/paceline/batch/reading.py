@@ -42,6 +42,7 @@ NO_LINES: Final = (_GZIP, _ZSTD, _PARQUET, _ZIP, _XLS, *_UTF16)
 """The first bytes of inputs that are no lines of UTF-8."""
 
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
+OF_TABLES: Final = frozenset((".csv", *_SEPARATORS))
 
 HEADERS: Final = frozenset((*PROMPTS, *IDS, "model", "text", "question", "query", "input", "instruction"))
 """Names of columns. A first line of one of them alone is the header of a table, and no prompt."""
@@ -178,7 +179,7 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
 
 def _json_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _Rows] | None:
     """The rows of a text that is JSON; ``None`` for another one."""
-    first, end = _first_character(text), _end(name)
+    first, end = _first_character(text), end_of(name)
     is_json = first in ("[", "{") and (end in OF_JSON or layout.cut is not None or _begins_json(text))
     if is_json and first == "[":
         return "a JSON array", map(_row, _array(text))
@@ -191,13 +192,14 @@ def _json_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _R
 
 def _table_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _Rows]:
     """The rows of a table, or the lines of a text that is none."""
-    end, begin = _end(name), text.readline()
+    end, begin = end_of(name), text.readline()
     text.seek(0)
     separator = _SEPARATORS.get(end) or max(",\t;", key=begin.count)
     csv.field_size_limit(_FIELD)  # of the process; it stays, because another thread may read a table, too
     # With tabs it is what Excel calls Unicode text.
-    if "\t" not in begin if end == ".txt" else not (end or _is_table(text, separator, layout)):
-        if not end and all(_is_json(line, str) for line in _first_lines(text)):  # as jq writes texts
+    is_named = end in OF_TABLES or end in OF_JSON
+    if "\t" not in begin if end == ".txt" else not (is_named or _is_table(text, separator, layout)):
+        if end != ".txt" and all(_is_json(line, str) for line in _first_lines(text)):  # as jq writes texts
             return "JSON lines", _one_a_line(text, layout.cut)
         return "lines of text", _prompts(text)
     names = None
@@ -207,7 +209,7 @@ def _table_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _
     return "a table", _table(csv.DictReader(text, names, delimiter=separator, strict=True), name)
 
 
-def _end(name: str) -> str:
+def end_of(name: str) -> str:
     """The end of the name of an input, ``.csv`` of ``rows.csv.gz``."""
     return Path(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
 
@@ -251,10 +253,11 @@ def _is_table(text: io.TextIOWrapper, separator: str, layout: Layout) -> bool:
     if len(names) == 1:
         return names[0].casefold() in HEADERS
     rows = rows[:-1] if len(begin) == LOOKED_AT else rows  # the last one may go on
-    return all(map(_may_be_name, names)) and bool(rows) and {len(row) for row in rows} == {len(names)}
+    return all(map(may_be_name, names)) and bool(rows) and {len(row) for row in rows} == {len(names)}
 
 
-def _may_be_name(text: str) -> bool:
+def may_be_name(text: str) -> bool:
+    """Whether a text may be the name of a column, and no prompt."""
     return 0 < len(text) <= NAME_MAX and len(text.split()) <= NAME_WORDS and text[-1] not in ".?!:"
 
 
