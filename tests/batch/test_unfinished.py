@@ -226,6 +226,19 @@ def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path, capsys):
         assert len(server.asked) == 6
 
 
+@pytest.mark.parametrize(
+    ("text", "value", "error"),
+    [('{"n": 5}', {"n": 5}, None), ('{"n": 5', None, "cut_off"), ('{"n": "', None, "cut_off")],
+)
+def test_one_that_is_kept_has_the_form_that_was_asked_for(text, value, error):
+    acceptance, response = Acceptance(SCHEMA, "keep"), {"status_code": 200, "body": body(text, "length")}
+    found = acceptance.error_of(response, None)
+    told = acceptance.told({"response": response, "error": found})
+    assert (told.value, found and found["code"]) == (value, error)
+    assert told.finish == "cut_off"
+    assert told.text is None or told.text == text
+
+
 def test_most_of_the_first_answers_are_cut_off(tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat(str(n), text="cut_off" if n % 4 else "fine") for n in range(60)])
     with answering() as server:

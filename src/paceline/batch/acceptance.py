@@ -145,13 +145,14 @@ class Acceptance:
         if (vector := vector_of(body)) is not None:
             return self._judged_vector(vector)
         finish = finish_of(body)
-        if finish.state is State.CUT_OFF and self.cut_off == KEEP and finish.text:
-            return finish, None, finish.text
-        if finish.problem:
+        is_kept = finish.state is State.CUT_OFF and self.cut_off == KEEP and finish.text
+        if finish.problem and not is_kept:
             return finish, {"code": finish.state.value, "message": finish.problem}, None
         if self.schema is None or finish.state is State.TOOL_CALL:
             return finish, None, finish.answer
         value, wrong = self._formed(finish.text)
+        if wrong and is_kept:
+            return finish, {"code": State.CUT_OFF.value, "message": finish.problem}, None
         if wrong:
             return finish, {"code": INVALID, "message": f"the answer does not match the schema ({wrong})"}, None
         return finish, None, value
