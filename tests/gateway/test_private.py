@@ -93,8 +93,8 @@ def test_the_host_of_an_address_tells_the_provider_and_else_the_settings_do(addr
 
 def test_a_server_on_this_machine_needs_no_key_and_another_one_does():
     found = way({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"})
-    assert servers(found) == {"openai": ("http://127.0.0.1:8000", "none")}
-    assert found.keys == ["OPENAI_API_KEY"]
+    assert servers(found) == {"openai": ("http://127.0.0.1:8000", "")}
+    assert found.keys == []
     assert not way({"OPENAI_BASE_URL": "https://mine.example/v1"}).paths
     assert not way({"AZURE_OPENAI_API_KEY": "its address is unknown"}).paths
 
@@ -201,22 +201,30 @@ def test_a_program_names_the_account_of_its_own_key(client, settings):
     assert b"cookie" not in sent
 
 
-def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(client, settings):
+@pytest.mark.parametrize(
+    ("name", "variable", "at", "paths"),
+    [
+        ("anthropic", "ANTHROPIC_BASE_URL", "", ["/v1/messages", "/api/oauth/usage"]),
+        ("openai", "OPENAI_BASE_URL", "/v1", ["/responses", "/chat/completions", "/files"]),
+        ("gemini", "GOOGLE_GEMINI_BASE_URL", "", ["/v1beta/models/gemini-2.5-flash:generateContent"]),
+    ],
+)
+def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(client, settings, name, variable, at, paths):
     with stub(odd := Odd()) as url:
-        found = way({"ANTHROPIC_BASE_URL": url})
+        found = way({variable: url + at})
         with private_gateway(settings, found, lambda _: None) as environ:
-            for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-                assert name not in environ  # a program sends it in place of its login
-            login, paths = {"authorization": "Bearer sk-ant-oat01-mine"}, ["/v1/messages", "/api/oauth/usage"]
+            for key in NAMES[name].keys:
+                assert key not in environ  # a program sends it in place of its login
+            login = {"authorization": "Bearer sk-ant-oat01-mine"}
             for path in paths:
-                client.post(environ["ANTHROPIC_BASE_URL"] + path, json=chat(), headers=login)
+                client.post(environ[variable] + path, json=chat(), headers=login)
             for key, status in (("/pk-wrong", 404), ("", 401)):
                 answer = client.post(
-                    f"{environ['PACELINE_GATEWAY']}{key}/anthropic{paths[0]}", json=chat(), headers=login
+                    f"{environ['PACELINE_GATEWAY']}{key}/{name}{at}{paths[0]}", json=chat(), headers=login
                 )
                 assert answer.status_code == status
     seen = [(path.decode(), headers[b"authorization"].decode()) for _, path, _, headers, _ in odd.seen]
-    assert seen == [(path, login["authorization"]) for path in paths]
+    assert seen == [(at + path, login["authorization"]) for path in paths]
 
 
 def login(environ, program="claude", **given):
@@ -296,7 +304,10 @@ def test_a_login_goes_to_no_server_of_others_by_the_settings():
 def test_a_program_that_has_a_login_for_a_server_on_this_machine_is_told_so():
     (line,) = way({"ANTHROPIC_BASE_URL": "http://127.0.0.1:4000"}).told
     assert line.startswith("no key is set, so the program's own login, if it has one, goes to http://127.0.0.1:4000")
+    assert line.endswith("`--login` paces a plan")
     assert way({"ANTHROPIC_BASE_URL": "http://127.0.0.1:4000", "ANTHROPIC_API_KEY": "k"}).told == ()
+    (line,) = way({"OPENAI_BASE_URL": "http://127.0.0.1:4000/v1"}).told
+    assert line.endswith("which OPENAI_BASE_URL names; if it asks for a key, set OPENAI_API_KEY=none")
 
 
 @pytest.mark.parametrize("program", LOGINS)

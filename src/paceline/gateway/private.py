@@ -39,12 +39,10 @@ class Names:
     Attributes:
         addresses: Its address, and what follows the server's own in it; of several that are set the first one holds.
         keys: Its keys; of several that are set the first one is sent to the provider.
-        logins: Whether its programs have logins of their own, which they send if no key is set.
     """
 
     addresses: Mapping[str, str]
     keys: tuple[str, ...]
-    logins: bool = False
 
 
 NAMES: Final = {
@@ -55,7 +53,6 @@ NAMES: Final = {
     "anthropic": Names(
         dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ""),
         ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"),
-        logins=True,
     ),
     "gemini": Names(
         {"GOOGLE_GEMINI_BASE_URL": "", "GOOGLE_API_BASE_URL": "", "GEMINI_API_BASE": "/v1beta"},
@@ -170,6 +167,10 @@ class GatewayWay:
         return changed
 
 
+_PLANS: Final = frozenset(one.provider for one in LOGINS.values() if one.address)
+"""The providers whose address a client with the login to a plan reads."""
+
+
 def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> GatewayWay:
     """The servers of the settings, and those that a program finds by its environment.
 
@@ -234,7 +235,8 @@ def _lead(
             variable = next(one for one in names.addresses if environ.get(one))
             root = tables[name]["base_url"]
             way.told += (
-                f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names; `--login` paces a plan",
+                f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names;"
+                + (" `--login` paces a plan" if name in _PLANS else f" if it asks for a key, set {names.keys[0]}=none"),
             )
             continue
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
@@ -301,11 +303,11 @@ def _with(config: Config, tables: Mapping[str, Any]) -> Config:
 
 
 def _server_of(
-    name: str, names: Names, provider: str | None, real: dict[str, str]
+    name: str, names: Names, provider: str | None, real: Mapping[str, str]
 ) -> tuple[dict[str, str], Mapping[str, str]] | None:
     """The server that an environment names under ``names``, and what follows it in each address; ``None`` for none.
 
-    A server on this machine needs no key: ``real`` gets one for it, except where programs have a login that the server may want.
+    A server on this machine needs no key: what a program sends by itself, such as its login, goes to it then.
     """
     variable = _first_set(real, {one: (one, one + FILE) for one in names.keys})
     address = _first_set(real, {one: (one,) for one in names.addresses})
@@ -318,12 +320,8 @@ def _server_of(
         raise SettingsError(f"invalid {address}: {error}") from None
     url = urlsplit(real[address].strip())
     host = url.hostname or ""
-    if not variable:
-        if not is_loopback(host):
-            return None
-        variable = "" if names.logins else PROVIDERS[name].key_env
-        if variable:
-            real[variable] = "none"
+    if not variable and not is_loopback(host):
+        return None
     path, usual_path = url.path.rstrip("/"), names.addresses[address]
     paths = {
         other: path if end == usual_path else path.removesuffix(usual_path) + end
