@@ -209,6 +209,29 @@ def test_forms_of_public_files(content, name, form, end):
         assert "anthropic_version" not in request.body
 
 
+@pytest.mark.parametrize(
+    "model",
+    ["whisper-1", "gpt-4o-mini-tts", "gpt-4o-transcribe", "dall-e-3", "gpt-image-1", "omni-moderation-latest", "sora-2",
+     "cohere/rerank-v3.5", "imagen-4.0-generate-001", "gpt-realtime", "mistral-moderation-latest"],
+)  # fmt: skip
+def test_a_model_of_another_kind_gets_no_prompts(model):
+    """Each row would be refused, or paid for nothing."""
+    content = rows({"prompt": "Why?"})
+    with pytest.raises(SettingsError, match="is by its name no model that answers prompts: .*--task is 'chat'"):
+        lines(content, "p.jsonl", model=model)
+    assert len(lines(content, "p.jsonl", model=model, task="chat")[0]) == 1
+    both = rows({"prompt": "Why?", "model": "gpt-5"}, {"prompt": "Why?", "model": model})
+    assert "no model that answers" in lines(both, "p.jsonl", model=None)[0][1]["invalid"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["gpt-5", "gpt-audio", "gemini-2.5-flash-image", "llama-guard-4", "voxtral-small", "deepseek-ocr", "veona-1"],
+)
+def test_one_that_only_sounds_like_it_gets_them(model):
+    assert len(lines(rows({"prompt": "Why?"}), "p.jsonl", model=model)[0]) == 1
+
+
 def test_an_arrow_file():
     pa = pytest.importorskip("pyarrow")
     content, rows = io.BytesIO(), pa.table({"id": ["a"], "text": ["Why?"]})

@@ -44,7 +44,7 @@ from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, BadLineError, Sou
 from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
-from paceline.providers.embeddings import embedder, embeds
+from paceline.providers.embeddings import answers, embedder, embeds
 from paceline.providers.registry import maker, method_path, output_limit, provider_named
 
 TASKS: Final = "embed", "chat"
@@ -499,6 +499,8 @@ def _asking(row: Mapping[str, Any], form: Form, name: str, kind: str, by: str) -
 
     def line(row: Mapping[str, Any]) -> dict[str, Any]:
         model, said = _model(form.model or row["model"]), prompt(row)
+        if form.task is None and not answers(model):
+            raise (SettingsError if form.model else TypeError)(_no_answers(model, form))
         if form.task == "embed" or (form.task is None and embeds(model)):
             return _embedded(model, said, form)
         return _asked(model, _asked_in(said, form), form)
@@ -789,6 +791,14 @@ def _asked(model: str, messages: list[Any], form: Form) -> dict[str, Any]:
     if form.schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}
     return {"method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def _no_answers(model: str, form: Form) -> str:
+    """Why a model gets no prompts of a table."""
+    return (
+        f"{model} is by its name no model that answers prompts: write whole requests, such as"
+        f' {{"custom_id": "a", "url": "/v1/...", "body": {{...}}}}; if it does answer them, {form.caller.option("task")} is \'chat\''
+    )
 
 
 def _embedded(model: str, text: Any, form: Form) -> dict[str, Any]:

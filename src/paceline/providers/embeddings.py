@@ -28,6 +28,18 @@ def embeds(model: str) -> bool:
     return "rerank" not in name and _FAMILIES.search(name) is not None
 
 
+_OTHERS: Final = re.compile(
+    r"rerank|whisper|transcribe|moderation|dall-e|gpt-image|(?:^|[/-])(?:tts|imagen|veo|sora)(?:-|$)|(?:^|[/-])gpt-realtime"
+)
+"""Words in the names of models that have an endpoint of their own (the lists of models of OpenAI, Gemini, Cohere and Mistral, 2026-11)."""
+
+
+@lru_cache(maxsize=1_024)
+def answers(model: str) -> bool:
+    """Whether a model answers prompts or makes vectors, by its name; not one for speech, pictures, ranks or moderation."""
+    return _OTHERS.search(model.lower()) is None
+
+
 class EmbeddingApi:
     """The form of an API that embeds texts: by default ``/v1/embeddings`` of OpenAI, which most servers have, too."""
 
