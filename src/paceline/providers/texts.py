@@ -53,7 +53,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
 _QUOTAS: Final = [*map(_expression, _MESSAGES["quotas"])]
 _SAYS: Final = {what: _expression(pattern) for what, pattern in _MESSAGES["expressions"].items()}
 _UNITS: Final = [(re.compile(pattern), unit) for pattern, unit in _MESSAGES["units"]]
-_THOUSANDS: Final = {"": 1.0, "k": 1e3, "m": 1e6}
+_THOUSANDS: Final = {"k": 1e3, "m": 1e6}
 
 
 def said_in(text: str) -> Said:
@@ -98,7 +98,7 @@ def _several(text: str) -> tuple[Reading, ...]:
             unit, period_s = _in_short(match["short"])
         else:
             unit, period_s = unit_of(match["unit"]) or "", period_of(match["count"], match["period"]) or 0.0
-        amount = (_amount(match["limit"]) or 0.0) * _THOUSANDS[(match["thousands"] or "").lower()]
+        amount = _amount(match["limit"])
         if amount and period_s:
             found.setdefault((unit, period_s), amount)
     return tuple(Reading(unit, limit, period_s=period_s) for (unit, period_s), limit in found.items() if len(found) > 1)
@@ -150,7 +150,12 @@ def _in_short(letters: str) -> tuple[str, float]:
 
 
 def _amount(digits: str | None) -> float | None:
-    return parse.number(digits.replace(",", "")) if digits else None  # in a header a comma separates values
+    if not digits:
+        return None
+    digits = digits.replace(",", "")  # in a header a comma separates values
+    times = _THOUSANDS.get(digits[-1:].lower(), 1.0)
+    amount = parse.number(digits.rstrip("kKmM"))
+    return None if amount is None else amount * times
 
 
 def _found(what: str, text: str, read: Callable[[str], float | None] = _amount) -> float | None:
