@@ -52,6 +52,11 @@ def tokens(part):
         ({"pcm": b64(bytes(30_000))}, "file"),  # silence
         ({"raw": b64(RANDOM)}, "file"),
         ("data:image/svg+xml,%3Csvg%20" + "x%20" * 1_000, "image"),
+        ("data:;base64," + b64(PNG), "image"),  # RFC 2397: the type may be left out
+        ({"content": f"![a picture](data:;base64,{b64(PNG)}) of what?"}, "image"),
+        (b64(JPEG, "application/octet-stream"), "image"),  # Replicate
+        (b64(RANDOM, "application/octet-stream"), "file"),
+        ("data:;base64," + "=" * 2_000, "file"),
     ],
 )
 def test_base64_under_any_name_is_one_medium(part, kind):
@@ -106,6 +111,7 @@ def test_several_media_and_the_words_between_them_count():
         "def f(x):\n    return x + 1\n" * 300,
         "decode this: " + b64(RANDOM),  # a model reads it so
         "data: the word, not a URL " * 200,
+        "data:words,and more words " * 200,
         "x" * 3_000 + ";base64,abc",
     ],
 )

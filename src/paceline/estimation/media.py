@@ -25,7 +25,8 @@ _HEAD, _SLICES = 60, 8  # letters that are looked at in the beginning, and at so
 _LETTERS: Final = frozenset(string.ascii_letters + string.digits + "+/-_")
 _CLASSES: Final = tuple(map(frozenset, (string.ascii_lowercase, string.ascii_uppercase, string.digits)))
 _MARK: Final = ";base64,"
-_URL: Final = re.compile(r"data:([\w.+-]{0,80})/[\w.+-]{1,80}[^,\s]{0,200}$", re.IGNORECASE)
+# RFC 2397: the type may be left out.
+_URL: Final = re.compile(r"data:(?:([\w.+-]{0,80})/[\w.+-]{1,80})?[^,\s]{0,200}$", re.IGNORECASE)
 _URL_MAX: Final = 400  # letters before the comma of a data: URL
 _ENDS: Final = "\"'<> )]},\n\\"  # letters that end a URL in a text, HTML, Markdown or JSON
 
@@ -45,7 +46,7 @@ def media_in(text: str) -> tuple[list[str], str]:
         return [kind_of(_decoded(text[:_HEAD])) or FILE], ""
     if text[:5].lower() == "data:" and _MARK not in text[:_URL_MAX]:  # percent-encoded
         url = _URL.match(text[: min(text.find(","), _URL_MAX)])
-        return ([_kind_named(url[1])], "") if url else ([], text)
+        return ([_kind_named(url[1], "")], "") if url and url[1] else ([], text)
     kinds: list[str] = []
     if not _has_run(text):
         return kinds, text
@@ -55,7 +56,7 @@ def media_in(text: str) -> tuple[list[str], str]:
         url = _URL.match(text[start:mark]) if start >= 0 else None
         end = mark + len(_MARK)
         if url:
-            kinds.append(_kind_named(url[1]))
+            kinds.append(_kind_named(url[1], text[end : end + _HEAD]))
             kept.append(text[at:start])
             end = _end_of(text, end)
         else:
@@ -90,8 +91,10 @@ def _decoded(text: str) -> bytes:
     return base64.b64decode(letters[: len(letters) & ~3])
 
 
-def _kind_named(mime: str) -> str:
-    return {"image": IMAGE, "audio": AUDIO}.get(mime.lower(), FILE)
+def _kind_named(mime: str | None, base: str) -> str:
+    """What a ``data:`` URL of the type ``mime`` holds; of another type, and of none, its bytes tell it."""
+    named = {"image": IMAGE, "audio": AUDIO}.get((mime or "").lower())
+    return named or (_LETTERS.issuperset(base) and kind_of(_decoded(base))) or FILE
 
 
 def _end_of(text: str, start: int) -> int:
