@@ -210,6 +210,7 @@ def test_anthropic_readings():
         ({"retry-after": "3, 3"}, 3.0),
         ({"retry-after": "3, 5"}, 1.768),
         ({"retry-after-ms": "0", "retry-after": "3"}, 3.0),
+        ({"x-ms-retry-after-ms": "2500", "retry-after": "3"}, 2.5),  # Azure.Core's third name
         (
             {"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT", "date": ", ".join(["Sat, 21 Nov 2026 10:00:00 GMT"] * 2)},
             30.0,
@@ -245,6 +246,8 @@ LARGE = "Request too large for organization o on tokens per min (TPM): Limit {},
     [
         (429, LARGE.format(250_000, 546), "rate_limit_exceeded", RefusalKind.RATE),
         (429, LARGE.format(250_000, 250_001), "rate_limit_exceeded", RefusalKind.NEVER_FITS),
+        (429, LARGE.format("250K", 546), "rate_limit_exceeded", RefusalKind.RATE),
+        (429, LARGE.format("0.25M", "251k"), "rate_limit_exceeded", RefusalKind.NEVER_FITS),
         (413, LARGE.format(6_000, 546), "rate_limit_exceeded", RefusalKind.RATE),
         (413, LARGE.format(6_000, 9_000), "rate_limit_exceeded", RefusalKind.NEVER_FITS),
         (413, "Request exceeds the maximum size", "request_too_large", RefusalKind.NEVER_FITS),
@@ -255,6 +258,21 @@ def test_numbers_decide_whether_a_request_fits(status, message, code, kind):
     refusal = OPENAI.refusal(status, {}, json.dumps({"error": {"message": message, "code": code}}).encode())
     assert refusal.kind is kind
     assert refusal.scope is (RefusalScope.REQUEST if kind is RefusalKind.NEVER_FITS else RefusalScope.POOL)
+
+
+@pytest.mark.parametrize(
+    ("message", "limit", "used"),
+    [
+        ("Rate limit of 60K tokens per minute exceeded", 60_000, None),
+        ("rate limit: 2.5M tokens per minute, used 2.4m", 2.5e6, 2.4e6),
+        ("Limit 250,000 tokens per minute, Used 10k, try again", 250_000, 10_000),
+        ("limit of 5 tokens per minute", 5, None),
+        ("tokens per minute: used 98.5k, limit 100K.", 100_000, 98_500),
+    ],
+)
+def test_amounts_may_be_in_thousands(message, limit, used):
+    refusal = OPENAI.refusal(429, {}, json.dumps({"error": {"message": message}}).encode())
+    assert (refusal.unit, refusal.limit, refusal.used) == ("tokens", limit, used)
 
 
 NOW = {"date": "Sat, 21 Nov 2026 10:00:00 GMT"}

@@ -24,8 +24,8 @@ _AFTER: Final = frozenset({"timeout", "queue_full"})
 """The words of those that have it while the server asks to wait."""
 
 _DROPPED: Final = frozenset({
-    b"retry-after", b"retry-after-ms", b"x-should-retry", b"content-length", b"content-encoding", b"set-cookie",
-    b"transfer-encoding", b"connection", b"keep-alive", b"date",
+    b"retry-after", b"retry-after-ms", b"x-ms-retry-after-ms", b"x-should-retry", b"content-length",
+    b"content-encoding", b"set-cookie", b"transfer-encoding", b"connection", b"keep-alive", b"date",
 })  # fmt: skip
 """The headers that are about another message, or are stated anew."""
 

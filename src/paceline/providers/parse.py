@@ -143,11 +143,11 @@ def http_date_s(text: str | None) -> float | None:
 
 
 def retry_after_s(headers: Headers) -> float | None:
-    """The wait that ``retry-after-ms``, AWS's ``x-amz-retry-after`` or ``retry-after`` asks for, in seconds; ``None`` for none, 0 or a past date.
+    """The wait that ``retry-after-ms`` (Azure's ``x-ms-retry-after-ms``, AWS's ``x-amz-retry-after``) or ``retry-after`` asks for, in seconds; ``None`` for none, 0 or a past date.
 
     An HTTP date is the form of the standard (RFC 9110, 10.2.3). Servers send other instants and durations, too.
     """
-    for name in ("retry-after-ms", "x-amz-retry-after"):
+    for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-amz-retry-after"):
         if name in headers and (milliseconds := wait(number(headers[name]))):
             return milliseconds / 1_000
     return reset_in(headers.get("retry-after")).asked_s(headers)
