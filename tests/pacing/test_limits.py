@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 from paceline import Limiter
+from paceline.core.quota import Quota
 from paceline.core.results import PacelineWarning, QuotaError, SettingsError, SourceKind
 from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings
@@ -144,6 +145,15 @@ def test_a_name_of_ones_own_is_a_pool_of_its_own(name):
         ("gpt5", "openai/gpt-5", "gpt5"),
         ("anthropic/claude-opus5", "anthropic/claude-opus-5", "claude-opus5"),
         ("openai/gpt-5", "openrouter/openai/gpt-5", "openai/gpt-5"),
+        ("openai/gpt-5*", "openai/gpt-5", "openai/gpt-5*"),
+        ("gpt-*", "openai/gpt-5", "gpt-*"),
+        ("openai", "openai/gpt-5", "openai"),
+        ("openia/*", "openai/gpt-5", "openia/*"),
+        ("https://api.openai.com/v1", "openai/gpt-5", "https://api.openai.com/v1"),
+        ("openai/o*", "openai/gpt-5", None),
+        ("groq/*", "openai/gpt-5", None),
+        ("jobs/*", "openai/gpt-5", None),
+        ("/", "openai/gpt-5", None),
         ("openai/gpt-5", "openai/gpt-5-mini", None),
         ("openai/gpt-5", "openai/gpt-4", None),
         ("mistral/mistral-large", "mistral/mistral-small", None),
@@ -163,12 +173,20 @@ def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, near):
     assert all(f"write {name!r}" in text for text in texts)
 
 
-@pytest.mark.parametrize("given", ["10.0.0.7:8000/*", "10.0.0.7:8000/llama"])
-def test_a_limit_whose_name_has_a_port_is_named(given):
+@pytest.mark.parametrize(
+    "given",
+    ["10.0.0.7:8000/*", "10.0.0.7:8000/llama", "http://10.0.0.7", "https://10.0.0.7:1/v1", "[10.0.0.7]/*", "10.0.0.*/*"],
+)
+def test_a_limit_whose_name_is_an_address_is_named(given):
     limits = made({given: "60 requests/min"})
     with pytest.warns(PacelineWarning) as warned:
         limits.model("10.0.0.7", "llama")
     assert re.search(f"limit of '{re.escape(given)}'.* write '10.0.0.7/llama'", str(warned[0].message))
+
+
+@pytest.mark.parametrize("name", ["api.openai.com/*", "API.openai.com/gpt-5", "openai/gpt-5"])
+def test_the_host_of_a_provider_is_its_name(name):
+    assert made({name: "7 requests/min"}).model("openai", "gpt-5").quotas == (Quota.parse("7 requests/min"),)
 
 
 def test_a_limit_that_has_matched_is_not_named():

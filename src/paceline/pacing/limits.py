@@ -19,7 +19,9 @@ NEAR: Final = 0.9
 """How similar two names are, from 0 to 1, if one is probably a slip for the other."""
 NEAR_MAX: Final = 1_000
 """How many given names a model that none of them matches is compared with."""
-_DIGITS, _PUNCTUATION, _PORT = re.compile(r"\D"), re.compile(r"[\W_]+"), re.compile(r":\d+/")
+_DIGITS, _PUNCTUATION = re.compile(r"\D"), re.compile(r"[\W_]+")
+_ADDRESS = re.compile(r"(?:https?://)?\[?(?P<host>[^/\[\]]+?)\]?\.?(?::\d{1,5})?(?P<rest>/.*)?", re.IGNORECASE)
+"""A host as users write it: as a URL, with a port, IPv6 in brackets. Pools have its name alone."""
 
 T = TypeVar("T")
 
@@ -298,13 +300,7 @@ class Limits:
         for given in islice(self.given, NEAR_MAX):
             if given in self._used or ("@" in given and _names_other(provider, given)):  # of another account
                 continue
-            host = _PORT.sub("/", given, count=1)  # pools have no port
-            if (
-                given == model
-                or (host != given and fnmatchcase(name, host))
-                or _is_near(given, name)
-                or _is_near(given, model)
-            ):
+            if given == model or _means(given, provider, name) or _is_near(given, name) or _is_near(given, model):
                 self.warn(
                     given,
                     f"the limit of {given!r} has matched no model so far, and {name!r} has no limit: if you mean this"
@@ -346,14 +342,29 @@ def _names_other(provider: str, name: str) -> bool:
     return bool(slash) and is_provider(prefix) and provider_named(prefix).name not in (provider, base_of(provider))
 
 
+def _means(given: str, provider: str, name: str) -> bool:
+    """Whether a given limit that matches no model is meant for all of ``provider``, or as a pattern of ``name``."""
+    from paceline.providers.registry import provider_named
+
+    address = _ADDRESS.fullmatch(given)
+    if address is None or _names_other(provider, given):
+        return False
+    # The path of a URL is no name of a model.
+    owner, rest = provider_named(address["host"]).name, "/*" if "://" in given else address["rest"] or "/*"
+    is_slip = rest == "/*" and _is_near(owner, provider)
+    return is_slip or any(fnmatchcase(name, pattern) for pattern in (f"{owner}{rest}", f"{provider}/{given}"))
+
+
 def _is_near(given: str, name: str) -> bool:
-    """Whether two names differ by a slip: in punctuation, case or a letter, but in no digit."""
+    """Whether two names differ by a slip: in punctuation, case or a letter, or in the order of letters, but in no digit."""
     if given == name or "*" in given or _DIGITS.sub("", given) != _DIGITS.sub("", name):
         return False
     from difflib import SequenceMatcher
 
     one, other = (_PUNCTUATION.sub("", text.lower()) for text in (given, name))
-    return one == other or (min(len(one), len(other)) > 4 and SequenceMatcher(None, one, other).ratio() >= NEAR)
+    return sorted(one) == sorted(other) or (
+        min(len(one), len(other)) > 4 and SequenceMatcher(None, one, other).ratio() >= NEAR
+    )
 
 
 def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:

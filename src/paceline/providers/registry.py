@@ -264,7 +264,8 @@ def maker(model: str) -> str | None:
 def _canonical(name: str) -> str:
     clean, at, account = name.strip().lower().partition("@")
     usual = clean.replace("-", "_")
-    return ALIASES.get(usual, usual if usual in PROVIDERS else clean) + at + account
+    at_host = _known_hosts()[0].get(clean, clean)  # "api.openai.com" is OpenAI
+    return ALIASES.get(usual, usual if usual in PROVIDERS else at_host) + at + account
 
 
 def _owner(host: str) -> str | None:
