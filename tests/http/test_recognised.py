@@ -131,6 +131,15 @@ def test_with_limits_for_the_host_a_body_of_any_form_is_paced(path, content):
         assert client.post("http://own.example/v1/files", **content).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/v1/agents/completions", "/api/sessions/3/chat", "/tasks/generate?stream=1"])
+def test_with_messages_the_end_of_a_path_tells_whether_it_generates(path):
+    body = {"model": "m", "messages": MESSAGES}
+    with answering(ANSWER, {"own.example/*": "2 requests/min burst 1"}, acquire_timeout_s=5) as client:
+        assert [client.post(f"http://own.example{path}", json=body).status_code for _ in range(3)] == [200, 429, 429]
+        for counting in ("/tokenize", "/v1/messages/count_tokens", "/v1/sessions/"):
+            assert client.post(f"http://own.example{counting}", json=body).status_code == 200
+
+
 def test_limits_for_other_models_at_the_host_hold_nothing_back():
     with answering({"results": [1]}, {"own.example/m": "1 requests/min burst 1"}, acquire_timeout_s=5) as client:
         answers = [client.post("http://own.example/predict", json={"instances": []}) for _ in range(3)]

@@ -38,11 +38,9 @@ def llm_body(path: str, content: bytes) -> Mapping[str, Any] | None:
     """
     if not content.startswith(b"{") or len(content) > BODY_MAX or not any(mark in content for mark in _MARKS):
         return None
-    if MANAGEMENT.search(path[:2_000]):
-        return None
     body = body_of(content)
     model = _model_in(body)
-    if not model or not any(body.get(name) for name in INPUTS):
+    if _generates_nothing(path, body) or not model or not any(body.get(name) for name in INPUTS):
         return None
     return {**body, "model": model}
 
@@ -63,13 +61,21 @@ def limited_body(pacer: Pacer, host: str, path: str, content: bytes) -> Mapping[
     The limits say that the requests there cost something. ``None`` for a path at which nothing is generated, and for a model that the
     limits leave out.
     """
-    if MANAGEMENT.search(path[:2_000]):
-        return None
     provider, body = provider_named(host), body_of(content)
+    if _generates_nothing(path, body):
+        return None
     model = _model_in(body) or parse.UNKNOWN
     if pacer.pools.limits.given_for(provider.name, model, provider.pool(model)) is None:
         return None
     return {**body, "model": model}
+
+
+def _generates_nothing(path: str, body: Mapping[str, Any]) -> bool:
+    """Whether nothing is generated at a path. With messages, its end alone tells: ``/sessions/3/chat``, ``/agents/completions``."""
+    path = path.partition("?")[0][:2_000]
+    if is_chat(body):
+        path = "/" + path.rstrip("/").rpartition("/")[2]
+    return MANAGEMENT.search(path) is not None
 
 
 def is_chat(body: Mapping[str, Any]) -> bool:
