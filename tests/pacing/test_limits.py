@@ -175,13 +175,26 @@ def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, near):
 
 @pytest.mark.parametrize(
     "given",
-    ["10.0.0.7:8000/*", "10.0.0.7:8000/llama", "http://10.0.0.7", "https://10.0.0.7:1/v1", "[10.0.0.7]/*", "10.0.0.*/*"],
+    [
+        "10.0.0.7:8000/*",
+        "10.0.0.7:8000/llama",
+        "http://10.0.0.7",
+        "https://10.0.0.7:1/v1",
+        "[10.0.0.7]/*",
+        "10.0.0.*/*",
+    ],
 )
 def test_a_limit_whose_name_is_an_address_is_named(given):
     limits = made({given: "60 requests/min"})
     with pytest.warns(PacelineWarning) as warned:
         limits.model("10.0.0.7", "llama")
     assert re.search(f"limit of '{re.escape(given)}'.* write '10.0.0.7/llama'", str(warned[0].message))
+
+
+@pytest.mark.parametrize("provider", ["openai", "openai@eu"])
+def test_the_tier_of_an_account_holds_there(provider):
+    quotas = [str(quota) for quota in made({}, provider=provider, tier=2).model(provider, "gpt-5.4").quotas]
+    assert quotas == ["5k requests/min", "1M tokens/min"]
 
 
 @pytest.mark.parametrize("name", ["api.openai.com/*", "API.openai.com/gpt-5", "openai/gpt-5"])

@@ -286,7 +286,7 @@ class Limits:
         if provider in self.untabled:
             return dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "a login has no tier"))
         self._warn_of_near(provider, model)
-        if tier is None and self.settings.tier is not None and base_of(provider) == self.home:
+        if tier is None and self.settings.tier is not None and base_of(provider) == base_of(self.home or ""):
             tier = self.settings.tier
         published = lookup(provider, model, tier)
         near = near_model(provider, model) if published.matched == DEFAULT else None
@@ -356,7 +356,7 @@ def _means(given: str, provider: str, name: str) -> bool:
 
 
 def _is_near(given: str, name: str) -> bool:
-    """Whether two names differ by a slip: in punctuation, case or a letter, or in the order of letters, but in no digit."""
+    """Whether two names differ by a slip: in punctuation, case, a letter or the order of letters, but in no digit."""
     if given == name or "*" in given or _DIGITS.sub("", given) != _DIGITS.sub("", name):
         return False
     from difflib import SequenceMatcher
