@@ -26,7 +26,7 @@ from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.answers import unsized_cost
 from paceline.providers.base import AUDIO_SECONDS, Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN
-from paceline.providers.registry import base_of, changed, is_loopback, provider_named
+from paceline.providers.registry import base_of, changed, head_of, is_loopback, maker, provider_named
 from paceline.providers.tables import known_providers, stated_tiers
 from paceline.responses.values import as_text
 
@@ -287,12 +287,13 @@ def describe_guessed(
 def _stands_in(pacer: Pacer, guess: Any, host: str, model: str) -> bool:
     """Whether a server on this machine stands for the provider that the limiter was given: an emulator, a proxy, a mock.
 
-    Only of models that the provider is known to have: a server of the user's own has others.
+    Not of a model that the provider is known not to have, by its maker: a server of the user's own has others.
     """
     if guess.name != pacer.pools.limits.provider or not is_loopback(host):
         return False
-    name = base_of(guess.name)
-    return name in known_providers() and bool(stated_tiers(name, model))
+    name, made_by = base_of(guess.name), maker(model)
+    listed = name in known_providers() and bool(stated_tiers(name, model))
+    return listed or made_by == name or (made_by is None and not head_of(name).makes)
 
 
 _unknown: Final[dict[tuple[str, str], object]] = {}
