@@ -281,10 +281,16 @@ def test_a_limit_on_a_unit_that_no_call_has_is_named_once(limits, calls):
     assert "input_tokens, output_tokens, requests, tokens," in line
 
 
+def test_a_limit_in_dollars_is_named_with_the_budget_that_counts_them():
+    [line] = warned({"openai/gpt-5": ["9 requests/min", "5 usd/day"]}, *[(f"{OPENAI}/chat/completions", CHAT)] * 2)
+    assert "the limit '5 usd/day window utc' delays no call of a client" in line
+    assert "or a budget, which counts what clients spend: Limiter(budget='5 usd/day')" in line
+
+
 @pytest.mark.parametrize(
     ("limits", "calls"),
     [
-        ({"openai/gpt-5": ["9 requests/min", "1M tokens/min", "1M input_tokens/min", "1M output_tokens/min", "9 concurrency", "5 usd/day"]}, [(f"{OPENAI}/chat/completions", CHAT)]),
+        ({"openai/gpt-5": ["9 requests/min", "1M tokens/min", "1M input_tokens/min", "1M output_tokens/min", "9 concurrency"]}, [(f"{OPENAI}/chat/completions", CHAT)]),
         ({"cohere/*": "2k inputs/min"}, [(f"{COHERE}/v2/chat", CHAT), (f"{COHERE}/v2/embed", EMBED), (f"{COHERE}/v2/rerank", CHAT)]),
         ({"groq/*": "7200 audio_seconds/hour"}, [(GROQ, CHAT)]),
         ({"cerebras/*": "150k uncached_tokens/min"}, [(CEREBRAS, CHAT)]),

@@ -25,7 +25,7 @@ ENDLESS = Refusal(RefusalKind.RATE, window="7d", of_account=True)
 
 
 def limiter_of(clock):
-    return Limiter({"claude-*": "6000 requests/min", "gpt-*": "6000 requests/min"}, clock=clock)
+    return Limiter({"anthropic/*": "6000 requests/min", "openai/*": "6000 requests/min"}, clock=clock)
 
 
 async def refused(limiter, refusal, pool=ONE):
@@ -191,7 +191,7 @@ async def test_who_does_not_hold_gives_the_refusal_at_once(clock):
     assert RetryPolicy(max_retry_after_s=1e6).after(Failures(), FIVE_HOURS, row, 0.0) == GiveUp(
         "the provider asks to wait 3,600 s", stop_s=HOUR
     )
-    limiter = Limiter({"claude-*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
+    limiter = Limiter({"anthropic/*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
     async with limiter.acquire(ONE, tokens=0) as permit:
         row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
         assert row.is_allowance
@@ -234,7 +234,7 @@ async def test_a_share_is_kept_for_a_person_by_what_answers_state(clock):
 @pytest.mark.parametrize("used", [1.01, 2.0, 62.0])
 @virtual
 async def test_a_number_that_is_no_share_holds_nobody_back(clock, used):
-    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8, spread="5h"))
+    limiter = Limiter({"anthropic/*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8, spread="5h"))
     limiter.pacer.pools.scheduler(ONE)
     limiter.pacer.pools.read_plan("anthropic", [reading(0.95, status="allowed")])
     [one] = waits(limiter, ONE)
@@ -247,7 +247,7 @@ async def test_a_number_that_is_no_share_holds_nobody_back(clock, used):
 
 @virtual
 async def test_who_waits_for_a_kept_share_is_shown_and_logged_once(clock, caplog):
-    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
+    limiter = Limiter({"anthropic/*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(stop_at=0.8))
     limiter.pacer.pools.scheduler(ONE)
     limiter.pacer.pools.read_plan("anthropic", [reading(0.9, status="allowed")])
     assert rows(limiter) == [("anthropic", "5h", "open", 0, None)]
@@ -274,7 +274,7 @@ def test_that_requests_go_on_for_money_is_said_once(caplog):
 
 @virtual
 async def test_who_wants_to_pay_nothing_waits_where_the_provider_goes_on_for_money(clock):
-    limiter = Limiter({"claude-*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(overage="wait"))
+    limiter = Limiter({"anthropic/*": "6000 requests/min"}, clock=clock, plans=PlanPolicy(overage="wait"))
     limiter.pacer.pools.scheduler(ONE)
     limiter.pacer.pools.read_plan("anthropic", [reading(1.01, status="allowed", paid=True)])
     [one] = waits(limiter, ONE)

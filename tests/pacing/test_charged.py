@@ -1,8 +1,6 @@
-"""What a permit was charged, what an estimate says beforehand, and what is said of units that were left out."""
+"""What a permit was charged, what an estimate says beforehand, and what units cost that were left out."""
 
 from __future__ import annotations
-
-import warnings
 
 import httpx2
 import pytest
@@ -188,35 +186,43 @@ class TestEstimate:
 
 
 class TestLeftOut:
-    def test_a_unit_of_your_own_that_nobody_named(self, limiter):
-        with pytest.warns(paceline.PacelineWarning, match="starts: the quota on 'starts' is not charged") as caught:
-            limiter.acquire("starts")
-        assert caught[0].filename == __file__
-        limiter.acquire("starts")  # said once
-        limiter.try_acquire("starts")
+    """A unit of the user's own that a request does not name."""
 
-    def test_by_try_acquire_too(self, limiter):
-        with pytest.warns(paceline.PacelineWarning, match=r"acquire\('starts', starts=1\)"):
-            limiter.try_acquire("starts")
+    @pytest.mark.parametrize(
+        ("quotas", "pool", "named", "more"),
+        [
+            ("7 starts/min", "starts", {}, {"starts": 1}),
+            ("7 gpus slots", "own", {}, {"gpus": 1}),
+            (["5 images/min", "5 pages/min"], "own", {"pages": 3}, {"images": 1}),
+            (["500 requests/min", "5 images/min"], "openai/gpt-image-1", {}, {"images": 1}),
+            (["500 requests/min", "5 images/min"], "openai/gpt-5", {"tokens": 5}, {}),
+            ("7200 audio_seconds/hour", "groq/whisper-1", {"requests": 1}, {"audio_seconds": 1}),
+            ("1M uncached_input_tokens/min", "fireworks/m", {}, {"uncached_input_tokens": 600}),
+            ("1M uncached_input_tokens/min", "fireworks/m", {"uncached_input_tokens": 9}, {}),
+            (["5 images/min", "5 usd/day"], "own", {"usd": 0.02}, {"images": 1}),
+            (["5 images/min", "5 usd/day"], "own", {"requests": 0}, {}),
+        ],
+    )
+    def test_costs_one(self, quotas, pool, named, more):
+        limiter = paceline.Limiter({pool: quotas}, clock=ManualClock())
+        cost = limiter.acquire(pool, **named).wait().cost
+        sides = {"input_tokens": 600, "output_tokens": 200} if "uncached_input_tokens" in more else {}
+        assert cost == {"requests": 1} | named | sides | more
 
-    def test_named_once_derived_or_of_a_probe_that_sends_nothing_it_may_be(self, limiter):
-        limiter.acquire("jobs")
-        limiter.acquire("cohere/command-a", input_tokens=5)  # whose page derives its own
-        limiter.try_acquire("starts", requests=0).cancel()
-        limiter.acquire("starts", starts=1)
-        limiter.acquire("starts")
+    @pytest.mark.parametrize("pool", ["own", "openai/gpt-5"])
+    @pytest.mark.parametrize("way", ["acquire", "try_acquire", "attempts"])
+    def test_dollars_are_asked_for(self, pool, way):
+        limiter = paceline.Limiter({pool: ["60 requests/min", "5 usd/day"]})
+        with pytest.raises(paceline.QuotaError, match=f"{pool}: the pool limits usd, .* pass usd=0.02, or usd=0"):
+            getattr(limiter, way)(pool)
 
-    def test_each_pool_and_unit(self):
-        limiter = paceline.Limiter({"a": ["5 images/min", "5 pages/min"], "b": "5 images/min"})
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            limiter.acquire("a")
-            limiter.acquire("b")
-        assert [str(warning.message).partition(",")[0] for warning in caught] == [
-            "a: the quota on 'images' is not charged",
-            "a: the quota on 'pages' is not charged",
-            "b: the quota on 'images' is not charged",
-        ]
+    def test_of_a_table_s_limits_it_costs_nothing(self):
+        limiter = paceline.Limiter.for_provider("cohere")
+        assert "images" not in limiter.acquire("embed-v4.0").wait().cost  # texts have none
+
+    def test_all_at_once_are_not_sent(self):
+        limiter = paceline.Limiter({"starts": "7 starts/min exact"}, clock=ManualClock())
+        assert [bool(limiter.try_acquire("starts")) for _ in range(9)] == [True] * 7 + [False] * 2
 
 
 USED = [
@@ -296,8 +302,8 @@ class TestWithoutAmounts:
             pass  # and there is nothing to settle
         assert spent(limiter, "own") == {"tokens": 0}
 
-    def test_nothing_where_no_tokens_are_counted(self, limiter):
-        assert limiter.try_acquire("cohere/rerank-v3.5").cost == {"requests": 1}
+    def test_no_tokens_where_none_are_counted(self, limiter):
+        assert limiter.try_acquire("cohere/rerank-v3.5").cost == {"requests": 1, "inputs": 1}
 
 
 class TestForgotten:

@@ -24,7 +24,7 @@ class Processes(SharedWorld):
     """Processes with one login."""
 
     def start(self, **options):
-        limits = {"claude-*": "6000 requests/min"}
+        limits = {"anthropic/*": "6000 requests/min"}
         limiter = paceline.Limiter(limits, store=self.store, clock=self.clock, **options)
         limiter.pacer.pools.limits.untabled |= {"anthropic"}
         self.limiters.append(limiter)

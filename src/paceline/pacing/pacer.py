@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from paceline.core.ledger import total_tokens
 from paceline.core.plan import INTERACTIVE
 from paceline.core.queue import DEFAULT_LANE, Estimate, LaneName, Lanes, LaneSpec, Waiter, line_of
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, REQUESTS, TOKENS, USD, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, KNOWN_UNITS, NS, REQUESTS, TOKENS, USD, Cost
 from paceline.core.results import NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.accounts import Accounts
@@ -244,11 +245,31 @@ class Pacer:
         return found if isinstance(found, LaneSpec) else self._lanes[found]
 
 
+_are_tokens: Final = re.compile(TOKENS).search
+_USUAL: Final = frozenset(KNOWN_UNITS) - {USD}
+"""The units whose amount is known without the user: a usual one, or none."""
+
+
 def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str]) -> bool:
-    """Complete a cost that is given by hand with the units that the quotas count; whether its size was given."""
-    counts_tokens = TOKENS in counted or not SIDES.isdisjoint(counted)
-    if counts_tokens and TOKENS not in cost and SIDES.isdisjoint(cost) and cost.get(REQUESTS, 1):
-        # A forgotten keyword must not send everything at once.
+    """Complete a cost that is given by hand with the units that the quotas count; whether its size was given.
+
+    A forgotten keyword must not send everything at once. Of a unit of the user's own a request takes one: a start, a
+    page, a picture. A request to a model whose tokens are given may have none of these.
+
+    Raises:
+        QuotaError: A quota of the user's is in dollars, and no amount of them is given.
+    """
+    if not _USUAL.issuperset(counted) and cost.get(REQUESTS, 1):
+        entries = scheduler.pool.capacity.ledger.entries
+        own = {entry.unit for entry in entries if entry.given < math.inf} - _USUAL - cost.keys()
+        if USD in own:
+            raise QuotaError(
+                f"{scheduler.pool.name}: the pool limits usd, and the request names no amount of it: pass usd=0.02, or"
+                " usd=0 if it costs nothing"
+            )
+        if not scheduler.by_hand.is_model or cost.keys() <= {REQUESTS}:
+            cost |= {unit: 1 for unit in own if TOKENS not in unit}
+    if not any(map(_are_tokens, cost)) and any(map(_are_tokens, counted)) and cost.get(REQUESTS, 1):
         from paceline.providers.answers import unsized_cost
 
         cost |= unsized_cost(scheduler.pool.name, counted)
@@ -299,7 +320,7 @@ class BaseLimiter:
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
                 ``tokens`` is both together; with one of them it gives the other. If the pool counts tokens and you
                 give no amount of them, 600 of input and 200 of output are reserved, as by ``limiter.estimate(pool)``: a
-                request that uses none passes ``tokens=0``.
+                request that uses none passes ``tokens=0``. Of a unit of your own that you leave out, it costs 1.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``, which joins the queue then.
@@ -316,8 +337,6 @@ class BaseLimiter:
         """
         pacer = self.pacer
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
-        if scheduler.pool.name in pacer.pools.uncharged:
-            pacer.pools.warn_of_left_out(scheduler, cost)
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
@@ -362,8 +381,6 @@ class BaseLimiter:
         if not cost.keys().isdisjoint(OPTIONS):
             named = ", ".join(cost.keys() & set(OPTIONS))
             raise QuotaError(f"try_acquire() takes amounts per unit alone: leave out {named}, or call acquire()")
-        if scheduler.pool.name in pacer.pools.uncharged:
-            pacer.pools.warn_of_left_out(scheduler, cost)
         waiter = pacer.waiter(scheduler, cost, None, None, None)
         outcome = scheduler.try_grant(waiter)
         if isinstance(outcome, Reservation):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
-from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota, Rule
-from paceline.core.results import GIVEN, QuotaError, warn
+from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, USD, Quota, Rule
+from paceline.core.results import GIVEN, QuotaError
 from paceline.pacing.breaker import Health
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.maker import PoolMaker
@@ -44,8 +44,8 @@ class Pools:
 
     Attributes:
         named: The schedulers by the names in calls. Several names can have one pool.
-        uncharged: By pool the given quotas on other units than the known ones, which may never be charged: until its
-            first request by hand, or of a client where it is a provider's model.
+        uncharged: By pool the given quotas on dollars and on units of the user's own, which may never be charged: until
+            the first request of a client.
         stored_as: By account what it is called in the store, with all digits of its digest: what is shown of it is no
             identity.
         maker: Makes them.
@@ -208,29 +208,19 @@ class Pools:
                 pools[joint.resolved.pool] = report(self.maker.pool(joint.resolved, now_ns)[0], now_ns)
         return pools
 
-    def warn_of_left_out(self, scheduler: Scheduler, cost: Cost) -> None:
-        """Warn of each of the user's own units that the first request to a pool, at ``cost``, leaves out.
-
-        Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
-        """
-        if scheduler.by_hand.is_model or not cost.get(REQUESTS, 1):  # all units are derived, or no request is sent
-            return
-        pool = scheduler.pool.name
-        for unit in sorted({quota.unit for quota in self.uncharged.pop(pool, ())}.difference(cost)):
-            warn(
-                f"{pool}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
-                f" limiter.acquire({pool!r}, {unit}=1), or {unit}=0 if it uses none"
-            )
-
     def warn_of_unmetered(self, pool: str, units: set[str]) -> None:
         """Warn of each given quota of ``pool`` on a unit that clients' calls never have, at the first call."""
         for quota in self.uncharged.pop(pool, ()):
             if quota.unit not in units:
                 self.limits.warn(
-                    f"{quota} at {pool.partition('/')[0]}",
+                    f"{quota.unit} at {pool.partition('/')[0]}",
                     f"{pool}: the limit '{quota}' delays no call of a client, because paceline counts calls in"
                     f" {', '.join(sorted(units))}, and not in {quota.unit!r}: give a limit in one of these units, or"
-                    f" charge it by hand: limiter.acquire({pool!r}, {quota.unit}=1)",
+                    + (
+                        " a budget, which counts what clients spend: Limiter(budget='5 usd/day')"
+                        if quota.unit == USD
+                        else f" charge it by hand: limiter.acquire({pool!r}, {quota.unit}=1)"
+                    ),
                 )
 
     def _make(self, name: str, resolved: Resolved) -> Scheduler:
@@ -244,7 +234,8 @@ class Pools:
                 scheduler = self._open(resolved)
                 self.maker.fit(scheduler, resolved)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
-                other = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
+                known = set(KNOWN_UNITS) - {USD}
+                other = [quota for quota, source in quotas if source == GIVEN and quota.unit not in known]
                 if other:
                     self.uncharged[resolved.pool] = other
                 self._made[resolved.pool] = scheduler

@@ -128,9 +128,8 @@ def unsized_cost(pool: str, units: Collection[str], output_tokens: int | None = 
     provider, most = provider_of(pool), UNKNOWN_OUTPUT_TOKENS if output_tokens is None else output_tokens
     call = Call(provider.name, "", pool.partition("/")[2], UNKNOWN_INPUT_TOKENS, most)
     held = provider.held(call, UNKNOWN_INPUT_TOKENS, most)
-    return {
-        unit: float(held[unit]) for unit in (TOKENS, INPUT_TOKENS, OUTPUT_TOKENS) if unit != TOKENS or unit in units
-    }
+    sides = (INPUT_TOKENS, OUTPUT_TOKENS)
+    return {unit: float(amount) for unit, amount in held.items() if unit in sides or (unit in units and TOKENS in unit)}
 
 
 def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
