@@ -410,3 +410,24 @@ def test_a_block_that_reports_the_refusal_itself_is_repeated(clock):
     with pytest.raises(paceline.GaveUpError) as caught:
         run_virtual(main(3), clock)
     assert caught.value.attempts == 3
+
+
+@pytest.mark.parametrize("quota", ["600 requests/min", "100k tokens/min", "9 concurrency", "99 requests/min exact"])
+@pytest.mark.parametrize("refusal", [None, answered(429), "too many requests"], ids=["nothing", "a 429", "words"])
+def test_a_refusal_without_a_wait_pauses_by_the_policy_whoever_reports_it(clock, quota, refusal):
+    async def main(reported):
+        limiter = paceline.Limiter({POOL: quota}, clock=clock, headroom_s=0.1, retry=RETRY)
+        begun_ns, at_s = clock.now_ns(), []
+        for attempt in limiter.attempts(POOL, tokens=10):
+            async with attempt as permit:
+                at_s.append(round((clock.now_ns() - begun_ns) / 1e9, 2))
+                if len(at_s) < 3:
+                    error = RuntimeError(refusal) if isinstance(refusal, str) else refusal
+                    if not reported:
+                        raise error or RuntimeError("rate limit")
+                    permit.refused(error)
+                else:
+                    permit.settle()
+        return at_s
+
+    assert [run_virtual(main(reported), clock) for reported in (True, False)] == [[0, 2, 6]] * 2

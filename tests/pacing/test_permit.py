@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 
 import paceline
@@ -126,6 +127,63 @@ class TestRefused:
         permit.refused(retry_after_s=100)
         with pytest.raises(paceline.AcquireTimeoutError):
             await limiter.acquire("jobs", again=permit, tokens=0)
+
+
+ASKS = {"retry-after": "8"}
+
+
+def answer(status, headers=None, body=None):
+    request = httpx.Request("POST", "https://api.openai.com/v1/responses")
+    response = httpx.Response(status, headers=headers, json=body or {}, request=request)
+    return httpx.HTTPStatusError("an error", request=request, response=response)
+
+
+class TestLeft:
+    """An error that leaves the block of a permit."""
+
+    @pytest.mark.parametrize("pool", ["jobs", "openai/gpt-5"])
+    @pytest.mark.parametrize(
+        ("error", "pause_s"),
+        [
+            (answer(429, ASKS), 8),
+            (answer(429), 1),
+            (RuntimeError("Rate limit exceeded"), 1),
+            (ExceptionGroup("two", [answer(429, ASKS), answer(429)]), 8),
+            (answer(429, {"retry-after": "3456000"}), 15),  # a test on the way to a day in 40 days
+            (answer(503, ASKS, {"error": {"message": "overloaded"}}), 0),  # servers that are full are no rate
+            (answer(500), 0),
+            (answer(400, body={"error": {"message": "rate limit: no such field"}}), 0),
+            (TimeoutError(), 0),
+            (asyncio.CancelledError(), 0),
+            (QuotaError("rate limit"), 0),
+        ],
+    )
+    @virtual
+    async def test_a_refusal_pauses_the_pool(self, clock, pool, error, pause_s):
+        limiter = paceline.Limiter({pool: "60 requests/min"}, clock=clock)
+        with pytest.raises(type(error)) as raised:
+            async with limiter.acquire(pool):
+                raise error
+        assert raised.value is error
+        start_ns = clock.now_ns()
+        (await limiter.acquire(pool)).settle()
+        assert (clock.now_ns() - start_ns) / NS == pytest.approx(pause_s, abs=0.1)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}},
+            {"error": {"message": "Rate limit reached on requests per min (RPM): Limit 0, Used 0, Requested 1."}},
+        ],
+    )
+    @virtual
+    async def test_what_no_wait_ends_stops_it(self, clock, body):
+        limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min"}, clock=clock)
+        with pytest.raises(httpx.HTTPStatusError):
+            async with limiter.acquire("openai/gpt-5"):
+                raise answer(429, body=body)
+        with pytest.raises(paceline.PoolStoppedError):
+            await limiter.acquire("openai/gpt-5")
 
 
 class TestPrepaid:

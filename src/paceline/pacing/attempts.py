@@ -11,7 +11,7 @@ from typing import Self
 from paceline.core.progress import Row
 from paceline.core.results import GaveUpError, PacelineError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
-from paceline.pacing.permit import Acquisition, Permit, refuse, waiter_of
+from paceline.pacing.permit import Acquisition, Permit, back_off, refuse, waiter_of
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.tries import Tries
@@ -27,7 +27,7 @@ class Attempts:
     def __init__(
         self, health: Health, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
     ) -> None:
-        self._tries = Tries(policy, health)
+        self._tries, self._policy = Tries(policy, health), policy
         self._scheduler, self._acquire = scheduler, acquire
         self._refused: Permit | None = None
         self._pause_s = 0.0
@@ -74,6 +74,7 @@ class Attempts:
     def _sent(self, permit: Permit) -> Permit:
         """Count the attempt that has this permit."""
         self._permit = permit
+        back_off(permit, self._policy)
         self._tries.began(permit)
         return permit
 

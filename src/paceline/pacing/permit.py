@@ -9,7 +9,7 @@ from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from paceline.core import progress
 from paceline.core.hints import did_you_mean
@@ -38,7 +38,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.faults import Fault, fault_of, is_timeout
 from paceline.pacing.lines import LEVELS, log
-from paceline.pacing.retry import Again, GiveUp
+from paceline.pacing.retry import Again, GiveUp, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.status import Waiting, wait_until_s
 
@@ -128,6 +128,10 @@ def _surroundings(acquisition: Acquisition) -> Iterator[None]:
         yield
 
 
+_BACKOFF: Final = (progress.FIRST_S, progress.MOST_S)
+"""The first and the longest pause after refusals that ask for none."""
+
+
 @public
 class Permit:
     """The right to make one attempt. Its cost is reserved until it is settled, cancelled or refused.
@@ -144,7 +148,8 @@ class Permit:
     """
 
     __slots__ = (
-        "_followed", "_scheduler", "_spent", "_used", "_waiter", "model", "refusal", "reservation", "status", "usage",
+        "_backoff", "_followed", "_scheduler", "_spent", "_used", "_waiter",
+        "model", "refusal", "reservation", "status", "usage",
     )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
@@ -152,6 +157,7 @@ class Permit:
         self._waiter = waiter
         self.reservation = reservation
         self._spent = self._followed = False
+        self._backoff = _BACKOFF
         self._used: object = _OPEN
         self.refusal: Refusal | None = None
         self.model: str | None = None
@@ -315,12 +321,13 @@ class Permit:
         After several failures in a row the pool pauses, as for attached clients (:class:`~paceline.BreakerPolicy`).
 
         In the pool of a provider's model, the block of the permit reports the error that leaves it. Call this for an
-        error that you catch inside of the block, and in a pool of your own.
+        error that you catch inside of the block, and in a pool of your own. A refusal that leaves the block is reported
+        as by :meth:`refused`, in any pool.
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
-                provider; ``None``, too. If there was no connection, paceline refunds the charge. A refusal for a rate
-                is reported as by :meth:`refused`. Any other error settles the permit as reserved.
+                provider; ``None``, too. If there was no connection, paceline refunds the charge. A refusal is
+                reported as by :meth:`refused`. Any other error settles the permit as reserved.
 
         Raises:
             TypeError: ``error`` is neither an exception nor an HTTP response.
@@ -333,26 +340,29 @@ class Permit:
                 permit.failed(error)
         """
         if error is not None and self.open:
-            from paceline.providers.answers import answer_of, refusal_of
+            from paceline.providers.answers import answer_of
 
             if not isinstance(error, BaseException) and answer_of(error) is None:
                 raise TypeError(
                     f"{self.pool}: error is {error!r}: pass an exception or an HTTP response, or nothing:"
                     " permit.failed()"
                 )
-            if not isinstance(error, BaseException) or fault_of(error) is None:
-                provider, slash, _ = self.pool.partition("/")
-                refusal = refusal_of(error, provider if slash else None)
-                if refusal is not None and refusal.kind.about_rate:
-                    self.refused(error)
-                    return
         self._failed(error, reported=True)
 
     def _failed(self, error: object, *, reported: bool) -> None:
         """Close the permit of a request without an answer.
 
-        The caller has ``reported`` it, or ``error`` has left its block.
+        The caller has ``reported`` it, or ``error`` has left its block. A refusal, whose request others may follow at
+        once, is learned from either way; servers that are full are a fault.
         """
+        if error is not None and self.open and not (isinstance(error, BaseException) and fault_of(error) is not None):
+            from paceline.providers.answers import refusal_of
+
+            provider, slash, _ = self.pool.partition("/")
+            refusal = refusal_of(error, provider if slash else None)
+            if refusal is not None and refusal.kind is not RefusalKind.CAPACITY:
+                self.refused(error)
+                return
         fault, answered = _outcome_of(error)
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
@@ -370,8 +380,9 @@ class Permit:
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
-        If it asks for no wait, the pool pauses for a second, and for twice as long after each further refusal in a row.
-        A refusal with the ``scope`` ``request`` or ``mode`` doesn't pause the pool.
+        If it asks for no wait, the pool pauses for a second (in ``attempts``, for ``backoff_s`` of its policy), and for
+        twice as long after each further refusal in a row. Before a wait that is too long to be believed, the pool
+        tests the provider. A refusal with the ``scope`` ``request`` or ``mode`` doesn't pause the pool.
 
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
 
@@ -382,7 +393,7 @@ class Permit:
 
         Raises:
             TypeError: ``refusal`` is of another type, and has no HTTP answer.
-            QuotaError: The answer is not a refusal (a 400, a 500), or asks for more than 32 days.
+            QuotaError: The answer is not a refusal (a 400, a 500), or ``retry_after_s`` is above 32 days.
 
         Example:
             permit = await limiter.acquire("openai/gpt-6-luna", tokens=800)
@@ -406,12 +417,12 @@ class Permit:
                 self._learn(headers)
         if refusal.retry_after_s is None:
             refusal = replace(refusal, retry_after_s=retry_after_s)
+        if not 0 <= (retry_after_s or 0.0) <= PAUSE_MAX_S:
+            raise QuotaError(f"retry_after_s is {retry_after_s!r}: it must be from 0 s to 32 days")
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
-        if not 0 <= pause_s <= PAUSE_MAX_S:
-            raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
         if refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)) is not None:
-            pause_s = 0.0 if row.is_paced else pause_s or progress.pause_s(refusal, row)
-        refuse(self, refusal, Again(pause_s, pool_wide=True))
+            pause_s = 0.0 if row.is_paced else retry_after_s or progress.pause_s(refusal, row, *self._backoff)
+        refuse(self, refusal, Again(min(max(pause_s, 0.0), PAUSE_MAX_S), pool_wide=True))
 
     @property
     def open(self) -> bool:
@@ -490,6 +501,11 @@ def reports(permit: Permit, charged: Cost, usage: Usage) -> None:
     permit._waiter.reported = None
     if charged.get(TOKENS, 0.0) > tokens or charged.get(OUTPUT_TOKENS, 0.0) > output:
         permit._waiter.reported = charged | {TOKENS: min(charged.get(TOKENS, 0.0), tokens), OUTPUT_TOKENS: output}
+
+
+def back_off(permit: Permit, policy: RetryPolicy) -> None:
+    """Let the refusals that its block reports pause the pool as ``policy`` says."""
+    permit._backoff = policy.backoff_s, policy.backoff_max_s
 
 
 def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
