@@ -9,6 +9,7 @@ import paceline
 from paceline.providers import answers
 from paceline.testing import ManualClock
 
+TOKENS = ("tokens", "input_tokens")
 POOLS = {
     "jobs": ["60 requests/min", "1000 tokens/min", "5 concurrency"],
     "starts": "7 starts/min",
@@ -153,6 +154,13 @@ class TestEstimate:
                 "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent",
                 {"contents": [{"parts": [{"text": TEXT}]}], "generationConfig": {"maxOutputTokens": 70}},
             ),
+            (
+                "gemini/gemini-embedding-001",  # each of its texts is a request
+                "https://generativelanguage.googleapis.com/v1beta/models/gemini-embedding-001:batchEmbedContents",
+                {"requests": [{"content": {"parts": [{"text": text}]}} for text in (TEXT, "Hi.")]},
+            ),
+            ("cohere/embed-v4.0", "https://api.cohere.com/v2/embed", {"texts": [TEXT, "Hi."], "input_type": "search_query"}),
+            ("openai/text-embedding-3-small", "https://api.openai.com/v1/embeddings", {"input": [TEXT, "Hi."]}),
         ],
     )  # fmt: skip
     async def test_the_same_as_when_it_passes_by_and_learned_the_same(self, limiter, pool, path, body):
@@ -162,7 +170,7 @@ class TestEstimate:
             return httpx2.Response(200, json={"usage": used, "usageMetadata": google})
 
         told = []
-        limiter = paceline.Limiter(POOLS, events=told.append)
+        limiter = paceline.Limiter(POOLS | {"gemini/gemini-embedding-001": "60k requests/min"}, events=told.append)
         whole = {"model": pool.partition("/")[2], **body}
         untaught = limiter.estimate(pool, body)
         async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
@@ -174,6 +182,30 @@ class TestEstimate:
         assert untaught == pytest.approx({unit: first[unit] for unit in untaught}, abs=0.0005)  # it is rounded
         assert estimated == pytest.approx({unit: second[unit] for unit in estimated}, abs=0.0005)
         assert estimated["input_tokens"] > 2 * untaught["input_tokens"]  # 900 were reported
+
+    @pytest.mark.parametrize(
+        ("pool", "body", "counted"),
+        [
+            (
+                "gemini/gemini-embedding-001",
+                {"requests": [{"content": {"parts": [{"text": TEXT}]}}] * 3},
+                {"requests": 3},
+            ),
+            ("gemini/gemini-embedding-001", {"input": [TEXT] * 3}, {"requests": 3}),
+            ("cohere/embed-v4.0", {"texts": [TEXT] * 3}, {"inputs": 3}),
+            ("cohere/embed-v4.0", TEXT, {"inputs": 1}),
+            ("openai/text-embedding-3-small", TEXT, {}),
+        ],
+    )
+    def test_embeddings_are_counted_by_text_and_write_nothing(self, pool, body, counted):
+        quotas = ["60k requests/min", "60k inputs/min" if "cohere" in pool else "10M tokens/min"]
+        limiter = paceline.Limiter({pool: quotas}, clock=ManualClock())
+        cost = limiter.estimate(pool, body)
+        assert cost == {"output_tokens": 0} | counted | {unit: cost[unit] for unit in cost if unit in TOKENS}
+        assert cost["input_tokens"] > 150
+        permit = limiter.try_acquire(pool, **cost)
+        permit.settle({"usage": {"prompt_tokens": 900}, "usageMetadata": {"promptTokenCount": 900}})
+        assert permit.charged["requests"] == counted.get("requests", 1)
 
     @pytest.mark.parametrize("asked", [5, b"text"])
     def test_what_is_no_request(self, limiter, asked):

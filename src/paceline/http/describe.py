@@ -25,8 +25,9 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import answered, estimated, refused
 from paceline.providers.answers import unsized_cost
 from paceline.providers.base import AUDIO_SECONDS, Call, Provider, Usage
+from paceline.providers.embeddings import embeds
 from paceline.providers.parse import UNKNOWN
-from paceline.providers.registry import base_of, changed, head_of, is_loopback, maker, provider_named
+from paceline.providers.registry import base_of, changed, head_of, is_loopback, maker, method_path, provider_named
 from paceline.providers.tables import known_providers, stated_tiers
 from paceline.responses.values import as_text
 
@@ -360,7 +361,7 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     if most is not None:
         call = replace(call, max_output_tokens=most)
     found = metered(pacer, provider, call, scheduler)
-    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
+    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY} | call.units.keys()
     # Rounded: 7.7, not 7.7000...01.
     cost = {unit: round(float(amount), 3) for unit, amount in found.cost().items() if unit in units}
     if INPUT_TOKENS in cost:
@@ -371,6 +372,8 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
 
 def _body(model: str, asked: object) -> Mapping[str, Any]:
     """The body of a request that holds ``asked``, for the APIs of all providers at once."""
+    if isinstance(asked, str) and embeds(model):
+        asked = {"input": asked, "texts": [asked]}
     if isinstance(asked, str):
         asked = [{"role": "user", "content": asked}]
     if isinstance(asked, Mapping):
@@ -394,6 +397,11 @@ def call_by_hand(provider: Provider, model: str, body: Mapping[str, Any]) -> Cal
 
 
 def _paths(model: str, body: Mapping[str, Any]) -> Iterator[str]:
+    if embeds(model):
+        if "input" not in body:
+            method = "batchEmbedContents" if "requests" in body else "embedContent"
+            yield method_path(model.removeprefix("models/"), method)
+        yield from ("/v2/embed", "/v1/embeddings")
     if "contents" in body:
         yield f"/v1beta/models/{model}:generateContent"
     if "input" in body and "messages" not in body:

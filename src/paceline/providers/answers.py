@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, RefusalKind, public
 from paceline.estimation.calibration import UNKNOWN_INPUT_TOKENS, UNKNOWN_OUTPUT_TOKENS
 from paceline.providers import parse
@@ -57,7 +57,10 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
         )
     found, most = plausible(pool, found, reserved), int(reserved.get(OUTPUT_TOKENS, 0)) or None
-    return provider.charged(Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most), found)
+    number = reserved.get(REQUESTS, 1)
+    several = {REQUESTS: number} if number > 1 else {}  # texts, each of them a request
+    call = Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most, units=several)
+    return provider.charged(call, found)
 
 
 def reported(pool: str, answer: object) -> Usage | None:
