@@ -118,6 +118,17 @@ class TestRefused:
         assert (clock.now_ns() - start_ns) / NS == pytest.approx(5)
         assert order == ["again", "0", "1", "2"]
 
+    @pytest.mark.parametrize(("asked_s", "pause_s"), [(8, 8), (60, 60), (3_600, 15)])
+    @virtual
+    async def test_several_at_once_wait_as_stated(self, clock, asked_s, pause_s):
+        limiter = paceline.Limiter({"own": "9 concurrency"}, clock=clock)
+        permits = [await limiter.acquire("own") for _ in range(5)]
+        for permit in permits:
+            permit.refused(Refusal(RefusalKind.RATE, retry_after_s=asked_s))
+        start_ns = clock.now_ns()
+        (await limiter.acquire("own")).settle()
+        assert (clock.now_ns() - start_ns) / NS == pytest.approx(pause_s, abs=1)  # too long a wait is tested
+
     @virtual
     async def test_refused_again_and_again_with_a_deadline(self, clock, limiter):
         permit = await limiter.acquire("jobs", timeout=60, tokens=0)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from paceline.core import progress
+from paceline.core.allowance import is_believed
 from paceline.core.hints import did_you_mean
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, KNOWN_UNITS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
@@ -421,7 +422,8 @@ class Permit:
             raise QuotaError(f"retry_after_s is {retry_after_s!r}: it must be from 0 s to 32 days")
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)) is not None:
-            pause_s = 0.0 if row.is_paced else retry_after_s or progress.pause_s(refusal, row, *self._backoff)
+            stated_s = retry_after_s or (refusal.retry_after_s if is_believed(refusal) else None)
+            pause_s = 0.0 if row.is_paced else stated_s or progress.pause_s(refusal, row, *self._backoff)
         refuse(self, refusal, Again(min(max(pause_s, 0.0), PAUSE_MAX_S), pool_wide=True))
 
     @property
