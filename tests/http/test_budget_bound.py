@@ -16,7 +16,7 @@ from paceline.testing import ManualClock, run_virtual
 MORNING_S = int(dt.datetime(2026, 11, 23, 8, tzinfo=dt.UTC).timestamp())
 PRICE = {"input": 10.0, "cached": 1.0, "cache_write": 20.0, "output": 100.0}
 SPOKEN = 400.0
-MODELS = {"openai": "gpt-5", "anthropic": "claude-opus-5", "gemini": "gemini-2.5-flash"}
+MODELS = {"openai": "gpt-5", "anthropic": "claude-opus-5", "gemini": "gemini-2.5-flash", "perplexity": "sonar-pro"}
 PRICES = {f"{provider}/{model}": PRICE for provider, model in MODELS.items()}
 PRICES |= {"openai/fine": PRICE, "openai/voice": PRICE | {"audio_output": SPOKEN}}
 DEARER = 5.0
@@ -29,6 +29,7 @@ PATHS = {
     "gemini": ("gemini", "/v1beta/models/gemini-2.5-flash:{}enerateContent"),
     "images": ("openai", "/v1/images/generations"),
     "speech": ("openai", "/v1/audio/speech"),
+    "stated": ("perplexity", "/chat/completions"),
 }
 BASE = {
     "api": "chat", "stream": False, "ends": "whole", "most": 6_000, "used": 5_000, "told": True, "at_once": 60, "model": "",
@@ -88,6 +89,9 @@ SHAPES = {
         "dear": True,
         "more": {"tools": [{"ranker": {"modelName": "dear"}}]},
     },
+    "a stated cost": {"api": "stated", "stream": True},
+    "a stated cost, a stream that breaks": {"api": "stated", "stream": True, "ends": "breaks"},
+    "a stated cost, a stream whose client leaves": {"api": "stated", "stream": True, "ends": "left"},
     "usage without output": {"told": "input"},
     "usage without output, a stream": {"told": "input", "stream": True},
     "anthropic, usage without output": {"api": "anthropic", "told": "input"},
@@ -147,6 +151,11 @@ class Server(httpx2.AsyncBaseTransport):
                 yield {"choices": [{"delta": {"content": "word word word word"}, "finish_reason": None}]}
                 yield {"choices": [{"delta": {}, "finish_reason": "stop"}]}
                 yield {"choices": []} | told
+            case "stated", _:  # each part states what it is so far
+                for used_so_far, reason in ((4, None), (used, "stop")):
+                    usd = (prompt * PRICE["input"] + used_so_far * PRICE["output"]) / 1e6
+                    spent = {"prompt_tokens": prompt, "completion_tokens": used_so_far, "cost": {"total_cost": usd}}
+                    yield {"choices": [{"delta": {"content": "word"}, "finish_reason": reason}], "usage": spent}
             case "images", _:
                 spent = {"input_tokens": prompt, "output_tokens": used, "total_tokens": prompt + used}
                 yield {"data": [{"b64_json": "AA=="}]} | ({"usage": spent} if shape["told"] else {})
@@ -202,7 +211,12 @@ def request(shape):
     model, stream, most = shape["model"] or MODELS[provider], shape["stream"], shape["most"]
     text = "hi " * (shape["prompt"] - 8)
     body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
-    names = {"chat": "max_completion_tokens", "responses": "max_output_tokens", "anthropic": "max_tokens"}
+    names = {
+        "chat": "max_completion_tokens",
+        "responses": "max_output_tokens",
+        "anthropic": "max_tokens",
+        "stated": "max_tokens",
+    }
     if shape["api"] in ("images", "speech"):
         return path, {"model": model, "prompt": text, "input": text, **shape["more"]}
     if shape["api"] == "responses":

@@ -422,8 +422,10 @@ class Charge:
         if usage is None:
             return other
         output = max(usage.output_tokens, other.output_tokens)
+        # A cost that is stated so far is no cost of the answer.
+        usd = None if usage.usd is None or self._most is None else max(usage.usd, self._most.usd)
         return replace(
-            usage, input_tokens=usage.input_tokens or other.input_tokens, output_tokens=output, partial=False
+            usage, input_tokens=usage.input_tokens or other.input_tokens, output_tokens=output, usd=usd, partial=False
         )
 
     def _count(self, usage: Usage | None, call: Call) -> None:
