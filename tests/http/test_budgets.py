@@ -17,6 +17,7 @@ from paceline.core.results import QuotaError, Reservation, SettingsError
 from paceline.emulator import Emulator
 from paceline.providers.base import Usage
 from paceline.providers.prices import STARTS, Prices
+from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock
 
 BIG = {"*": "100k requests/min"}
@@ -117,6 +118,16 @@ class TestBudget:
                 ask(client)
         said = [record.message for record in caplog.records if "is spent" in record.message]
         assert said == ["budget: 0.216 of 0.25 usd/day is spent"] * 2  # once a day
+
+    @pytest.mark.parametrize(("used", "said"), [(1, []), (10, ["budget: 0.202 of 0.25 usd/day is spent"])])
+    def test_what_was_reserved_is_not_spent(self, used, said, caplog):
+        """A store gives back what was not used with its next reply."""
+        answer = ANSWER | {"usage": {"prompt_tokens": 1, "completion_tokens": used}}
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
+        with closing(paceline.Limiter(BIG, prices=PRICES, budget="0.25 usd/day", store=MemoryStore())) as limiter:
+            client = limiter.attach(httpx2.Client(transport=transport, base_url="https://a.test"), provider="openai")
+            assert [ask(client, tokens=23).status_code for _ in range(3)] == [200] * 3
+        assert [record.message for record in caplog.records if "is spent" in record.message] == said
 
     def test_what_is_spent_is_read_while_nothing_changes(self, server, monkeypatch):
         """Other threads end their requests meanwhile."""

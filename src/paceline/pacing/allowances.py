@@ -108,6 +108,8 @@ class Allowance:
     def _newly_spent(self, now_ns: int) -> list[tuple[float, Quota]]:
         assert self.budget is not None
         ledger, found = self.budget.pool.ledger, []
+        if not self.budget.pool.capacity.settled:  # a store has yet to give back what was reserved
+            return []
         for i, m in enumerate(ledger.meters):
             spent = m.quota.amount - m.level(now_ns) - ledger.in_use(i)
             period = (m.restart_ns(now_ns) or 0) // (60 * NS)  # clocks differ
@@ -354,6 +356,7 @@ class Charge:
     def fail(self, error: Exception, allowance: Allowance | None) -> Exception:
         """Give everything back, because a step has failed; the exception for the caller."""
         self.cancel()
+        self._warn()
         if allowance is None or allowance.budget is None or not isinstance(error, AcquireTimeoutError):
             return error
         where, pool = allowance.name, allowance.budget.pool
@@ -385,6 +388,7 @@ class Charge:
 
         What it does not report is charged as the most where there is a budget, and else as estimated.
         """
+        self._warn()  # by the last reply of a store
         for permit in self._permits:
             if USD in permit.cost:
                 permit.settle(usd=self._usd(usage, call))
@@ -393,10 +397,13 @@ class Charge:
             else:
                 counted = self._counted(usage)
                 permit.settle(input_tokens=counted.input_tokens, output_tokens=counted.output_tokens)
+        self._warn()
+        self._count(usage, call)
+
+    def _warn(self) -> None:
         for allowance, _ in self._allowances:
             if allowance.budget is not None:
                 allowance.warn()
-        self._count(usage, call)
 
     def _usd(self, usage: Usage | None, call: Call) -> float:
         """What an answer with this usage costs if its dearest model has answered, and the attempts before it."""
