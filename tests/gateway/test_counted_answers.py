@@ -7,7 +7,7 @@ from contextlib import closing
 import httpx2
 import pytest
 from attack_helpers import raw_server
-from gateway_helpers import chat
+from gateway_helpers import Stub, chat, stub
 
 from waits import until
 
@@ -67,3 +67,20 @@ def test_an_answer_that_costs_nothing_has_its_cause(serve, client, status, body,
         told = (502, "paceline_upstream_key") if cause == "key" else (status, body)  # of the gateway's own key
         assert (answered.status_code, answered.json()["error"]["code"] if cause == "key" else answered.content) == told
         assert rows(running) == {("openai", status, cause): 1}
+
+
+@pytest.mark.parametrize("job", ["resp_1", "resp%5F1"])
+def test_an_answer_in_the_background_is_charged_when_it_is_asked_for(serve, client, job):
+    """As held it would fill the budget, and nothing would go beside it."""
+    whole = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
+    whole["usage"] = {"input_tokens": 9, "output_tokens": 900, "total_tokens": 909}
+    server = Stub(lambda path, _headers, _body: (whole if path.endswith("_1") else whole | {"status": "queued"},))
+    prices = {"openai/gpt-5": {"input": 10.0, "output": 100.0}}
+    body = {"model": "gpt-5", "input": "hi", "background": True, "max_output_tokens": 20_000}
+    with stub(server) as url:
+        running = serve(url, limits={"*": "100k requests/min"}, prices=prices, budget="1 usd/day")
+        for _ in range(3):
+            assert client.post(f"{running.url}/openai/v1/responses", json=body).json()["status"] == "queued"
+            assert client.get(f"{running.url}/openai/v1/responses/{job}").json() == whole
+        [usd] = [one for one in running.pool("budget")["quotas"] if one["unit"] == "usd"]
+    assert usd["spent"] == pytest.approx(3 * (9 * 10 + 900 * 100) / 1e6)

@@ -61,6 +61,7 @@ from paceline.gateway.waiting import (
     returns,
 )
 from paceline.http.account import Header, login_of, payer_of, sends_login
+from paceline.http.background import poll_of
 from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
 from paceline.http.exchange import Tap
 from paceline.http.routed import Way
@@ -303,16 +304,22 @@ class Dispatch:
             self._count_unpaced(request, reply.status, cause_of_error(error))
             raise no_answer(error, sent.server) from error
         self._count_unpaced(request, reply.status, cause)
-        self._read_page(request, sent, reply)
+        self._read(request, sent, reply)
         return await as_listed(request, reply)
 
-    def _read_page(self, request: Incoming, sent: Relayed, reply: ClientReply) -> None:
-        """Read what a page says of a client's plan, which the client has asked for, while it passes."""
+    def _read(self, request: Incoming, sent: Relayed, reply: ClientReply) -> None:
+        """Read what an answer that costs nothing says while it passes: of an answer in the background, or of a client's plan."""
+        if request.method == "GET" and reply.is_good:
+            reader = poll_of(self._limiter.pacer, unquote(request.path)) or self._page(request, reply)
+            if reader is not None:
+                sent.tap(reply, reply.texts, Tap(reader, lambda *_: None))
+
+    def _page(self, request: Incoming, reply: ClientReply) -> JsonReader | None:
+        """A reader for a page with what is used of a client's plan, which the client has asked for; ``None`` for any other page."""
         pacer, provider = self._limiter.pacer, request.place.members[0].provider.name
-        if not (request.method == "GET" and reply.is_good and is_page(provider, request.path)):
-            return
-        if not (account := login_of(pacer, provider, _header_of(request))):
-            return
+        account = login_of(pacer, provider, _header_of(request)) if is_page(provider, request.path) else ""
+        if not account:
+            return None
         headers = reply.texts
         dated = {"date": headers["date"]} if "date" in headers else {}
 
@@ -320,7 +327,7 @@ class Dispatch:
             if found := plan_readings(plan_headers_in(page) | dated, pacer.clock.now_ns() / NS):
                 pacer.pools.read_plan(account, found)
 
-        sent.tap(reply, headers, Tap(JsonReader(read), lambda *_: None))
+        return JsonReader(read)
 
     def _count_unpaced(self, request: Incoming, status: int, cause: str | None) -> None:
         """Count what came of a request that costs nothing; it has no model."""
