@@ -31,6 +31,7 @@ PATHS = {
         "/v1/chat/completions": ("chat", "m", False), "/chat/completions": ("chat", "m", False),
         "/some/gateway/openai/v1/chat/completions/": ("chat", "m", False), "/v1/responses": ("responses", "m", False),
         "/v1/embeddings": ("embeddings", "m", False), "/v1/models": None, "/v1/responses/resp_1/cancel": None, "/v1/files": None,
+        "/v1/responses/compact": ("responses", "m", False),
         "/v1/batches": None, "/": None,
     },
     "anthropic": {
