@@ -368,24 +368,33 @@ def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, ke
         assert f"/v1/models/{FOREIGN}" not in asked
 
 
-def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client, keys):
+COUNTS = {
+    "anthropic": ("/anthropic/v1/messages/count_tokens", "claude-opus-5", "claude-fable-5"),
+    "openai": ("/openai/v1/responses/input_tokens", "gpt-5", "gpt-5-pro"),
+    "gemini": ("/gemini/v1beta/models/{}:countTokens", "gemini-2.5-pro", "gemini-2.5-flash"),
+}
+"""The path, a model that the key may use, and one that it may not."""
+
+
+@pytest.mark.parametrize("provider", COUNTS)
+def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client, keys, provider):
     asked = []
 
     async def server(scope, receive, send):
         asked.append(scope["path"])
         await read_body(receive)
-        await tell(send, {"input_tokens": 14})
+        await tell(send, {"input_tokens": 14, "totalTokens": 14})
 
-    running = serve(server, keys=keys.file)
-    headers = {"x-api-key": keys.add("bound", models=("claude-opus-5",), limits=("1 usd/day", "100 input_tokens/min"))}
-    for model, status in (("claude-opus-5", 200), ("claude-fable-5", 403), ("count_tokens", 403)):
-        body = {"model": model, "messages": SAID}
-        answer = client.post(f"{running.url}/anthropic/v1/messages/count_tokens", json=body, headers=headers)
+    path, allowed, other = COUNTS[provider]
+    running = serve(server, keys=keys.file, unpriced="refuse")
+    headers = {"x-api-key": keys.add("bound", models=(allowed,), limits=("1 usd/day", "100 input_tokens/min"))}
+    for model, status in ((allowed, 200), (other, 403), ("count_tokens", 403)):
+        body = {"contents": SAID} if "{}" in path else {"model": model, "messages": SAID}
+        answer = client.post(running.url + path.format(model), json=body, headers=headers)
         assert answer.status_code == status, answer.text
-    assert answer.status_code == 403
     pools = running.limiter.status()["pools"]
-    spent = {quota["unit"]: quota["spent"] for quota in pools["anthropic/count_tokens"]["quotas"]}
-    assert spent == {"requests": 1}
+    spent = {quota["unit"]: quota["spent"] for quota in pools[f"{provider}/count_tokens"]["quotas"]}
+    assert spent == ({"requests": 1} if provider == "anthropic" else {})  # no limits of others are published
     used = client.get(f"{running.url}/api/v1/usage", headers=headers).json()["keys"]["bound"]
-    assert (used["input_tokens"], used["usd"]) == (0, 0)
-    assert asked == ["/v1/messages/count_tokens"]
+    assert (used["requests"], used["input_tokens"], used["usd"]) == (1, 0, 0)
+    assert asked == [path.format(allowed).removeprefix(f"/{provider}")]

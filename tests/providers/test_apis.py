@@ -16,7 +16,7 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import RefusalKind
 from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
-from paceline.providers.base import Call, Usage
+from paceline.providers.base import COUNTING, Call, Usage
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import DEFAULT, lookup
 
@@ -25,17 +25,19 @@ GEMINI = "/v1beta/models/gemini-3.6-flash"
 EMBEDDING = "/v1beta/models/gemini-embedding-001"
 ARN = "arn%3Aaws%3Abedrock%3Aeu-west-1%3A123456789012%3Ainference-profile%2Feu.anthropic.claude-opus-5-5"
 
+COUNTED = (COUNTING, COUNTING, False)
+
 # the endpoint, the model of a body about "m", whether it streams; None: it is not metered
 PATHS = {
     "openai": {
         "/v1/chat/completions": ("chat", "m", False), "/chat/completions": ("chat", "m", False),
         "/some/gateway/openai/v1/chat/completions/": ("chat", "m", False), "/v1/responses": ("responses", "m", False),
         "/v1/embeddings": ("embeddings", "m", False), "/v1/models": None, "/v1/responses/resp_1/cancel": None, "/v1/files": None,
-        "/v1/responses/compact": ("responses", "m", False),
+        "/v1/responses/compact": ("responses", "m", False), "/v1/responses/input_tokens": COUNTED,
         "/v1/batches": None, "/": None,
     },
     "anthropic": {
-        "/v1/messages": ("messages", "m", False), "/v1/messages/count_tokens": ("count_tokens", "count_tokens", False),
+        "/v1/messages": ("messages", "m", False), "/v1/messages/count_tokens": COUNTED,
         "/v1/messages/batches": None, "/v1/models": None,
     },
     "mistral": {
@@ -55,24 +57,27 @@ PATHS = {
         f"{GEMINI}:streamGenerateContent?alt=sse": ("generate", "gemini-3.6-flash", True),
         f"{EMBEDDING}:embedContent": ("embed", "gemini-embedding-001", False),
         f"{EMBEDDING}:batchEmbedContents": ("embed", "gemini-embedding-001", False),
-        "/v1beta/openai/chat/completions": ("chat", "m", False), f"{GEMINI}:countTokens": None, f"{GEMINI}:batchGenerateContent": None,
+        "/v1beta/openai/chat/completions": ("chat", "m", False), f"{GEMINI}:countTokens": COUNTED, f"{GEMINI}:batchGenerateContent": None,
         GEMINI: None, "/v1beta/files": None,
     },
     "vertex": {
         f"{VERTEX}/publishers/google/models/gemini-3.6-flash:generateContent": ("generate", "gemini-3.6-flash", False),
         f"{VERTEX}/publishers/google/models/gemini-3.6-flash:streamGenerateContent": ("generate", "gemini-3.6-flash", True),
         f"{VERTEX}/publishers/anthropic/models/claude-opus-5:rawPredict": ("messages", "us-central1/claude-opus-5", False),
+        f"{VERTEX}/publishers/anthropic/models/count-tokens:rawPredict": COUNTED,
         f"{VERTEX}/publishers/meta/models/llama:generateContent": None,
-        f"{VERTEX}/publishers/google/models/gemini-3.6-flash:countTokens": None, f"{VERTEX}/batchPredictionJobs": None,
+        f"{VERTEX}/publishers/google/models/gemini-3.6-flash:countTokens": COUNTED, f"{VERTEX}/batchPredictionJobs": None,
     },
     "bedrock": {
         "/model/anthropic.claude-opus-5-5-v1:0/converse": ("converse", "anthropic.claude-opus-5-5-v1:0", False),
         "/model/us.meta.llama4%3A0/converse-stream": ("converse", "us.meta.llama4:0", True), "/model/m/invoke": ("invoke", "m", False),
         "/model/m/invoke-with-response-stream?x=1": ("invoke", "m", True),
-        f"/model/{ARN}/converse": ("converse", "eu-west-1/eu.anthropic.claude-opus-5-5", False), "/model/m/count-tokens": None,
+        f"/model/{ARN}/converse": ("converse", "eu-west-1/eu.anthropic.claude-opus-5-5", False), "/model/m/count-tokens": COUNTED,
         "/model/invoke": None, "/guardrail/x/version/1/apply": None, "/": None, "/model/m/converse/x": None,
     },
-    "azure": {"/openai/deployments/prod/chat/completions": ("chat", "prod", False)},  # without a host the deployment alone
+    "azure": {
+        "/openai/deployments/prod/chat/completions": ("chat", "prod", False), "/openai/v1/responses/input_tokens": COUNTED,
+    },  # without a host the deployment alone
     "perplexity": {  # APIs with limits of their own
         "/chat/completions": ("chat", "m", False), "/v1/responses": ("responses", "agent-api", False),
         "/v1/agent": ("responses", "agent-api", False), "/search": ("search", "search-api", False), "/async/jobs": None,

@@ -570,7 +570,7 @@ class Exchange:
                 remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
         elif isinstance(payload, MAPPING):
             self.metered.scheduler.finished(state_of(payload))
-            settle(None if self.metered.call.model == COUNTING else provider.usage(payload), None)
+            settle(None if self.metered.call.endpoint == COUNTING else provider.usage(payload), None)
         else:
             reader = provider.usage_reader(self.metered.call)
             late = partial(self.metered.scheduler.timed_out, permit.reservation)

@@ -41,11 +41,11 @@ class Anthropic(BaseProvider):
         endpoint = endpoint_of("anthropic", path)
         if endpoint is None:
             return None
-        if endpoint == COUNTING:
-            return Call(self.name, endpoint, COUNTING, 0, 0)
         model = parse.model_of(body)
         alias = parse.spelled(model)
         call, mode = self._call(_OWN, endpoint, model, body), ""
+        if endpoint == COUNTING:
+            return call
         if is_long("anthropic", alias, call.input_tokens):
             mode = "long_context"
         elif body.get("speed") == "fast":

@@ -14,14 +14,14 @@ from urllib.parse import unquote
 from paceline.core.quota import Cost
 from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
-from paceline.providers.base import Call, Usage, UsageReader
+from paceline.providers.base import COUNTING, Call, Usage, UsageReader
 from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.forms import about, dialect
 from paceline.providers.registry import changed
 from paceline.providers.streams import EventStreamReader, Found
 from paceline.responses.values import items_of
 
-_PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
+_PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke|count-tokens)(-stream|-with-response-stream)?/?")
 _HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
 _ARN = re.compile(r"arn:[\w-]+:bedrock:([\w-]*):\d*:[\w-]+/(.+)", re.ASCII)
 
@@ -47,6 +47,8 @@ class Bedrock(BaseProvider):
         match = _PATH.fullmatch(unquote(path.partition("?")[0]))
         if match is None:
             return None
+        if match[2] == "count-tokens":
+            return self._call(_OWN, COUNTING, COUNTING, body)
         arn = _ARN.fullmatch(match[1])
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
         name = f"{region}/{model}"[:200] if region else model[:200]

@@ -12,7 +12,7 @@ from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, OUTPUT_TOKENS,
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
-from paceline.providers.base import AUDIO_SECONDS, Call, Headers, Provider, Usage, UsageReader
+from paceline.providers.base import AUDIO_SECONDS, COUNTING, Call, Headers, Provider, Usage, UsageReader
 from paceline.providers.naming import others_of
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in
@@ -197,6 +197,8 @@ class BaseProvider(Provider):
 
     def _call(self, own: Mapping[str, Any], endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
         """A request with this body, as the row ``own`` of its API reads it."""
+        if endpoint == COUNTING:
+            return Call(self.name, endpoint, COUNTING, 0, 0)
         schemas = values_at(body, own["schemas"])
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from paceline.core.quota import REQUESTS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import IMAGES, INPUTS, CostRule, refusal_fields
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
@@ -109,8 +109,8 @@ class Azure(Compatible):
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request; the deployment is in the path, or on ``/openai/v1/`` in the body's ``model``."""
         call, match = super().describe(path, body), _DEPLOYMENT.search(path)
-        if call is None:
-            return None
+        if call is None or call.endpoint == COUNTING:
+            return call
         deployment = match[1] if match else call.model
         return replace(call, model=f"{self.host}/{deployment}" if self.host else deployment)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from paceline.core.quota import REQUESTS
 from paceline.providers import parse
-from paceline.providers.base import Call, Others, Usage
+from paceline.providers.base import COUNTING, Call, Others, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.forms import dialect
 from paceline.providers.openai import MESSAGES, OpenAIDialect
@@ -106,7 +106,8 @@ class Vertex(Gemini):
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         match = _CLAUDE.search(path.partition("?")[0])
         if match:
-            return self._described(MESSAGES, f"{match[1]}/{match[2]}", body)
+            counts = match[2] == "count-tokens"  # in place of a model
+            return self._described(COUNTING if counts else MESSAGES, f"{match[1]}/{match[2]}", body)
         return None if _OTHER_PUBLISHERS.search(path) else super().describe(path, body)
 
     def pool(self, model: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from paceline.core.hints import why_missing
 from paceline.core.results import SettingsError
 from paceline.facts.form import MTOK, PRICE, is_price
-from paceline.providers.base import Usage
+from paceline.providers.base import COUNTING, Usage
 from paceline.providers.parse import undated
 from paceline.providers.registry import base_of, head_of
 from paceline.providers.tables import stated
@@ -90,6 +90,9 @@ class Price:
         return (usage.input_tokens * of_input + usage.output_tokens * of_output) / MTOK + self.request
 
 
+FREE: Final = Price(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class Prices:
     """Prices by provider, model, service tier and length of the input.
 
@@ -147,6 +150,8 @@ class Prices:
         return self._price(self._seller(provider), model, tier, band, minute)
 
     def _find(self, provider: str, model: str, tier: str, band: int, _minute: int) -> Price | None:
+        if model == COUNTING:
+            return FREE
         names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model, undated(model.rpartition("/")[2])
         of_tier = [self._given.get(f"{name}@{tier}") for name in names] if tier else []
         given = next(filter(None, of_tier), None)
@@ -195,7 +200,7 @@ class Prices:
             else "no price is known of the model %s of %s, so the highest of this provider is counted: give one under [prices]"
         )
         log.warning(said, model, provider)
-        return price or Price(0.0, 0.0, 0.0, 0.0, 0.0)
+        return price or FREE
 
     def _find_highest_of(self, wanted: str) -> Price | None:
         prices = []

@@ -13,6 +13,7 @@ from paceline.core.hints import did_you_mean
 from paceline.core.quota import KNOWN_UNITS, Quota, parse_quotas
 from paceline.core.results import SettingsError, Source, SourceKind, warn
 from paceline.facts.lives import Life, newer_row
+from paceline.providers.base import COUNTING
 from paceline.providers.naming import plain
 from paceline.providers.parse import spelled, undated
 from paceline.providers.quota_headers import UNITS
@@ -98,8 +99,10 @@ def _lookup(provider: str, model: str, tier: str | int | None, is_first: bool) -
     table = _table(provider)
     asked, named = _asked(provider, table, tier, is_first)
     names = _spellings(provider, model)
-    found = _best(table, names, asked) or _best(table, (DEFAULT,), asked)
-    if found is None:  # of a user's file: a table's default states every tier or a lower one
+    found = _best(table, names, asked)
+    if found is None and (model != COUNTING or COUNTING in models(provider)):  # the default is of models
+        found = _best(table, (DEFAULT,), asked)
+    if found is None:  # also of a user's file: a table's default states every tier or a lower one
         return _without_table(provider, model)
     row, matched, stated = found
     if remark := newer_row(table["limits"], row, matched, stated):
