@@ -11,7 +11,7 @@ from paceline.core.ledger import DEBT_MAX, Ledger, merged, total_tokens
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Bucket
 from paceline.core.pause import PROBE_NS
-from paceline.core.quota import NS, Quota
+from paceline.core.quota import NS, Quota, parse_quotas
 from paceline.core.results import COOL_DOWN, LEARNED, NeverFits, Reservation, Source, SourceKind, WaitUntil
 
 
@@ -436,3 +436,28 @@ def test_the_first_window_of_a_quota_that_restarts_has_opened_as_far_as_the_buck
     assert opened < 60
     ledger.count_restarts(T0, 0, T0 + 10 * NS, 5.0)
     assert (ledger.meters[0].opened, ledger.meters[0].level(T0)) == (opened + 5, 55)
+
+
+@pytest.mark.parametrize(
+    ("then", "same", "level"),
+    [
+        ("1 usd/day window utc, 3 concurrency", True, 0.25),
+        ("9 usd/day window utc, 1 concurrency", True, 8.25),
+        ("9 usd/day window utc", False, 8.25),
+        ("9 usd/hour", False, 9.0),
+        ("60 usd/hour, 9 usd/day window utc, 3 concurrency", False, 60.0),
+    ],
+)
+def test_what_was_used_of_the_users_own_quotas_stays_used(then, same, level):
+    ledger, quotas = Ledger(parse_quotas("2 usd/day window utc, 3 concurrency"), T0, headroom_s=0.0), parse_quotas(then)
+    granted = grant(ledger, T0, usd=1.0)
+    ledger.settle(T0, granted, {"usd": 0.75})
+    assert ledger.counts(quotas) is same
+    if same:
+        ledger.give(T0, quotas)
+    else:
+        before, ledger = ledger, Ledger(quotas, T0, headroom_s=0.0)
+        ledger.use(T0, before.lacks(T0))
+    assert (ledger.names, ledger.meters[0].level(T0)) == ([str(quota) for quota in quotas], level)
+    assert [m.level(T0) for m in ledger.meters if m.holds] == [m.quota.amount for m in ledger.meters if m.holds]
+    assert ledger.never([quotas[0].amount + 1, *[0.0] * (len(quotas) - 1)]) is not None

@@ -297,15 +297,18 @@ class TestStore:
         store.pool.settle(T0, early.outcome, {"tokens": 5})  # the store refunds it; its slot is free
         assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 9]
 
-    def test_a_quota_that_another_process_has_counts_for_those_that_wait(self):
-        store = Store("60 requests/min burst 1")
+    @pytest.mark.parametrize("own", [False, True])
+    def test_a_quota_that_another_process_has_counts_for_those_that_wait(self, own):
+        """Not beside the user's own: there it is one that was taken back."""
+        store, more = Store("60 requests/min burst 1"), [] if own else ["100 tokens/min"]
+        store.pool.ledger.own = own
         quotas = parse_quotas("60 requests/min burst 1, 100 tokens/min")
         store.ledger.apply(T0, Message("b", 1, quotas, versions=[-1, -1], headroom_s=0.0))
         first, second = (ask(store.pool, tokens=70)[0] for _ in range(2))
         assert second.amounts == [1]
         assert store.exchange() == [first]
-        assert store.pool.ledger.names == ["60 requests/min burst 1", "100 tokens/min"]
-        assert second.amounts == [1, 70]
+        assert store.pool.ledger.names == ["60 requests/min burst 1", *more]
+        assert second.amounts == ([1] if own else [1, 70])
 
     def test_a_request_that_waits_for_an_old_view_of_the_quotas_may_never_fit(self):
         store = Store("60 tokens/min burst 50")

@@ -146,6 +146,23 @@ class TestBudget:
         assert inside
         assert all(inside)
 
+    @pytest.mark.parametrize("store", [None, MemoryStore()])
+    @pytest.mark.parametrize(("first", "then", "served"), [
+        ("0.15 usd/day", "5 usd/month", [200] * 3), ("0.15 usd/day, 5 usd/month", "5 usd/month", [200] * 3),
+        ("0.15 usd/day, 0.15 usd/month", "0.15 usd/month", [429] * 3), ("0.15 usd/day", "0.25 usd/day", [200, 429, 429]),
+    ])  # fmt: skip
+    def test_one_that_is_taken_back_holds_no_more(self, server, store, first, then, served):
+        lane = f"alice {first} {then}"
+        with (
+            closing(paceline.Limiter(BIG, prices=PRICES, store=store)) as limiter,
+            client_of(limiter, server) as client,
+        ):
+            limiter.limit_lane(lane, first)
+            with paceline.lane(lane):
+                assert [ask(client).status_code for _ in range(3)] == [200, 200, 429]
+                limiter.limit_lane(lane, then)
+                assert [ask(client).status_code for _ in range(3)] == served
+
     def test_it_survives_a_restart_with_a_store(self, server, tmp_path):
         def limiter():
             return paceline.Limiter(BIG, prices=PRICES, budget="0.15 usd/day, 5 usd/month", store=store)

@@ -15,7 +15,7 @@ charged in full.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from paceline.core.changes import Change, What, apply
 from paceline.core.entry import Entries, Entry
@@ -48,6 +48,9 @@ from paceline.core.results import (
 DEBT_MAX = 4.0
 """A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known."""
 
+Kind = tuple[str, float, Rule]
+"""What of a quota is not its amount: the unit, the period and the rule."""
+
 
 class Ledger:
     """The quotas that a provider charges together under one key.
@@ -62,6 +65,7 @@ class Ledger:
         ttl_s: How long a reservation may stay open, in seconds.
         gentle: Whether a provider counts, too: buckets open slowly, and each answer is reported to the meters.
         charged_after: The units that the provider charges when the answer is produced, and not at admission.
+        own: Whether the quotas are the user's alone: what other processes have beside them does not hold here.
 
     Attributes:
         entries: One per quota, in the order of all lists of amounts.
@@ -81,8 +85,9 @@ class Ledger:
         ttl_s: float = 900.0,
         gentle: bool = False,
         charged_after: Collection[str] = (),
+        own: bool = False,
     ) -> None:
-        self.usable = usable
+        self.usable, self.own = usable, own
         self.headroom_s = headroom_s
         self.charged_after = charged_after
         self.gentle = gentle
@@ -455,6 +460,25 @@ class Ledger:
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
         self.entries.append(Entry(m, str(quota), source, quota.amount if given else math.inf, above))
 
+    def counts(self, quotas: Iterable[Quota]) -> bool:
+        """Whether its quotas are those in ``quotas``, but for their amounts."""
+        return [*map(_kind, quotas)] == [_kind(meter.quota) for meter in self.meters]
+
+    def give(self, now_ns: int, quotas: Iterable[Quota]) -> None:
+        """Take ``quotas`` of the same kinds, which the user gives in place of these: what is used stays."""
+        for entry, quota in zip(self.entries, quotas, strict=True):
+            entry.meter.become(now_ns, quota)
+            entry.name, entry.given, entry.refused_above = str(quota), quota.amount, rounded(entry.meter.most)
+
+    def lacks(self, now_ns: int) -> dict[Kind, float]:
+        """What is used of each quota that is no slots, by its kind."""
+        return {_kind(m.quota): m.lack(now_ns) for m in self.meters if not m.holds}
+
+    def use(self, now_ns: int, lacks: Mapping[Kind, float]) -> None:
+        """Charge what was used of quotas of the same kinds."""
+        for m in self.meters:
+            m.charge(now_ns, lacks.get(_kind(m.quota), 0.0))
+
     def charge_open(self, now_ns: int, reservation: Reservation, index: int, m: Meter, amount: float) -> None:
         """Charge ``amount`` for an open reservation to the meter ``m`` of a quota at ``index`` that was added since."""
         reservation.amounts += [0.0] * (index - len(reservation.amounts))
@@ -557,3 +581,7 @@ def _left_out(unit: str, cost: Cost) -> float:
     if unit == TOKENS:
         return total_tokens(cost)
     return 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0
+
+
+def _kind(quota: Quota) -> Kind:
+    return quota.unit, quota.period_s, quota.rule

@@ -123,7 +123,7 @@ class Allowances:
     """The allowances of a limiter by lane.
 
     Args:
-        make: Makes the scheduler of a pool with this name and these quotas.
+        make: Makes the scheduler of a pool with this name and these quotas, in place of an earlier one.
         prices: The prices that take precedence over the known ones.
         unpriced: What a budget does with a request whose price is not known: ``count`` or ``refuse``.
 
@@ -133,7 +133,7 @@ class Allowances:
 
     def __init__(
         self,
-        make: Callable[[str, tuple[Quota, ...]], Scheduler],
+        make: Callable[[str, tuple[Quota, ...], Scheduler | None], Scheduler],
         prices: Mapping[str, Mapping[str, float]],
         unpriced: Unpriced = "count",
     ) -> None:
@@ -189,8 +189,12 @@ class Allowances:
         self._by_lane[lane] = Allowance(
             lane,
             quotas,
-            self._make(f"lane/{lane}" if lane else "all lanes", rates) if rates else None,
-            self._make(f"budget/{lane}" if lane else "budget", money) if money else None,
+            self._make(f"lane/{lane}" if lane else "all lanes", rates, None if known is None else known.rates)
+            if rates
+            else None,
+            self._make(f"budget/{lane}" if lane else "budget", money, None if known is None else known.budget)
+            if money
+            else None,
         )
 
     @property

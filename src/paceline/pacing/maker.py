@@ -77,12 +77,22 @@ class PoolMaker:
         pool, worker = self.pool(resolved, self.settings.clock.now_ns(), own=own)
         return kind(pool, self.settings.clock, worker)
 
-    def allowance(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
-        """The scheduler of an allowance: its limits are the user's own, and used to the last."""
+    def allowance(self, name: str, quotas: tuple[Quota, ...], before: Scheduler | None = None) -> Scheduler:
+        """The scheduler of an allowance: its limits are the user's own, and used to the last.
+
+        What was used of those ``before`` stays used, as in a store.
+        """
         quotas = in_days(quotas)
         if quotas[0].unit == USD:
             quotas += (THE_SLOT,)
-        return self.scheduler(Resolved(name, quotas, (GIVEN,) * len(quotas)), Scheduler, own=True)
+        kept = before if before is not None and isinstance(before.pool.capacity, LocalCapacity) else None
+        if kept is not None and kept.pool.ledger.counts(quotas):
+            kept.section.change(kept.pool.ledger.give, quotas)
+            return kept
+        made = self.scheduler(Resolved(name, quotas, (GIVEN,) * len(quotas)), Scheduler, own=True)
+        if kept is not None:
+            made.section.change(made.pool.ledger.use, kept.read(kept.pool.ledger.lacks))
+        return made
 
     def fit(self, scheduler: Scheduler, resolved: Resolved) -> None:
         """Give the scheduler of a pool in calls what its requests need beside the pool."""
@@ -127,6 +137,7 @@ class PoolMaker:
             headroom_s=headroom_s,
             ttl_s=max(settings.ttl_s, BUDGET_TTL_S) if own and _is_of_money(resolved) else settings.ttl_s,
             gentle=resolved.gentle,
+            own=own,
         )
 
     def pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:

@@ -59,6 +59,8 @@ class Snapshot:
         changed = {}
         for i, standing in enumerate(reply.standings):
             is_new = i >= len(ledger.entries)
+            if is_new and ledger.own:  # one that the user has taken back, or has given to other processes
+                break
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
                 quota = standing.learned.quota
