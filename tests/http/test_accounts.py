@@ -54,6 +54,27 @@ def test_a_credential_without_money_stops_itself_alone(server, caplog, send):
     assert not any(key in json.dumps(status, default=str) + caplog.text for key in (POOR, RICH, OTHER))
 
 
+@pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
+def test_a_key_in_the_query_is_a_credential(caplog, send):
+    """As Gemini's clients without an SDK send it."""
+    caplog.set_level(logging.DEBUG)
+
+    def answer(number, _):
+        return (429, JSON, NO_MONEY) if POOR in server.paths[number] else (200, JSON, ANSWER)
+
+    limiter = paceline.Limiter({"gemini/*": "100k requests/min"})
+    with OddServer(answer) as server, paceline.instrument(limiter, provider="gemini"):
+        url = f"{server.base_url}/v1beta/openai/chat/completions?alt=json&key="
+        found = [send(url + key, CHAT)[0] for key in (POOR, RICH, POOR, OTHER)]
+        if send is SENDERS["aiohttp"]:
+            found.append(send(url.partition("?")[0], CHAT, params={"key": POOR})[0])
+    assert found[:4] == [429, 200, 429, 200]
+    assert found[4:] in ([], [429])
+    assert len(server.paths) == 3
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("paceline")]  # not the libraries
+    assert not any(key in json.dumps(limiter.status(), default=str) + str(said) for key in (POOR, RICH, OTHER))
+
+
 def test_no_credential_is_in_an_event_or_an_exception(server):
     events, told = [], []
     limiter = paceline.Limiter(events=events.append)

@@ -282,6 +282,9 @@ class _Request:
     def target(self) -> tuple[str, str]:
         return self._target.key
 
+    def query(self) -> str:
+        return ""
+
     def header(self, name: str) -> str:
         return self._headers.get(name, "")
 

@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlsplit
 from paceline.gateway.client import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import PREFIX, ClientKey, KeyFile, is_free
-from paceline.gateway.upstreams import KEY_HEADERS, key_in_query
+from paceline.gateway.upstreams import KEY_HEADERS
+from paceline.http.account import key_in_query
 from paceline.providers.registry import is_loopback
 
 

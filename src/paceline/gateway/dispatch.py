@@ -39,7 +39,6 @@ from paceline.gateway.upstreams import (
     LITELLM_KEY,
     OF_CLIENT,
     Upstream,
-    key_in_query,
     path_at,
     without_key,
 )
@@ -443,7 +442,7 @@ class Dispatch:
         provider: Any = upstream.provider
         if upstream.key or request.open_path or not is_metered(provider, unquote(request.path)):
             return None
-        return payer_of(self._limiter.pacer, provider, _header_of(request), body, key_in_query(request.query))
+        return payer_of(self._limiter.pacer, provider, _header_of(request), body, request.query)
 
     async def _send(
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None

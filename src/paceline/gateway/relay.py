@@ -361,6 +361,9 @@ class Relayed:
     def target(self) -> tuple[str, str]:
         return self._upstream.host, self._path
 
+    def query(self) -> str:
+        return self._query[1:]
+
     def header(self, name: str) -> str:
         wanted = name.encode()
         return next((value.decode("latin-1") for header, value in self._headers if header == wanted), "")

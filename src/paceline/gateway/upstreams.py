@@ -20,6 +20,7 @@ from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
 from paceline.core.results import SettingsError
 from paceline.gateway.stamps import Watched
+from paceline.http.account import KEY_PARAMETER, parameter_of
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
@@ -61,9 +62,6 @@ _HEADERS: Final = {"ANTHROPIC_AUTH_TOKEN": ("authorization", "Bearer "), "ANTHRO
 
 _UNVERSIONED: Final = ("messages", "models")
 """The first parts of Anthropic's paths behind ``/v1``, which Vercel's SDK expects in ``ANTHROPIC_BASE_URL`` (@ai-sdk/anthropic 3.0)."""
-
-_KEY_PARAMETER: Final = "key"
-"""Gemini's clients may send the key in the query."""
 
 
 class Secret:
@@ -344,15 +342,7 @@ def is_plain(path: str) -> bool:
 def without_key(query: str, given: str) -> str:
     """A query without the key of a client, which sent ``given``; the rest is as it was."""
     parts = query.split("&")
-    kept = [part for part in parts if _name_of(part) != _KEY_PARAMETER and not (given and given in unquote_plus(part))]
+    kept = [
+        part for part in parts if parameter_of(part) != KEY_PARAMETER and not (given and given in unquote_plus(part))
+    ]
     return "&".join(kept)
-
-
-def key_in_query(query: str) -> str:
-    """The key of a client in a query; empty for none."""
-    found = [part.partition("=")[2] for part in query.split("&") if _name_of(part) == _KEY_PARAMETER]
-    return unquote_plus(found[0]) if found else ""
-
-
-def _name_of(parameter: str) -> str:
-    return unquote_plus(parameter.partition("=")[0])

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 from paceline.core.queue import LaneName
 from paceline.pacing.accounts import Payer
@@ -44,6 +45,9 @@ PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.")
 """The beginnings of credentials that change with each hour or request, and do not show whose they are: AWS's signatures, and
 Google's access tokens. All of them are one account, which a name of its own (``bedrock@eu``) parts from others."""
 
+KEY_PARAMETER: Final = "key"
+"""The part of a query in which Gemini's clients may send the key."""
+
 _SESSION: Final = {"anthropic": "x-claude-code-session-id", "openai": "session-id", "chatgpt": "session-id"}
 """The header in which a client names its session (Claude Code 2.1.332, Codex 0.171; 2026-11)."""
 
@@ -68,7 +72,7 @@ _UNNAMED: Final = re.compile(r"[^\w.-]+")
 
 
 def payer_of(
-    pacer: Pacer, provider: Provider, header: Header, body: Callable[[], Mapping[str, Any]], query_key: str = ""
+    pacer: Pacer, provider: Provider, header: Header, body: Callable[[], Mapping[str, Any]], query: str = ""
 ) -> Payer | None:
     """Who pays for a request; ``None`` where it is the account of the provider's name.
 
@@ -80,10 +84,10 @@ def payer_of(
         provider: The provider.
         header: Returns the headers of the request.
         body: Returns the JSON value of its body.
-        query_key: The key in its query; empty for none.
+        query: The query of its URL, as it is sent.
     """
     name = provider.name
-    sent = _sent(name, header, query_key)
+    sent = _sent(name, header, query)
     if not sent or sent[0].startswith(PASSING) or holds_permit():
         return None
     login = is_login(name, sent[0], header)
@@ -107,11 +111,22 @@ def login_of(pacer: Pacer, provider: str, header: Header) -> str:
     return account.name if account is not None and account.is_login else ""
 
 
-def _sent(provider: str, header: Header, query_key: str = "") -> list[str]:
+def _sent(provider: str, header: Header, query: str = "") -> list[str]:
     """The credentials in a request; none where they are no account of their own."""
     headers = _key_headers(provider)
     found = [_bare(value) for one in headers if (value := header(one))]
-    return [*found, query_key] if query_key and headers else found
+    return [*found, key] if headers and (key := key_in_query(query)) else found
+
+
+def key_in_query(query: str) -> str:
+    """The key in a query; empty for none."""
+    found = [part.partition("=")[2] for part in query.split("&") if parameter_of(part) == KEY_PARAMETER]
+    return unquote_plus(found[0]) if found else ""
+
+
+def parameter_of(part: str) -> str:
+    """The name of a part of a query."""
+    return unquote_plus(part.partition("=")[0])
 
 
 def _credential(provider: str, sent: list[str], header: Header) -> str:

@@ -71,6 +71,11 @@ class _Aiohttp:
         host, port = self._url.host or "", self._url.explicit_port
         return host if port is None else f"{host}:{port}"
 
+    def query(self) -> str:
+        params = self._options.get("params")
+        more = self._url.with_query(params).raw_query_string if params else ""
+        return f"{self._url.raw_query_string}&{more}"
+
     def header(self, name: str) -> str:
         own: Any = self._options.get("headers") or ()
         pairs = [*(own.items() if isinstance(own, Mapping) else own), *self._session.headers.items()]

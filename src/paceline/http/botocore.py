@@ -95,6 +95,9 @@ class _Botocore:
         netloc: str = self._url.netloc
         return netloc
 
+    def query(self) -> str:
+        return str(self._url.query)
+
     def header(self, name: str) -> str:
         return header_text(self._request.headers.get(name, ""))
 

@@ -256,7 +256,7 @@ def provider_guessed(pacer: Pacer, host: str, path: str, header: Header, fallbac
 
 
 def describe_guessed(
-    pacer: Pacer, guess: Any, host: str, path: str, content: bytes, header: Header, *, named: bool
+    pacer: Pacer, guess: Any, host: str, path: str, content: bytes, header: Header, *, query: str = "", named: bool
 ) -> Metered | None:
     """Describe a request to an unknown host, in the dialect of ``guess``.
 
@@ -279,7 +279,7 @@ def describe_guessed(
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
-    elif (payer := payer_of(pacer, guess, header, lambda: body)) is not None:
+    elif (payer := payer_of(pacer, guess, header, lambda: body, query)) is not None:
         guess = payer.account.provider
     metered = described(pacer, guess, path, body, partial(body_of, content))
     return metered and replace(metered, guessed=not named, payer=payer)

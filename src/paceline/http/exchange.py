@@ -95,6 +95,7 @@ class Binding(Protocol):
     def address(self) -> str: ...  # the host, with a port that is not the usual one
     @property
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
+    def query(self) -> str: ...  # of its URL, as it is sent
     def header(self, name: str) -> str: ...  # its first value; empty for none
     async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
@@ -198,13 +199,15 @@ async def _describe(
     if known is not None:
         if is_metered(known, path):
             content = await http.content()
-            payer = payer_of(pacer, known, http.header, partial(body_of, content))
+            payer = payer_of(pacer, known, http.header, partial(body_of, content), http.query())
             return describe(pacer, known, path, content, payer)
     else:
         guess = provider_guessed(pacer, host, path, http.header, fallback)
         if guess is not None:
             content, named = await http.content(), guess is fallback
-            if (found := describe_guessed(pacer, guess, host, path, content, http.header, named=named)) is not None:
+            query = http.query()
+            found = describe_guessed(pacer, guess, host, path, content, http.header, query=query, named=named)
+            if found is not None:
                 return found
     return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)
 
@@ -219,7 +222,7 @@ async def _unlisted(
     else:
         body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
-        payer = payer_of(pacer, known, http.header, lambda: body)
+        payer = payer_of(pacer, known, http.header, lambda: body, http.query())
         return recognised(pacer, known, body, guessed=False, payer=payer)
     if body is not None and known is None:
         owner, sure = owner_of(pacer, host, body["model"], fallback)

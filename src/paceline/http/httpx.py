@@ -56,6 +56,9 @@ class _Httpx:
         self._headers: dict[bytes, bytes] | None = None
         self._peeked: Any = None  # the stream of the last answer, whose beginning is read
 
+    def query(self) -> str:
+        return str(self._request.url.query, "latin-1")
+
     def header(self, name: str) -> str:
         if self._headers is None:  # the libraries' own look-up takes some microseconds for each name
             self._headers = {one.lower(): value for one, value in reversed(self._request.headers.raw)}

@@ -118,6 +118,7 @@ class _Urllib3:
         self._body, self._headers = body, headers
         self._permit: Permit | None = None
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
+        self._query = parts.query
         own: tuple[Any, Any] = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
         self._host, self._port = own
         self.target = (self._host or "").strip("[]"), unquote(parts.path)
@@ -126,6 +127,9 @@ class _Urllib3:
     def address(self) -> str:
         usual = self._port in (None, _PORTS.get(self._pool.scheme))
         return f"{self._host}" if usual else f"{self._host}:{self._port}"
+
+    def query(self) -> str:
+        return self._query
 
     def header(self, name: str) -> str:
         headers = self._pool.headers if self._headers is None else self._headers

@@ -238,6 +238,10 @@ class SimulatedHttp:
         """See ``Binding``."""
         return self.route.target
 
+    def query(self) -> str:
+        """See ``Binding``."""
+        return ""
+
     def header(self, name: str) -> str:  # noqa: ARG002
         """See ``Binding``."""
         return ""
