@@ -76,6 +76,21 @@ def ask(client, running, *, agent="curl/8", stream=True, login=LOGIN, model="cla
     return client.post(running.url + MESSAGES, json=body, headers=headers)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_client_is_refused_for_a_window_that_another_process_has_seen_shut(serve, plan, client, tmp_path, restarts):
+    """It would wait in silence for the next test of the window."""
+    plan.wait_s, options = 7_200.0, {"retry": {"max_retry_after_s": 0.3}, "store": f"sqlite:{tmp_path / 'q.db'}"}
+    first = serve(plan, **options)
+    assert ask(client, first, stream=False).status_code == 429
+    if restarts:
+        first.stop()
+    answer = ask(client, serve(plan, **options), stream=False)
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (429, "false")
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert 7_100 < float(answer.headers["retry-after"]) <= 7_200
+    assert len(plan.asked) == 1
+
+
 def test_a_stream_is_kept_alive_until_the_window_opens(running, plan, client):
     answer = ask(client, running)
     assert answer.status_code == 200

@@ -82,6 +82,9 @@ log = logging.getLogger("paceline.gateway")
 NOTES_S: Final = (1.0, 600.0)
 """The bounds of ``x-paceline-keepalive``, beside 0."""
 
+LOOK_S: Final = 1.0
+"""How often a request looks whether the window that it waits for is shut for too long, while its client gets nothing."""
+
 _TIMEOUT, _LANE, _PRIORITY = OPTION + b"timeout", OPTION + b"lane", OPTION + b"priority"
 _NAME, _KEEPALIVE, _ID = OPTION + b"name", OPTION + b"keepalive", OPTION + b"id"
 _STICKY = OPTION + b"sticky"
@@ -452,7 +455,8 @@ class Dispatch:
         for sent in held.requests:
             sent.pass_on = partial(_pass_on_early, request.send, connection, quotas=self._tells_quotas)
         rhythm = _rhythm_of(request, exchange, asked_s)
-        if held.task is None and (shut := self._shut(request, held, is_fed=rhythm.note is not None)) is not None:
+        bounded = held.task is None and _has_login(held) and self._bound(request, held, is_fed=rhythm.note is not None)
+        if bounded and (shut := self._shut(held)) is not None:
             return shut
         task = connection.task
         assert task is not None
@@ -460,7 +464,7 @@ class Dispatch:
         called = options.get(_ID)
         held.called = called and called[:NAME_MAX]
         try:
-            reply = await self._waited(request, held, rhythm)
+            reply = await self._waited(request, held, rhythm, bounded=bounded)
         except asyncio.CancelledError:
             if not (self._life.state.closed and held.exchange.waits):
                 raise
@@ -475,20 +479,30 @@ class Dispatch:
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 
-    def _shut(self, request: Incoming, held: HeldRequest, *, is_fed: bool) -> ClientReply | None:
-        """Prepare a request with the login to a plan for a window that is shut: its client waits, or gets the provider's refusal.
-
-        Returns:
-            The refusal, with what is left of the wait, where the client cannot be kept waiting for so long.
-        """
-        if not _has_login(held):
-            return None
+    def _bound(self, request: Incoming, held: HeldRequest, *, is_fed: bool) -> bool:
+        """Prepare a request with the login to a plan for a window that is shut; whether its client cannot be kept waiting for long."""
         exchange, pacer, headers = held.exchange, self._limiter.pacer, request.headers
         waits = is_fed or (returns(headers) and not resumes(headers))
         exchange.tries = PlanTries(pacer.retry, pacer.health, bounded=not waits)
-        if waits or self._shut_s(exchange.metered) <= pacer.retry.max_retry_after_s:
+        return not waits
+
+    def _shut(self, held: HeldRequest) -> ClientReply | None:
+        """The refusal of a request that waits for a window for too long, with what is left of the wait; ``None``: it may wait.
+
+        It is the provider's, if this process has had one.
+        """
+        metered = held.exchange.metered
+        left_s = self._shut_s(metered)
+        if left_s <= self._limiter.pacer.retry.max_retry_after_s:
             return None
-        return held.requests[0].instead("stopped", None)
+        pool = metered.scheduler.pool.name
+        headers = {"x-should-retry": "false"}
+        if math.isfinite(left_s):
+            headers["retry-after"] = str(math.ceil(left_s))
+        made = own(
+            429, "stopped", f"{pool}: a window of the plan is used up, and this request cannot wait for it", headers
+        )
+        return held.requests[0].instead("stopped", None) or made
 
     def _shut_s(self, metered: Metered) -> float:
         """How long a window of the plan is shut for a request that would not test it; 0 for none."""
@@ -501,14 +515,24 @@ class Dispatch:
         ]
         return max(shut, default=0.0)
 
-    async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm) -> ClientReply:
-        """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves."""
+    async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm, *, bounded: bool) -> ClientReply:
+        """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves.
+
+        ``bounded``: it may not wait for a window of a plan that is shut for long, which other processes may know of.
+        """
         task = held.task = held.task or asyncio.create_task(held.run())
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
         answered = kept = False
+        until_s = math.inf if due_s is None else time.monotonic() + due_s
         try:
-            while not (await asyncio.wait([task], timeout=due_s))[0]:
+            while not (await asyncio.wait([task], timeout=LOOK_S if bounded else due_s))[0]:
+                if bounded:
+                    if held.exchange.waits and (shut := self._shut(held)) is not None:
+                        return shut
+                    if time.monotonic() < until_s:
+                        continue
+                    bounded = False
                 if rhythm.note is None:
                     due_s = None
                     if kept := self.held.keep(held, request.parts):

@@ -154,7 +154,7 @@ def own_value(status: int, word: str, message: str) -> dict[str, Any]:
 
 
 def _detail(status: int, word: str, message: str) -> dict[str, Any]:
-    kind = "invalid_request_error" if status < 500 else "api_error"
+    kind = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "api_error"
     return {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {message}", "param": None}
 
 
