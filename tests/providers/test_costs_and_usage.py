@@ -469,3 +469,34 @@ def test_each_of_several_prompts_is_answered(body, most):
 def test_each_name_that_gemini_takes_is_read(body):
     call = provider_named("gemini").describe("/v1beta/models/gemini-2.5-pro:generateContent", {"contents": [], **body})
     assert (call.max_output_tokens, call.choices) == (80, 8)
+
+
+OF_CLAUDE = {
+    "input_tokens": 100, "cache_creation_input_tokens": 3_000, "cache_read_input_tokens": 4_000, "output_tokens": 50,
+    "cache_creation": {"ephemeral_5m_input_tokens": 1_000, "ephemeral_1h_input_tokens": 2_000},
+}  # fmt: skip
+OF_CONVERSE = {
+    "inputTokens": 100, "cacheWriteInputTokens": 3_000, "cacheReadInputTokens": 4_000, "outputTokens": 50,
+    "cacheDetails": [{"ttl": "1h", "inputTokens": 2_000}, {"ttl": "5m", "inputTokens": 1_000}],
+}  # fmt: skip
+USED = Usage(7_100, 50, 4_000, 3_000, 2_000)
+
+
+@pytest.mark.parametrize(
+    "host", ["anthropic", "openrouter", "vertex", "deepseek", "moonshot", "zai", "bedrock", "generic"]
+)
+def test_an_answer_of_claude_has_the_same_usage_at_every_host(host):
+    """What was cached is no part of its input there."""
+    provider = provider_named(host)
+    message = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}], "usage": OF_CLAUDE}
+    assert [provider.usage(found) for found in (message, OF_CLAUDE)] == [USED] * 2
+    iterations = [{"type": "compaction", "input_tokens": 9, "output_tokens": 1}, {"type": "message", **OF_CLAUDE}]
+    if host != "bedrock":
+        step = provider.usage(message | {"usage": {"input_tokens": 100, "output_tokens": 50, "iterations": iterations}})
+        assert (step.input_tokens, step.output_tokens) == (7_109, 51)
+
+
+def test_bedrock_says_for_how_long_it_caches():
+    assert provider_named("bedrock").usage({"output": {}, "usage": OF_CONVERSE}) == USED
+    counts = {"prompt_tokens": 7_100, "completion_tokens": 50, "cache_read_input_tokens": 4_000}  # litellm's form
+    assert provider_named("generic").usage({"usage": counts}).input_tokens == 7_100

@@ -75,7 +75,7 @@ class Anthropic(BaseProvider):
         usage = parse.usage_by(_OWN["counts"], *_counted(found))
         if usage is None:
             return None
-        hour = count(as_mapping(found.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+        hour = hour_writes(found)
         tier = as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
         return replace(usage, hour_write_tokens=min(hour, usage.cache_write_tokens), tier=tier)
 
@@ -103,6 +103,12 @@ class Anthropic(BaseProvider):
         may_be = refusal.kind in (RefusalKind.RATE, RefusalKind.NEVER_FITS) and refusal.scope is RefusalScope.POOL
         no_fast = may_be and refusal.unit is None and 0 in fast
         return replace(refusal, kind=RefusalKind.NEVER_FITS, scope=RefusalScope.MODE) if no_fast else refusal
+
+
+def hour_writes(usage: Mapping[str, Any]) -> int:
+    """The input that a cache keeps for an hour: in a body of Claude's, or of Bedrock's Converse (``cacheDetails``: its API reference, 2026)."""
+    details = (count(one.get("inputTokens")) for one in items_of(usage.get("cacheDetails")) if one.get("ttl") == "1h")
+    return count(as_mapping(usage.get("cache_creation")).get("ephemeral_1h_input_tokens")) + sum(details)
 
 
 def _joined(usage: Usage, known: Usage) -> Usage:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from paceline.core.quota import Cost
 from paceline.providers import parse
-from paceline.providers.anthropic import MEDIA
+from paceline.providers.anthropic import MEDIA, hour_writes
 from paceline.providers.base import COUNTING, Call, Usage, UsageReader
 from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.forms import about, dialect
@@ -73,7 +73,8 @@ class Bedrock(BaseProvider):
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
         found, results = parse.usage_of(payload, _OWN["usages"]), items_of(payload.get("results"))
-        return parse.usage_by(_OWN["counts"], found, *results)  # Titan counts each of its results
+        usage = parse.usage_by(_OWN["counts"], found, *results)  # Titan counts each of its results
+        return usage and replace(usage, hour_write_tokens=min(hour_writes(found), usage.cache_write_tokens))
 
     def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:
         if kind == "metadata":

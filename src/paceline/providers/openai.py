@@ -33,6 +33,9 @@ MEDIA: Final = MediaTokens(**_OWN["media"])
 
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
+_CACHES: Final = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+"""What Anthropic's ``input_tokens`` leave out, at any host that has its path. OpenAI's and litellm's ``prompt_tokens`` have it."""
+
 
 def _goes_on(event: Mapping[str, Any]) -> bool:
     """Whether the answer goes on after an event with a usage, as with vLLM's ``continuous_usage_stats`` and Gemini: the usage is partial."""
@@ -75,6 +78,8 @@ class OpenAIDialect(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         found = parse.usage_of(payload)
+        if payload.get("type") == "message" or ("input_tokens" in found and not _CACHES.isdisjoint(found)):
+            return _ANTHROPIC.usage(payload)
         inputs, outputs = _first_of(found, _DETAILS["input"]), _first_of(found, _DETAILS["output"])
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
         tier, answer = parse.tier_of(payload), _answer_of(payload)
