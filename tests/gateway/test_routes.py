@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
@@ -292,3 +293,19 @@ def test_many_fallbacks_repeat_no_other_line_of_the_log(monkeypatch, caplog):
     told = [record.getMessage() for record in caplog.records if "the request goes to" not in record.getMessage()]
     assert [line.split()[0] for line in told] == ["the", "this"]
     assert all(len(of_a_kind) <= errors.TOLD_MAX for of_a_kind in errors._told.values())
+
+
+def test_a_request_that_waited_for_a_budget_goes_to_no_place_that_has_failed_meanwhile(routed, servers, client):
+    """They would ask it one after another, each after a longer pause, before any came back for the next place."""
+    servers.status["a"] = 500
+    prices = {f"openai/{model}": {"input": 0.0, "output": 100.0} for model in ("gpt-5", "gpt-4")}
+    limits = {"*": "100k requests/min"}
+    more = {"breaker": True, "budget": "3 usd/day", "prices": prices, "limits": limits}
+    running, asked = routed({"smart": ["a/gpt-5", "b/gpt-4"]}, **more), chat(model="smart", max_tokens=8_000)
+
+    def send(_):
+        return client.post(f"{running.url}/v1/chat/completions", json=asked, timeout=5).status_code
+
+    with ThreadPoolExecutor(16) as crowd:
+        statuses = [*crowd.map(send, range(16))]
+    assert sorted(statuses) == [200] * 4 + [429] * 12  # 0.80 USD each, as reserved: the answers report no usage

@@ -211,7 +211,7 @@ class Dispatch:
         """What makes the exchange of a request at the next of its places, ``at``, when the one before has failed."""
         others, passed, began_s = at[1:], Passed(at[0].place.asked), time.monotonic()
         target = at[0].place.target
-        held.exchange.tries = self._once()
+        held.exchange.tries, held.exchange.out = self._once(), why_out
 
         async def further(
             reply: ClientReply | None, error: Exception | None
@@ -230,7 +230,7 @@ class Dispatch:
                     continue
                 if exchange is not None:
                     if others:
-                        exchange.tries = self._once()
+                        exchange.tries, exchange.out = self._once(), why_out
                     return exchange, requests
                 why = "its API has no such call"
             if reply is not None:

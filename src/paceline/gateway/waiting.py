@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.config.schema import RUN_S
 from paceline.core.progress import Row
-from paceline.core.results import Refusal
+from paceline.core.results import PoolStoppedError, Refusal
 from paceline.gateway.client import Headers
 from paceline.gateway.relay import ClientReply, Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
@@ -247,6 +247,17 @@ class _Present:
 
     present: asyncio.Event
     http: Any
+    charge: Any
+    record: Any
+    out: Callable[[Any], str] | None = None
+    """Why nothing is to be sent to this place, where its model has another one; empty if it is."""
+
+    async def _hold(self) -> None:
+        await super()._hold()  # type: ignore[misc]
+        if self.out is not None and (why := self.out(self)):  # its servers have failed while it waited for a budget
+            if self.charge is not None:
+                self.charge.cancel()
+            raise PoolStoppedError(self.record.pool, why, 0.0)
 
     async def _acquire(self, last: Permit | None) -> Permit:
         permit: Permit = await super()._acquire(last)  # type: ignore[misc]
