@@ -186,7 +186,7 @@ def refused_attempts_are_measured() -> Iterator[None]:
 
     def lose(self, note):
         original(self, note)
-        self.lost_total -= note.amount
+        self.tally.lost -= note.amount
 
     with patch.object(MeasuredRate, "_lose", lose):
         yield
