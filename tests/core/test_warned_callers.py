@@ -42,14 +42,6 @@ async def blocking_a_loop():
         one.acquire("jobs").wait()
 
 
-def acquiring():
-    limiter(STARTS).acquire("jobs")
-
-
-def trying():
-    limiter(STARTS).try_acquire("jobs")
-
-
 def of_an_unknown_provider():
     limiter(STARTS, provider="unheard").acquire("unheard/m", tokens=5)
 
@@ -63,7 +55,7 @@ def over_items():
 
 
 DOORS = [
-    in_a_block, in_an_async_block, in_attempts, blocking_a_loop, acquiring, trying, of_an_unknown_provider, decorated, over_items,
+    in_a_block, in_an_async_block, in_attempts, blocking_a_loop, of_an_unknown_provider, decorated, over_items,
 ]  # fmt: skip
 
 
