@@ -414,3 +414,18 @@ def test_a_full_queue_before_the_first_answer_is_left_at_once_by_what_times_out(
     assert all(bound.give_up(notes, 10.0))
     assert bound.in_time.size == 1
     assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.now_ns
+
+
+@pytest.mark.parametrize("took_ns", [0, 10 * NS])
+def test_an_attempt_may_time_out_before_any_other_is_sent_or_ends(took_ns):
+    flight = Flight()
+    bound = InTimeBound(flight)
+    answered = flight.sent(T0)
+    flight.ended(T0 + 10 * NS, answered=True)
+    bound.answered(T0 + 10 * NS, answered)
+    flight.sent(T0 + 10 * NS)
+    late = flight.sent(T0 + 10 * NS)
+
+    assert bound.timed_out(T0 + 10 * NS + took_ns, late)
+
+    assert bound.time_outs.weight == 1

@@ -121,6 +121,10 @@ class Flight:
         while self.pending and (self.pending[0].is_known or self.pending[0].sent_ns < late_ns):
             yield self.pending.popleft()
 
+    def since_ns(self, now_ns: int, note: InFlightNote) -> int:
+        """How long all attempts have been in flight since one was sent, in sum."""
+        return self.in_flight_ns + self.in_flight * (now_ns - self.as_of_ns) - note.in_flight_ns
+
     def _change(self, now_ns: int, by: int) -> None:
         self.in_flight_ns += self.in_flight * (now_ns - self.as_of_ns)
         self.as_of_ns, self.in_flight = now_ns, self.in_flight + by

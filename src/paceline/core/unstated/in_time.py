@@ -148,7 +148,8 @@ class InTimeBound:
             # If the last answer was quick, the server is down, or this request is a long one.
             if not note.most or self.last_ns < took_ns // LESS or now_ns < self.time_outs.until_ns:
                 return False
-            if not self.time_outs.add(answered, (self._flight.in_flight_ns - note.in_flight_ns) / took_ns):
+            # It was in flight itself, also where the clock has not moved on.
+            if not self.time_outs.add(answered, max(self._flight.since_ns(now_ns, note) / took_ns, 1.0)):
                 return self.time_outs.weight > 0
             self._begin(self.time_outs.first / took_ns, self.time_outs.first / LESS, note.most)
         elif not self.timed_out_ns and answered / LESS < self.usual:  # so far only a full queue has shown it
