@@ -443,7 +443,7 @@ class Permit:
 
     @property
     def charged(self) -> Cost:
-        """The charge, per unit of the cost and of the pool's quotas; while the permit is open, the reserved one."""
+        """The charge, per unit of the cost and of the pool's quotas; while it is open, as far as it is known."""
         used, cost, ledger = self._used, self.reservation.cost_now, self._scheduler.pool.capacity.ledger
         if used is _UNSENT:
             return dict.fromkeys(ledger.true_cost(cost, None), 0.0)
