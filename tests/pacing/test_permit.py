@@ -196,6 +196,36 @@ class TestLeft:
         with pytest.raises(paceline.PoolStoppedError):
             await limiter.acquire("openai/gpt-5")
 
+    @pytest.mark.parametrize("inner", ["a block", "attempts", "reported", "attached"])
+    @pytest.mark.parametrize("outer", ["starts", "anthropic/claude-opus-5", "openai/gpt-5"])
+    @virtual
+    async def test_it_is_learned_from_once_where_it_leaves_several_blocks(self, clock, outer, inner):
+        broke = {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}
+        names = dict.fromkeys(["agents", outer, "openai/gpt-5-mini"], "60 requests/min")
+        limiter = paceline.Limiter(names, clock=clock)
+        with pytest.raises((httpx.HTTPStatusError, paceline.GaveUpError)):
+            async with limiter.acquire("agents"), limiter.acquire(outer):
+                await self.refused_in(limiter, inner, answer(429, body=broke))
+        for pool in ("agents", outer):
+            (await limiter.acquire(pool, timeout=0)).settle()
+        with pytest.raises(paceline.PoolStoppedError):
+            await limiter.acquire("openai/gpt-5-mini")
+
+    async def refused_in(self, limiter, inner, error):
+        pool, body = "openai/gpt-5-mini", {"model": "gpt-5-mini", "input": "hi"}
+        if inner == "attached":
+            transport = httpx.MockTransport(lambda _: httpx.Response(429, json=error.response.json()))
+            async with limiter.attach(httpx.AsyncClient(transport=transport)) as client:
+                raise answer((await client.post(str(error.request.url), json=body)).status_code)
+        if inner == "attempts":
+            for attempt in limiter.attempts(pool):
+                async with attempt:
+                    raise error
+        async with limiter.acquire(pool) as permit:
+            if inner == "reported":
+                permit.refused(error)
+            raise error
+
 
 class TestPrepaid:
     def test_it_travels_down_and_is_used_once(self, limiter):

@@ -149,7 +149,7 @@ class Permit:
     """
 
     __slots__ = (
-        "_backoff", "_followed", "_scheduler", "_spent", "_used", "_waiter",
+        "_backoff", "_followed", "_heard", "_scheduler", "_spent", "_used", "_waiter",
         "model", "refusal", "reservation", "status", "usage",
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ class Permit:
         self._scheduler = scheduler
         self._waiter = waiter
         self.reservation = reservation
-        self._spent = self._followed = False
+        self._spent = self._followed = self._heard = False
         self._backoff = _BACKOFF
         self._used: object = _OPEN
         self.refusal: Refusal | None = None
@@ -323,7 +323,7 @@ class Permit:
 
         In the pool of a provider's model, the block of the permit reports the error that leaves it. Call this for an
         error that you catch inside of the block, and in a pool of your own. A refusal that leaves the block is reported
-        as by :meth:`refused`, in any pool.
+        as by :meth:`refused`, in any pool, unless another permit or an attached client in the block has reported one.
 
         Args:
             error: A timeout, a broken connection or an answer with a status of 500 or more counts as a failure of the
@@ -354,9 +354,16 @@ class Permit:
         """Close the permit of a request without an answer.
 
         The caller has ``reported`` it, or ``error`` has left its block. A refusal, whose request others may follow at
-        once, is learned from either way; servers that are full are a fault.
+        once, is learned from either way, unless another permit in the block has heard it; servers that are full are a
+        fault.
         """
-        if error is not None and self.open and not (isinstance(error, BaseException) and fault_of(error) is not None):
+        elsewhere = self._heard and not reported
+        if (
+            error is not None
+            and self.open
+            and not elsewhere
+            and not (isinstance(error, BaseException) and fault_of(error))
+        ):
             from paceline.providers.answers import refusal_of
 
             provider, slash, _ = self.pool.partition("/")
@@ -513,6 +520,7 @@ def back_off(permit: Permit, policy: RetryPolicy) -> None:
 def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
     """Like :meth:`Permit.refused`, with the pause or the stop that the caller has decided."""
     permit.refusal = refusal
+    _tell_outer(permit)
     if refusal.limits and refusal.scope is RefusalScope.POOL and permit.open:
         permit._scheduler.observe(refusal.limits, permit.reservation)
     if permit._waiter.turn is not None:
@@ -525,6 +533,13 @@ def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
     permit._scheduler.refuse(permit.reservation, refusal, decision.pause_s, stop_s, why)
     if first:
         permit._notify("refused", None, refusal)
+
+
+def _tell_outer(permit: Permit) -> None:
+    """Let the permit of a surrounding block know of the refusal in it, which may leave that block, too."""
+    outer = _current.get()
+    if outer is not None and outer is not permit:
+        outer._heard = True
 
 
 def _outcome_of(error: object) -> tuple[Fault | None, bool]:
@@ -702,6 +717,8 @@ class Acquisition:
         finally:
             if permit.reservation.open:
                 permit._leave(error)
+            if permit.refusal is not None or permit._heard:
+                _tell_outer(permit)
 
 
 def waiter_of(acquisition: Acquisition) -> Waiter:
