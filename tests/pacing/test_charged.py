@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import httpx2
 import pytest
 
@@ -231,6 +233,10 @@ class TestLeftOut:
             ("7200 audio_seconds/hour", "groq/whisper-1", {"requests": 1}, {"audio_seconds": 1}),
             ("1M uncached_input_tokens/min", "fireworks/m", {}, {"uncached_input_tokens": 600}),
             ("1M uncached_input_tokens/min", "fireworks/m", {"uncached_input_tokens": 9}, {}),
+            ("9k own_tokens/min", "own", {}, {"own_tokens": 800}),
+            (["9k tokens/min", "9k own_tokens/min"], "own", {"tokens": 70}, {"own_tokens": 70}),
+            (["9k tokens/min", "9k own_tokens/min"], "own", {"own_tokens": 7}, {"tokens": 800}),
+            ("5 images/min", "own", {"requests": 3}, {"images": 3}),
             (["5 images/min", "5 usd/day"], "own", {"usd": 0.02}, {"images": 1}),
             (["5 images/min", "5 usd/day"], "own", {"requests": 0}, {}),
         ],
@@ -238,15 +244,28 @@ class TestLeftOut:
     def test_costs_one(self, quotas, pool, named, more):
         limiter = paceline.Limiter({pool: quotas}, clock=ManualClock())
         cost = limiter.acquire(pool, **named).wait().cost
-        sides = {"input_tokens": 600, "output_tokens": 200} if "uncached_input_tokens" in more else {}
+        unsized = any("tokens" in unit for unit in more) and "tokens" not in named
+        sides = {"input_tokens": 600, "output_tokens": 200} if unsized else {}
         assert cost == {"requests": 1} | named | sides | more
 
     @pytest.mark.parametrize("pool", ["own", "openai/gpt-5"])
     @pytest.mark.parametrize("way", ["acquire", "try_acquire", "attempts"])
-    def test_dollars_are_asked_for(self, pool, way):
+    def test_dollars_are_asked_for_once(self, pool, way):
         limiter = paceline.Limiter({pool: ["60 requests/min", "5 usd/day"]})
-        with pytest.raises(paceline.QuotaError, match=f"{pool}: the pool limits usd, .* pass usd=0.02, or usd=0"):
-            getattr(limiter, way)(pool)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                getattr(limiter, way)(pool)
+        [text] = [str(one.message) for one in warned]
+        assert text.startswith(f"{pool}: the quota in usd holds nothing back, because")
+        assert f"acquire({pool!r}, usd=0.02), or usd=0" in text
+        assert warned[0].filename == __file__
+
+    def test_dollars_that_the_answer_tells_hold_back_whoever_names_some(self):
+        limiter = paceline.Limiter({"own": "1 usd/hour"}, clock=ManualClock())
+        with pytest.warns(paceline.PacelineWarning, match="usd"):
+            limiter.acquire("own").wait().settle(usd=3)
+        assert not limiter.try_acquire("own", usd=0.001)
 
     def test_of_a_table_s_limits_it_costs_nothing(self):
         limiter = paceline.Limiter.for_provider("cohere")

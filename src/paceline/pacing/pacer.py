@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -187,7 +186,7 @@ class Pacer:
         counted = scheduler.pool.capacity.ledger.units
         check_cost(cost, units or counted)
         if units is None:  # by hand
-            known = _completed(scheduler, cost, counted)
+            known = _completed(scheduler, cost, counted, self.pools.limits.warn)
             if cost.get(USD) and USD not in counted and self.allowances.has_budget:
                 raise QuotaError(
                     f"{scheduler.pool.name}: usd is charged to no budget, because budgets count only the requests of"
@@ -245,40 +244,40 @@ class Pacer:
         return found if isinstance(found, LaneSpec) else self._lanes[found]
 
 
-_are_tokens: Final = re.compile(TOKENS).search
 _USUAL: Final = frozenset(KNOWN_UNITS) - {USD}
 """The units whose amount is known without the user: a usual one, or none."""
 
 
-def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str]) -> bool:
+def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str], warn: Callable[[str, str], None]) -> bool:
     """Complete a cost that is given by hand with the units that the quotas count; whether its size was given.
 
     A forgotten keyword must not send everything at once. Of a unit of the user's own a request takes one: a start, a
-    page, a picture. A request to a model whose tokens are given may have none of these.
-
-    Raises:
-        QuotaError: A quota of the user's is in dollars, and no amount of them is given.
+    page, a picture; of one of tokens it takes all of its tokens. A request to a model whose tokens are given may have
+    none of these. Its dollars are known to the user alone.
     """
-    if not _USUAL.issuperset(counted) and cost.get(REQUESTS, 1):
-        entries = scheduler.pool.capacity.ledger.entries
-        own = {entry.unit for entry in entries if entry.given < math.inf} - _USUAL - cost.keys()
-        if USD in own:
-            raise QuotaError(
-                f"{scheduler.pool.name}: the pool limits usd, and the request names no amount of it: pass usd=0.02, or"
-                " usd=0 if it costs nothing"
-            )
-        if not scheduler.by_hand.is_model or cost.keys() <= {REQUESTS}:
-            cost |= {unit: 1 for unit in own if TOKENS not in unit}
-    if not any(map(_are_tokens, cost)) and any(map(_are_tokens, counted)) and cost.get(REQUESTS, 1):
+    name, sent, bare = scheduler.pool.name, cost.get(REQUESTS, 1), cost.keys() <= {REQUESTS}
+    known = not sent or TOKENS in cost or not SIDES.isdisjoint(cost)
+    known = known or not any(TOKENS in unit for unit in counted if unit not in cost)
+    if not known:
         from paceline.providers.answers import unsized_cost
 
-        cost |= unsized_cost(scheduler.pool.name, counted)
-        return False
-    if TOKENS in cost:
+        cost |= unsized_cost(name, counted) | cost
+    elif TOKENS in cost:
         units = scheduler.stated.union(counted)
         if not (SIDES.isdisjoint(units) and SIDES.isdisjoint(cost)):
-            split_tokens(scheduler.pool.name, cost, units, scheduler.stated)
-    return True
+            split_tokens(name, cost, units, scheduler.stated)
+    if sent and (left_out := [unit for unit in counted if unit not in cost and unit not in _USUAL]):
+        entries = scheduler.pool.capacity.ledger.entries
+        own = {entry.unit for entry in entries if entry.given < math.inf}.intersection(left_out)
+        if USD in own:
+            warn(
+                f"dollars by hand at {name}",
+                f"{name}: the quota in usd holds nothing back, because the request names no amount of it: write"
+                f" limiter.acquire({name!r}, usd=0.02), or usd=0 if it costs nothing",
+            )
+        if bare or not scheduler.by_hand.is_model:
+            cost |= {unit: total_tokens(cost) if TOKENS in unit else sent for unit in own - {USD}}
+    return known
 
 
 class BaseLimiter:
