@@ -96,7 +96,7 @@ class Limits:
         self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling
         self.given_source = GIVEN
         self.untabled: set[str] = set()
-        self._used: set[str] = set()  # the names in `given` that a model has matched
+        self._used: set[str] = set()  # the names in `given` that a model or a pool has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
         self.settings = settings
         self.provider = None
@@ -186,7 +186,9 @@ class Limits:
         if made_by is not None and self.given_for(made_by, name, provider_named(made_by).pool(name)) is not None:
             return self.model(made_by, name)
         if name in self.given or "*" in self.given:
-            return _given(name, self.given.get(name) or self.given["*"])
+            given = name if name in self.given else "*"
+            self._used.add(given)
+            return _given(name, self.given[given])
         raise QuotaError(
             f"no quota for {name!r}{did_you_mean(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-6-luna', or give the limiter a quota of that name"
@@ -300,11 +302,12 @@ class Limits:
         for given in islice(self.given, NEAR_MAX):
             if given in self._used or ("@" in given and _names_other(provider, given)):  # of another account
                 continue
-            if given == model or _means(given, provider, name) or _is_near(given, name) or _is_near(given, model):
+            is_near = given == model or _is_near(given, name) or _is_near(given, model)
+            if meant := name if is_near else _meant(given, provider, name):
                 self.warn(
                     given,
                     f"the limit of {given!r} has matched no model so far, and {name!r} has no limit: if you mean this"
-                    f" model, write {name!r} instead",
+                    f" model, write {meant!r} instead",
                 )
                 return
 
@@ -342,17 +345,22 @@ def _names_other(provider: str, name: str) -> bool:
     return bool(slash) and is_provider(prefix) and provider_named(prefix).name not in (provider, base_of(provider))
 
 
-def _means(given: str, provider: str, name: str) -> bool:
-    """Whether a given limit that matches no model is meant for all of ``provider``, or as a pattern of ``name``."""
-    from paceline.providers.registry import provider_named
+def _meant(given: str, provider: str, name: str) -> str:
+    """What to write for a limit that matches no model, and is meant for all of ``provider`` or as a pattern of ``name``.
+
+    Empty for any other.
+    """
+    from paceline.providers.registry import provider_for_host, provider_named
 
     address = _ADDRESS.fullmatch(given)
     if address is None or _names_other(provider, given):
-        return False
+        return ""
     # The path of a URL is no name of a model.
-    owner, rest = provider_named(address["host"]).name, "/*" if "://" in given else address["rest"] or "/*"
-    is_slip = rest == "/*" and _is_near(owner, provider)
-    return is_slip or any(fnmatchcase(name, pattern) for pattern in (f"{owner}{rest}", f"{provider}/{given}"))
+    host, rest = address["host"], "/*" if "://" in given else address["rest"] or "/*"
+    owner = (provider_for_host(host) or provider_named(host)).name
+    if rest == "/*" and (_is_near(owner, provider) or fnmatchcase(provider, owner)):
+        return f"{provider}/*"
+    return name if any(fnmatchcase(name, pattern) for pattern in (f"{owner}{rest}", f"{provider}/{given}")) else ""
 
 
 def _is_near(given: str, name: str) -> bool:
@@ -362,8 +370,9 @@ def _is_near(given: str, name: str) -> bool:
     from difflib import SequenceMatcher
 
     one, other = (_PUNCTUATION.sub("", text.lower()) for text in (given, name))
-    return sorted(one) == sorted(other) or (
-        min(len(one), len(other)) > 4 and SequenceMatcher(None, one, other).ratio() >= NEAR
+    return one == other or (
+        min(len(one), len(other)) > 4
+        and (sorted(one) == sorted(other) or SequenceMatcher(None, one, other).ratio() >= NEAR)
     )
 
 
