@@ -346,7 +346,7 @@ def _names_other(provider: str, name: str) -> bool:
 
 
 def _meant(given: str, provider: str, name: str) -> str:
-    """What to write for a limit that matches no model, and is meant for all of ``provider`` or as a pattern of ``name``.
+    """What to write for a limit that matches nothing, but is meant for all of ``provider`` or as a pattern of ``name``.
 
     Empty for any other.
     """
