@@ -11,7 +11,7 @@ from chats import ANSWER, attached
 
 import paceline
 from odd_server import JSON, SSE, OddServer
-from paceline.http import pace_transport, recognise, unpaced
+from paceline.http import describe, pace_transport, recognise, unpaced
 
 CHAT = chats.CHAT | {"model": "m"}
 MESSAGES = CHAT["messages"]
@@ -22,6 +22,7 @@ LIMIT = {"*": "100 requests/min"}
 @pytest.fixture(autouse=True)
 def log(caplog):
     recognise._llms.clear()
+    describe._logged.clear()
     caplog.set_level(logging.INFO, "paceline")
     return caplog
 
@@ -109,6 +110,23 @@ def test_a_server_here_stands_for_the_provider_of_the_limiter(provider, base, pa
     with attached(limiter, httpx2.Response(200, json=ANSWER)) as client:
         client.post(base + path, json={"model": model, "messages": MESSAGES})
     assert [name for name, count in pools(limiter).items() if count] == [pool]
+
+
+@pytest.mark.parametrize("given", ["localhost/*", "localhost/llama3"])
+def test_limits_for_a_server_here_hold_beside_the_provider_of_the_limiter(log, given):
+    ollama = "http://localhost:11434/v1/chat/completions", {"model": "llama3", "messages": MESSAGES}
+    limiter = paceline.Limiter({given: "9 requests/min"}, provider="groq")
+    with attached(limiter, httpx2.Response(200, json=ANSWER)) as client:
+        client.post(ollama[0], json=ollama[1])
+    assert limiter.status()["pools"]["localhost/llama3"]["counts"]["granted"] == 1
+    log.clear()
+    limiter = paceline.Limiter.for_provider("groq")
+    with attached(limiter, httpx2.Response(200, json=ANSWER)) as client:
+        for model in ("llama3", "llama3", "gemma3"):
+            client.post(ollama[0], json=ollama[1] | {"model": model})
+    [line] = said(log)
+    assert line.startswith("the server on localhost is paced with the limits of groq")
+    assert "{'localhost/*': '600 requests/min'}" in line
 
 
 def test_with_limits_for_the_host_they_are_paced_at_once(log):

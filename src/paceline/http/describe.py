@@ -277,7 +277,7 @@ def describe_guessed(
     payer = None  # of a host without a name: a server of the user's own has the same limits for all keys
     if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
         if guess.name != host:
-            _log_unknown(guess.name, host)
+            _log_once(_OTHER, guess.name, host)
         guess = _under_host(guess, host, path)
     elif (payer := payer_of(pacer, guess, header, lambda: body, query)) is not None:
         guess = payer.account.provider
@@ -285,32 +285,50 @@ def describe_guessed(
     return metered and replace(metered, guessed=not named, payer=payer)
 
 
+def has_limits(pacer: Pacer, host: str) -> bool:
+    """Whether the user has given limits for models at a host."""
+    start = f"{provider_named(host).name}/"
+    return any(name.startswith(start) for name in pacer.pools.limits.given)
+
+
 def _stands_in(pacer: Pacer, guess: Any, host: str, model: str) -> bool:
     """Whether a server on this machine stands for the provider that the limiter was given: an emulator, a proxy, a mock.
 
-    Not of a model that the provider is known not to have, by its maker: a server of the user's own has others.
+    Not of a model that the provider is known not to have, by its maker: a server of the user's own has others. Nor where the user has
+    given limits for the server.
     """
-    if guess.name != pacer.pools.limits.provider or not is_loopback(host):
+    if guess.name != pacer.pools.limits.provider or not is_loopback(host) or has_limits(pacer, host):
         return False
     name, made_by = base_of(guess.name), maker(model)
-    listed = name in known_providers() and bool(stated_tiers(name, model))
-    return listed or made_by == name or (made_by is None and not head_of(name).makes)
+    has_table = name in known_providers()
+    if made_by == name or (has_table and stated_tiers(name, model)):
+        return True
+    if made_by is not None or head_of(name).makes:
+        return False
+    if has_table:
+        _log_once(_TAKEN, guess.name, host)
+    return True
 
 
-_unknown: Final[dict[tuple[str, str], object]] = {}
-"""The providers whose limits are not applied, each with the host: it is logged."""
+_OTHER: Final = (
+    "%(host)s is not a host of %(provider)s, so the published limits of %(provider)s do not apply there; if it is a gateway to"
+    " %(provider)s, name the provider: limiter.attach(client, provider='%(provider)s'), or instrument(limiter,"
+    " provider='%(provider)s')"
+)
+_TAKEN: Final = (
+    "the server on %(host)s is paced with the limits of %(provider)s, the provider of the limiter; if it has models of your own,"
+    " give it limits of its own, e.g. {'%(host)s/*': '600 requests/min'}"
+)
+_logged: Final[dict[tuple[str, str, str], object]] = {}
+"""What was logged of a provider and an unknown host."""
 
 
-def _log_unknown(provider: str, host: str) -> None:
-    """Log once, also where several threads begin at once, that the limits of ``provider`` are not applied at ``host``."""
+def _log_once(text: str, provider: str, host: str) -> None:
+    """Log ``text`` once, also where several threads begin at once."""
     mine = object()
-    if len(_unknown) >= UNKNOWN_MAX or _unknown.setdefault((provider, host), mine) is not mine:
+    if len(_logged) >= UNKNOWN_MAX or _logged.setdefault((text, provider, host), mine) is not mine:
         return
-    log.warning(
-        "%s is not a host of %s, so the published limits of %s do not apply there; if it is a gateway to %s, name the"
-        " provider: limiter.attach(client, provider=%r), or instrument(limiter, provider=%r)",
-        *(host, provider, provider, provider, provider, provider),
-    )
+    log.warning(text, {"provider": provider, "host": host})
 
 
 @lru_cache(maxsize=256)

@@ -40,11 +40,18 @@ from paceline.core.results import (
 from paceline.core.stop import ENDS
 from paceline.http.account import payer_of
 from paceline.http.background import job_of, poll_of, remember
-from paceline.http.describe import Metered, body_of, describe, describe_guessed, is_metered, provider_guessed
+from paceline.http.describe import (
+    Metered,
+    body_of,
+    describe,
+    describe_guessed,
+    has_limits,
+    is_metered,
+    provider_guessed,
+)
 from paceline.http.recognise import (
     Trial,
     answers_here,
-    has_limits,
     is_chat,
     limited_body,
     llm_body,

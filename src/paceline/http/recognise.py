@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from paceline.core.results import Refusal
-from paceline.http.describe import INPUTS, Metered, body_of, call_by_hand, metered
+from paceline.http.describe import INPUTS, Metered, body_of, call_by_hand, has_limits, metered
 from paceline.http.unpaced import MANAGEMENT
 from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
@@ -47,12 +47,6 @@ def llm_body(path: str, content: bytes) -> Mapping[str, Any] | None:
 
 def _model_in(body: Mapping[str, Any]) -> str:
     return next(filter(None, (as_text(body.get(name))[:200] for name in _MODELS)), "")
-
-
-def has_limits(pacer: Pacer, host: str) -> bool:
-    """Whether the user has given limits for models at a host."""
-    start = f"{provider_named(host).name}/"
-    return any(name.startswith(start) for name in pacer.pools.limits.given)
 
 
 def limited_body(pacer: Pacer, host: str, path: str, content: bytes) -> Mapping[str, Any] | None:
