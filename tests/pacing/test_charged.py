@@ -197,10 +197,13 @@ class TestEstimate:
             ("cohere/embed-v4.0", {"texts": [TEXT] * 3}, {"inputs": 3}),
             ("cohere/embed-v4.0", TEXT, {"inputs": 1}),
             ("openai/text-embedding-3-small", TEXT, {}),
+            ("cohere/embed-v3", {"texts": [TEXT] * 3}, {}),  # without a limit on inputs
+            ("cohere/embed-v3", {"input": [TEXT] * 3}, {}),  # in OpenAI's form
+            ("gemini/gemini-embedding-001", {"messages": [{"role": "user", "content": TEXT}]}, {}),
         ],
     )
     def test_embeddings_are_counted_by_text_and_write_nothing(self, pool, body, counted):
-        quotas = ["60k requests/min", "60k inputs/min" if "cohere" in pool else "10M tokens/min"]
+        quotas = ["60k requests/min", "60k inputs/min" if "v4" in pool else "10M tokens/min"]
         limiter = paceline.Limiter({pool: quotas}, clock=ManualClock())
         cost = limiter.estimate(pool, body)
         assert cost == {"output_tokens": 0} | counted | {unit: cost[unit] for unit in cost if unit in TOKENS}

@@ -379,7 +379,8 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     if most is not None:
         call = replace(call, max_output_tokens=most)
     found = metered(pacer, provider, call, scheduler)
-    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY} | call.units.keys()
+    several = call.units.keys() & {REQUESTS}  # texts, each of them a request
+    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY} | several
     # Rounded: 7.7, not 7.7000...01.
     cost = {unit: round(float(amount), 3) for unit, amount in found.cost().items() if unit in units}
     if INPUT_TOKENS in cost:
@@ -414,12 +415,18 @@ def call_by_hand(provider: Provider, model: str, body: Mapping[str, Any]) -> Cal
     return replace(call, provider=provider.name)
 
 
+_EMBED_METHODS: Final = {"requests": "batchEmbedContents", "content": "embedContent", "contents": "embedContent"}
+"""Gemini's methods for embeddings, by the field that holds the texts."""
+
+
 def _paths(model: str, body: Mapping[str, Any]) -> Iterator[str]:
     if embeds(model):
-        if "input" not in body:
-            method = "batchEmbedContents" if "requests" in body else "embedContent"
-            yield method_path(model.removeprefix("models/"), method)
-        yield from ("/v2/embed", "/v1/embeddings")
+        for name, method in _EMBED_METHODS.items():
+            if name in body:
+                yield method_path(model.removeprefix("models/"), method)
+        if "texts" in body:
+            yield "/v2/embed"
+        yield "/v1/embeddings"
     if "contents" in body:
         yield f"/v1beta/models/{model}:generateContent"
     if "input" in body and "messages" not in body:
