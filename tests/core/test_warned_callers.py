@@ -11,7 +11,7 @@ import pytest
 import paceline
 from paceline.testing import ManualClock
 
-JOBS, STARTS = {"jobs": ["60 requests/min", "600 tokens/min"]}, {"jobs": "5 starts/min"}
+JOBS, DOLLARS = {"jobs": ["60 requests/min", "600 tokens/min"]}, {"jobs": "5 usd/day"}
 APART = {"jobs": ["600 input_tokens/min", "600 output_tokens/min"]}
 
 
@@ -42,8 +42,16 @@ async def blocking_a_loop():
         one.acquire("jobs").wait()
 
 
+def acquiring():
+    limiter(DOLLARS).acquire("jobs")
+
+
+def trying():
+    limiter(DOLLARS).try_acquire("jobs")
+
+
 def of_an_unknown_provider():
-    limiter(STARTS, provider="unheard").acquire("unheard/m", tokens=5)
+    limiter(DOLLARS, provider="unheard").acquire("unheard/m", tokens=5)
 
 
 def decorated():
@@ -55,7 +63,7 @@ def over_items():
 
 
 DOORS = [
-    in_a_block, in_an_async_block, in_attempts, blocking_a_loop, of_an_unknown_provider, decorated, over_items,
+    in_a_block, in_an_async_block, in_attempts, blocking_a_loop, acquiring, trying, of_an_unknown_provider, decorated, over_items,
 ]  # fmt: skip
 
 
