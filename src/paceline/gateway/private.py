@@ -31,6 +31,9 @@ STOP_S: Final = 10.0
 ADDRESS, KEY = "PACELINE_GATEWAY", "PACELINE_KEY"
 """The variables with the gateway's own address and key, for programs that have other names for them."""
 
+NO_KEY: Final = "none"
+"""What a server on this machine gets for a key if none is set: most SDKs don't start without one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Names:
@@ -117,7 +120,7 @@ class GatewayWay:
         real: The environment of the gateway, with the keys of the servers.
         paths: By variable, what follows the gateway's address.
         keys: The variables that get the gateway's key.
-        emptied: Those that the program is to find empty.
+        stated: Those that get a value of their own, such as ``NO_KEY``.
         with_login: The variables of addresses at which the program sends its own login. The gateway's key is in the path there.
         placed: The path of a program that takes its address by its options, and sends its own login there; empty for no such program.
         told: What the user is told before the program starts.
@@ -127,7 +130,7 @@ class GatewayWay:
     real: dict[str, str]
     paths: dict[str, str] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
-    emptied: tuple[str, ...] = ()
+    stated: dict[str, str] = field(default_factory=dict)
     with_login: frozenset[str] = frozenset()
     placed: str = ""
     told: tuple[str, ...] = ()
@@ -157,7 +160,7 @@ class GatewayWay:
             name: f"{address}/{key}{path}" if name in self.with_login else address + path
             for name, path in self.paths.items()
         }
-        changed |= dict.fromkeys(self.keys, key) | dict.fromkeys(self.emptied, "")
+        changed |= dict.fromkeys(self.keys, key) | self.stated
         if "ANTHROPIC_BASE_URL" in self.paths:
             changed |= {name: value for name, value in PATIENCE.items() if name not in self.real}
         names = {name.lower() for name, value in self.real.items() if value}
@@ -194,7 +197,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
     # Claude Code asks whether to use a key that it has not seen, each time.
     if program == "claude" and "ANTHROPIC_API_KEY" in way.keys:
         way.keys[way.keys.index("ANTHROPIC_API_KEY")] = "ANTHROPIC_AUTH_TOKEN"
-        way.emptied = ("ANTHROPIC_API_KEY",)
+        way.stated["ANTHROPIC_API_KEY"] = ""
     return way
 
 
@@ -204,7 +207,7 @@ def _declared(way: GatewayWay, config: Config, tables: Mapping[str, Any]) -> dic
     for name in tables:
         one = server(way.servers, name, environ)
         if not one.key and is_loopback(urlsplit(one.root).hostname or ""):
-            way.real[one.key_env] = "none"
+            way.real[one.key_env] = NO_KEY
         elif config.upstreams.get(name, {}).get("key_env"):
             way.keys.append(one.key_env)  # which the program does not need
     named = {name: name for name in tables if name in NAMES}
@@ -232,11 +235,13 @@ def _lead(
         way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
         if "provider" in tables.get(name, {}) and "key_env" not in tables[name]:
             way.with_login |= paths.keys()
+            if name not in _PLANS:
+                way.stated[PROVIDERS[name].key_env] = NO_KEY
+                continue
             variable = next(one for one in names.addresses if environ.get(one))
             root = tables[name]["base_url"]
             way.told += (
-                f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names;"
-                + (" `--login` paces a plan" if name in _PLANS else f" if it asks for a key, set {names.keys[0]}=none"),
+                f"no key is set, so the program's own login, if it has one, goes to {root}, which {variable} names; `--login` paces a plan",
             )
             continue
         way.keys += {one for one in names.keys if environ.get(one)} or [PROVIDERS[name].key_env]
@@ -307,7 +312,7 @@ def _server_of(
 ) -> tuple[dict[str, str], Mapping[str, str]] | None:
     """The server that an environment names under ``names``, and what follows it in each address; ``None`` for none.
 
-    A server on this machine needs no key: what a program sends by itself, such as its login, goes to it then.
+    A server on this machine needs no key: what a program sends by itself goes to it then, be it a login, or a key in its code.
     """
     variable = _first_set(real, {one: (one, one + FILE) for one in names.keys})
     address = _first_set(real, {one: (one,) for one in names.addresses})
