@@ -325,6 +325,7 @@ def test_arrow_has_lists_of_a_fixed_size(ask, tmp_path):
         ("intfloat/multilingual-e5-large-instruct", True), ("nomic-embed-text", True), ("amazon.titan-embed-text-v2:0", True),
         ("BAAI/bge-reranker-v2-m3", False), ("rerank-v4.0-pro", False), ("gpt-5", False), ("claude-sonnet-4-5", False),
         ("gemini-2.5-flash", False), ("command-a-03-2025", False), ("omni-moderation-latest", False), ("whisper-1", False),
+        ("ft:gpt-4.1-mini-2025-04-14:acme:embed-judge:Ab1", False), ("openai/ft:gpt-4.1:acme:bge-x:Ab1", False),
     ],
 )  # fmt: skip
 def test_which_models_make_vectors(model, is_one):

@@ -226,7 +226,19 @@ def test_a_model_of_another_kind_gets_no_prompts(model):
 
 @pytest.mark.parametrize(
     "model",
-    ["gpt-5", "gpt-audio", "gemini-2.5-flash-image", "llama-guard-4", "voxtral-small", "deepseek-ocr", "veona-1"],
+    [
+        "gpt-5",
+        "gpt-audio",
+        "gemini-2.5-flash-image",
+        "llama-guard-4",
+        "voxtral-small",
+        "deepseek-ocr",
+        "veona-1",
+        "ft:gpt-4.1-mini-2025-04-14:acme:moderation:Ab1",
+        "ft:gpt-4.1:acme:rerank:Ab1",
+        "content-moderation",
+        "transcribed",
+    ],
 )
 def test_one_that_only_sounds_like_it_gets_them(model):
     assert len(lines(rows({"prompt": "Why?"}), "p.jsonl", model=model)[0]) == 1

@@ -214,7 +214,9 @@ def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(clien
         found = way({variable: url + at})
         with private_gateway(settings, found, lambda _: None) as environ:
             stated = [environ.get(key) for key in NAMES[name].keys]
-            assert {*stated} == ({None} if name == "anthropic" else {None, "none"})  # Claude Code sends it in place of its login
+            assert {*stated} == (
+                {None} if name == "anthropic" else {None, "none"}
+            )  # Claude Code sends it in place of its login
             login = {"authorization": "Bearer sk-ant-oat01-mine"}
             for path in paths:
                 client.post(environ[variable] + path, json=chat(), headers=login)

@@ -196,6 +196,8 @@ class TestEstimate:
             ("gemini/gemini-embedding-001", {"input": [TEXT] * 3}, {"requests": 3}),
             ("cohere/embed-v4.0", {"texts": [TEXT] * 3}, {"inputs": 3}),
             ("cohere/embed-v4.0", TEXT, {"inputs": 1}),
+            ("cohere/embed-v4.0", [TEXT] * 3, {"inputs": 3}),
+            ("cohere/embed-v4.0", {"input": [TEXT] * 3}, {"inputs": 3}),
             ("openai/text-embedding-3-small", TEXT, {}),
             ("cohere/embed-v3", {"texts": [TEXT] * 3}, {}),  # without a limit on inputs
             ("cohere/embed-v3", {"input": [TEXT] * 3}, {}),  # in OpenAI's form
@@ -211,6 +213,15 @@ class TestEstimate:
         permit = limiter.try_acquire(pool, **cost)
         permit.settle({"usage": {"prompt_tokens": 900}, "usageMetadata": {"promptTokenCount": 900}})
         assert permit.charged["requests"] == counted.get("requests", 1)
+
+    @pytest.mark.parametrize("provider", ["openai", "gemini", "cohere"])
+    def test_a_conversation_is_one_whatever_the_name_of_its_model(self, provider):
+        limiter = paceline.Limiter({"*": "10M tokens/min"}, clock=ManualClock())
+        said = [{"role": "user", "content": self.TEXT}]
+        for asked in (said, {"messages": said}):
+            plain, named = (limiter.estimate(f"{provider}/{model}", asked) for model in ("chatty", "embed-chatty"))
+            assert named == plain
+            assert named["output_tokens"] > 0
 
     @pytest.mark.parametrize("asked", [5, b"text"])
     def test_what_is_no_request(self, limiter, asked):

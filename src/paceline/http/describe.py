@@ -391,8 +391,9 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
 
 def _body(model: str, asked: object) -> Mapping[str, Any]:
     """The body of a request that holds ``asked``, for the APIs of all providers at once."""
-    if isinstance(asked, str) and embeds(model):
-        asked = {"input": asked, "texts": [asked]}
+    texts = [asked] if isinstance(asked, str) else asked
+    if embeds(model) and isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+        return {"model": model, "input": asked, "texts": texts}
     if isinstance(asked, str):
         asked = [{"role": "user", "content": asked}]
     if isinstance(asked, Mapping):
@@ -420,7 +421,7 @@ _EMBED_METHODS: Final = {"requests": "batchEmbedContents", "content": "embedCont
 
 
 def _paths(model: str, body: Mapping[str, Any]) -> Iterator[str]:
-    if embeds(model):
+    if embeds(model) and "messages" not in body:
         for name, method in _EMBED_METHODS.items():
             if name in body:
                 yield method_path(model.removeprefix("models/"), method)

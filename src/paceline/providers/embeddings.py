@@ -24,20 +24,27 @@ _FAMILIES: Final = re.compile(
 @lru_cache(maxsize=1_024)
 def embeds(model: str) -> bool:
     """Whether a model makes vectors, by its name; one that ranks documents does not."""
-    name = model.lower()
+    name = _made_of(model)
     return "rerank" not in name and _FAMILIES.search(name) is not None
 
 
 _OTHERS: Final = re.compile(
-    r"rerank|whisper|transcribe|moderation|dall-e|gpt-image|(?:^|[/-])(?:tts|imagen|veo|sora)(?:-|$)|(?:^|[/-])gpt-realtime"
+    r"rerank|whisper|(?:text|omni|mistral)-moderation|dall-e|gpt-image|(?:^|/)(?:imagen|veo|sora|gpt-realtime)(?:-|$)|(?:^|[/-])tts(?:-|$)|-transcribe(?:-|$)"
 )
 """Words in the names of models that have an endpoint of their own (the lists of models of OpenAI, Gemini, Cohere and Mistral, 2026-11)."""
+
+_TUNED: Final = re.compile(r"(?:^|.*/)ft:([^:]+).*")
+"""The name of a model that was tuned at OpenAI: the model that it was made of, and then words that its owner chose."""
 
 
 @lru_cache(maxsize=1_024)
 def answers(model: str) -> bool:
     """Whether a model answers prompts or makes vectors, by its name; not one for speech, pictures, ranks or moderation."""
-    return _OTHERS.search(model.lower()) is None
+    return _OTHERS.search(_made_of(model)) is None
+
+
+def _made_of(model: str) -> str:
+    return _TUNED.sub(r"\1", model.lower())
 
 
 class EmbeddingApi:
