@@ -434,7 +434,10 @@ def test_what_may_be_a_table_is_asked_about(content):
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.tsv", "p.csv.gz"])
-@pytest.mark.parametrize("first", [SKY, "Name the longest river in Spain", "Say hi to all people in the hall."])
+@pytest.mark.parametrize(
+    "first",
+    [SKY, "Name the longest river in Spain", "Say hi to all people in the hall.", "什么是雨\uff1f", "什么是雨。"],
+)
 def test_a_header_that_may_be_a_prompt_is_asked_about(first, name):
     """Taken for a header, it would not be answered, and nothing would tell."""
     content = f"{first}\n{SKY}\n"

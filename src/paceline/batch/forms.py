@@ -592,7 +592,7 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
 def _column(row: Mapping[str, Any], form: Form, kind: str) -> str | None:
     """The column of the prompts: the one that is named, or has such a name, or is the only one and no prompt itself."""
     names = [name for name in row if name.strip()]  # the index of a frame has none
-    alone = len(names) == 1 and (kind != "a table" or may_be_name(names[0]))
+    alone = len(names) == 1 and (kind != "a table" or may_be_name(names[0].strip()))
     return form.column or next((one for one in PROMPTS if one in row), names[0] if alone else None)
 
 

@@ -17,6 +17,7 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
+from unicodedata import normalize
 from zipfile import BadZipFile, ZipFile
 
 from paceline.batch.requests import BadLineError, decode
@@ -258,7 +259,7 @@ def _is_table(text: io.TextIOWrapper, separator: str, layout: Layout) -> bool:
 
 def may_be_name(text: str) -> bool:
     """Whether a text may be the name of a column, and no prompt."""
-    return 0 < len(text) <= NAME_MAX and len(text.split()) <= NAME_WORDS and text[-1] not in ".?!:"
+    return 0 < len(text) <= NAME_MAX and len(text.split()) <= NAME_WORDS and normalize("NFKC", text)[-1] not in ".?!:。"
 
 
 def _first_character(text: io.TextIOWrapper) -> str:
