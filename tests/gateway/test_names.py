@@ -63,6 +63,16 @@ def test_in_bodies_wherever_they_name_one(shape):
 
 
 @pytest.mark.parametrize(
+    ("own", "sent"),
+    [({"models/smart": "b"}, "b"), ({"smart": "models/b"}, "models/b"), ({"smart": "b", "models/b": "c"}, "models/b")],
+)
+def test_in_bodies_with_a_name_in_a_collection(own, sent):
+    body = b'{"model": "models/smart", "preset": "smart", "agent_id": "smart", "assistant": {"name": "smart"}}'
+    found = json.loads(renamed(body, body_of(body), own))
+    assert found == {**json.loads(body), "model": sent}  # agents and presets are no models
+
+
+@pytest.mark.parametrize(
     ("provider", "path", "named", "asked"),
     [
         ("openai", "/v1/chat/completions", {"model": "smart"}, "smart"),

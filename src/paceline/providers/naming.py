@@ -36,21 +36,33 @@ def named(body: Any) -> Iterator[str]:
 
 
 def rename(body: Any, models: Mapping[str, str]) -> bool:
-    """Put a server's own names of models in the place of other names, wherever a body has them; return whether it has any."""
+    """Put a server's own names of models in the place of other names, wherever a body has them; return whether it has any.
+
+    Agents, presets and the like keep theirs: they are no models, and may be called as one is.
+    """
     found = False
     for fields in _looked_at(body):
-        for name in filter(lambda name: is_naming(plain(name)), fields):
+        for name in filter(_is_of_models, fields):
             for holder, place in _places(fields, name):
-                text = holder[place]
-                model = text.removeprefix(_COLLECTION)
-                if model in models:
-                    holder[place] = text.removesuffix(model) + models[model]
+                if (own := _own_name(holder[place], models)) is not None:
+                    holder[place] = own
                     found = True
     return found
 
 
+def _is_of_models(name: str) -> bool:
+    return NAMING_HEADER.fullmatch(plain(name)) is not None
+
+
+def _own_name(name: str, models: Mapping[str, str]) -> str | None:
+    """A server's own name of a model, which Gemini's bodies have behind ``models/``; ``None`` if there is none."""
+    model = name.removeprefix(_COLLECTION)
+    if name in models or model not in models:
+        return models.get(name)
+    return _COLLECTION + models[model].removeprefix(_COLLECTION)
+
+
 _COLLECTION: Final = "models/"
-"""What Gemini has before a name in bodies."""
 
 
 def _looked_at(body: Any) -> Iterator[dict[str, Any]]:
