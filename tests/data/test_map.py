@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import pytest
 
 import paceline
 from paceline.data.crowd import AHEAD
+from paceline.data.journal import OwnJournal
 from paceline.data.mapping import Map
 from paceline.pacing.lines import say_sums
 from paceline.testing import ManualClock, run_virtual
@@ -460,6 +462,10 @@ class TestJournal:
         with pytest.raises(paceline.StoreError, match=f"{recovered} has the values of an earlier map.*: move it to"):
             run_virtual(spoiled_map(journal, called), ManualClock())
         assert called == before  # nothing is paid for again
+        with closing(OwnJournal(other)):
+            other.with_name("other.db.recovered").touch()  # by the map that has it open, for example
+            with pytest.raises(paceline.StoreError, match="in use"):
+                OwnJournal(other)
         recovered.rename(journal)
         assert run_virtual(spoiled_map(journal, called), ManualClock()) == list(range(60))
         assert sorted(called) == list(range(60))

@@ -141,12 +141,11 @@ class OwnJournal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self.has_kept = os.fspath(path), False
-        if os.path.exists(aside := next(recovered_names(self._path))):  # noqa: PTH110  (as the rest of the paths)
-            raise StoreError(
-                f"{aside} has the values of an earlier map, because another file took the name of its journal: move it to {self._path},"
-                " or delete it to call the function for them again"
-            )
-        self._entries = _OwnFile(self._path, inf, TIMEOUT_S)
+        try:
+            self._entries = _OwnFile(self._path, inf, TIMEOUT_S)
+        except StoreError:
+            self._require_name()
+            raise
         try:
             self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
@@ -159,6 +158,19 @@ class OwnJournal:
             raise StoreError(f"the journal {self._path} is in use: wait for the other program, or end it") from None
         except OSError:  # no locks on this file system
             pass
+        try:
+            self._require_name()
+        except StoreError:
+            self.close()
+            raise
+
+    def _require_name(self) -> None:
+        """Refuse to go on while the values of an earlier map are at another name: they would be paid for again."""
+        if os.path.exists(aside := next(recovered_names(self._path))):  # noqa: PTH110  (as the rest of the paths)
+            raise StoreError(
+                f"{aside} has the values of an earlier map, because another program replaced or shortened its journal: move it to {self._path};"
+                f" or, if you need those in {self._path}, delete {aside}, and what is only there is called again"
+            )
 
     async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:
         """What there is of an item; ``None`` if its function is to be called now.
