@@ -219,6 +219,7 @@ CASES = {
     "interactions, in steps, cut": ({"id": "i", "status": "incomplete", "steps": [{"type": "model_output", "content": [text(CUT)]}]}, "cut_off", CUT),
     "reka": ({"responses": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}]}, "complete", "42"),
     # what generates no text
+    "pictures in some steps": ({"images": ["iVBO"], "steps": 30}, "complete", '{"images": ["iVBO"], "steps": 30}'),
     "embeddings": ({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "model": "m", "usage": {}}, "complete", '[{"index": 0, "embedding": [0.5]}]'),
     "rerank": ({"id": "r", "results": [{"index": 0, "relevance_score": 0.5}], "meta": {}}, "complete", '[{"index": 0, "relevance_score": 0.5}]'),
     "moderation": ({"id": "m", "model": "m", "results": [{"flagged": False}]}, "complete", '[{"flagged": false}]'),
@@ -470,7 +471,7 @@ def test_the_state_alone(name):
         ("gemini, other block", "a filter of the provider blocked the answer (OTHER)"),
         ("chat, broken off", "the provider broke off the answer (error)"),
         ("gemini, usage alone", "the answer has no text"),
-        ("claude, pause", "the model paused before the end of its answer (pause_turn)"),
+        ("claude, pause", "the model has not ended its answer (pause_turn)"),
     ],
 )
 def test_what_is_said_of_it(name, problem):

@@ -34,7 +34,7 @@ class State(StrEnum):
     EMPTY = "empty"
     """There is no text, or the provider has broken off."""
     PAUSED = "paused"
-    """The model would go on if it were sent its answer so far."""
+    """It has not ended: the model would go on if it were sent its answer so far, or is at work in the background."""
 
 
 FINISHED: Final = frozenset({State.COMPLETE, State.TOOL_CALL})
