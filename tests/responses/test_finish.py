@@ -163,6 +163,7 @@ CASES = {
     "gemini, other block": ({"promptFeedback": {"blockReason": "OTHER"}, "modelVersion": "m"}, "blocked", ""),
     "gemini, ratings alone": ({"promptFeedback": {"safetyRatings": [{"category": "x", "probability": "LOW"}]}, "usageMetadata": {}}, "empty", ""),
     "gemini, other end": (gemini("OTHER", {"text": CUT}), "empty", CUT),
+    "a gateway, unknown end": (chat("42", "other"), "complete", "42"),
     "gemini, usage alone": ({"usageMetadata": {"promptTokenCount": 9}, "modelVersion": "m", "responseId": "r"}, "empty", ""),
     "gemini, no parts": (gemini("STOP"), "empty", ""),
     "gemini, malformed": (gemini("MALFORMED_FUNCTION_CALL", finishMessage="?"), "empty", ""),

@@ -239,7 +239,7 @@ def _state(body: Any, form: AnswerForm, found: _Read) -> tuple[State, str]:
     """The state of an answer, and the provider's reason."""
     reason = _reason(body, form.why)
     blocked = _BLOCKS[0] in form.why and _reason(body, _BLOCKS)
-    state = State.BLOCKED if blocked else STATES.get(reason.lower())
+    state = State.BLOCKED if blocked else _of_reason(reason)
     if state is not None:
         return state, reason
     if any(at(body, name) is False for name in OVER):
@@ -251,6 +251,11 @@ def _state(body: Any, form: AnswerForm, found: _Read) -> tuple[State, str]:
     if found.text.strip() or found.of["data"] or not form.generates:
         return State.COMPLETE, reason
     return State.EMPTY, reason
+
+
+def _of_reason(reason: str) -> State | None:
+    """The state that a reason tells of; ``None`` if it ends an answer."""
+    return STATES.get(reason) or STATES.get(reason.lower())
 
 
 def _of_data(body: Any) -> Finish:
@@ -304,12 +309,12 @@ def state_in(event: Any) -> State | None:
         return finish_of(whole).state
     if at(event, "choices.0.delta.refusal"):
         return State.DECLINED
-    reason = _reason(event, _IN_EVENTS).lower()
+    reason = _reason(event, _IN_EVENTS)
     if not reason:
         return None
     if _reason(event, _BLOCKS):
         return State.BLOCKED
-    return STATES.get(reason) or (State.TOOL_CALL if reason in _CALLS else State.COMPLETE)
+    return _of_reason(reason) or (State.TOOL_CALL if reason.lower() in _CALLS else State.COMPLETE)
 
 
 def _kind_of(event: Any) -> str:
