@@ -52,14 +52,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _ENDPOINT: Final = re.compile(r"([A-Z]+ )?/[!-~]{0,200}")
 _USERS: Final = re.compile(r"[Xx]-(?!(?i:paceline-))[A-Za-z0-9-]{1,98}")
 _LISTED: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*?(?:/models(?:/(?P<model>[\w.:-]{1,200}))?|/api/tags)/?")
-_TOLD: Final = re.compile(
-    r"(?:GET|HEAD) (?:/[\w.-]+)*?/api/version/?|POST (?:/[\w.-]+)*?/models/(?P<model>[\w.-]{1,200}):countTokens"
-)
-"""What each key may ask for, unless its endpoints are named: the list of models, and one of them (Ollama's list is ``/api/tags``); and what
-clients ask beside it: Ollama's version, and Gemini's count of tokens, which is metered for other providers."""
-_FREE: Final = re.compile(
-    r"(?:GET|HEAD) (?:/[\w.-]+)*(?:/models(?:/[\w.:/*-]*)?|/api/(?:tags|version))|POST (?:/[\w.-]+)*/models/[\w.*-]+:countTokens"
-)
+_TOLD: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*?/api/version/?")
+"""What each key may ask for, unless its endpoints are named: the list of models, and one of them (Ollama's list is ``/api/tags``); and
+Ollama's version, for which its clients ask first."""
+_FREE: Final = re.compile(r"(?:GET|HEAD) (?:/[\w.-]+)*(?:/models(?:/[\w.:/*-]*)?|/api/(?:tags|version))")
 """Such endpoints, as a key names them: they cost nothing and show nothing of other clients."""
 
 
@@ -189,8 +185,8 @@ def lists(method: str, path: str) -> bool:
 
 
 def model_listed(method: str, path: str) -> str:
-    """The one model that a request asks about; empty for a list."""
-    found = _LISTED.fullmatch(f"{method} {path}") or _TOLD.fullmatch(f"{method} {path}")
+    """The one model that a request asks for; empty for a list."""
+    found = _LISTED.fullmatch(f"{method} {path}")
     return found["model"] or "" if found else ""
 
 
