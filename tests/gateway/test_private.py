@@ -201,6 +201,15 @@ def test_a_program_names_the_account_of_its_own_key(client, settings):
     assert b"cookie" not in sent
 
 
+def test_a_program_without_a_key_has_no_account_of_its_own(client, settings):
+    told = []
+    with stub(Odd()) as url, private_gateway(settings, way({"OPENAI_BASE_URL": url + "/v1"}), told.append) as environ:
+        for key in ("sk-of-the-program", environ["OPENAI_API_KEY"]):
+            path, header = f"{environ['OPENAI_BASE_URL']}/chat/completions", {"authorization": f"Bearer {key}"}
+            assert client.post(path, json=chat(), headers=header).status_code == 200
+    assert {event.pool.partition("/")[0] for event in told} == {"openai"}  # and no openai@...
+
+
 @pytest.mark.parametrize(
     ("name", "variable", "at", "paths"),
     [

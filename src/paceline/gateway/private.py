@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 import uvicorn
 
 from paceline.config import Config, parse_base_url
-from paceline.config.servers import ENVIRONMENT, FILE, server
+from paceline.config.servers import ENVIRONMENT, FILE, NO_KEY, server
 from paceline.core.results import SettingsError
 from paceline.gateway.handover import listen
 from paceline.gateway.keys import KeyFile
@@ -30,9 +30,6 @@ STOP_S: Final = 10.0
 
 ADDRESS, KEY = "PACELINE_GATEWAY", "PACELINE_KEY"
 """The variables with the gateway's own address and key, for programs that have other names for them."""
-
-NO_KEY: Final = "none"
-"""What a server on this machine gets for a key if none is set: most SDKs don't start without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +232,7 @@ def _lead(
         way.paths |= {address: f"/{named.get(name, name)}{path}" for address, path in paths.items()}
         if "provider" in tables.get(name, {}) and "key_env" not in tables[name]:
             way.with_login |= paths.keys()
-            if name not in _PLANS:
+            if name not in _PLANS:  # most SDKs don't start without a key
                 way.stated[PROVIDERS[name].key_env] = NO_KEY
                 continue
             variable = next(one for one in names.addresses if environ.get(one))

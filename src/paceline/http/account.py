@@ -41,9 +41,10 @@ OF_THE_SERVER: Final = frozenset({"azure", "vertex", "vllm", "ollama"})
 """Providers whose resource, project or machine has the limits: a second credential there brings no more. So it is at a server of
 an unknown provider, which is one of the user's own, as a rule."""
 
-PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.")
+PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.", "none")
 """The beginnings of credentials that change with each hour or request, and do not show whose they are: AWS's signatures, and
-Google's access tokens. All of them are one account, which a name of its own (``bedrock@eu``) parts from others."""
+Google's access tokens; and what stands for no key. All of them are one account, which a name of its own (``bedrock@eu``) parts from
+others."""
 
 KEY_PARAMETER: Final = "key"
 """The part of a query in which Gemini's clients may send the key."""
