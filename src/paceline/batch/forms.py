@@ -796,7 +796,7 @@ def _asked(model: str, messages: list[Any], form: Form) -> dict[str, Any]:
 def _no_answers(model: str, form: Form) -> str:
     """Why a model gets no prompts of a table."""
     return (
-        f"{model} is by its name no model that answers prompts: write whole requests, such as"
+        f"by its name, {model} doesn't answer prompts: write whole requests, such as"
         f' {{"custom_id": "a", "url": "/v1/...", "body": {{...}}}}; if it does answer them, {form.caller.option("task")} is \'chat\''
     )
 
