@@ -217,7 +217,7 @@ def test_forms_of_public_files(content, name, form, end):
 def test_a_model_of_another_kind_gets_no_prompts(model):
     """Each row would be refused, or paid for nothing."""
     content = rows({"prompt": "Why?"})
-    with pytest.raises(SettingsError, match=r"is by its name no model that answers prompts: .*--task is 'chat'"):
+    with pytest.raises(SettingsError, match=r"doesn't answer prompts: .*--task is 'chat'"):
         lines(content, "p.jsonl", model=model)
     assert len(lines(content, "p.jsonl", model=model, task="chat")[0]) == 1
     both = rows({"prompt": "Why?", "model": "gpt-5"}, {"prompt": "Why?", "model": model})
