@@ -496,6 +496,25 @@ def test_an_answer_of_claude_has_the_same_usage_at_every_host(host):
         assert (step.input_tokens, step.output_tokens) == (7_109, 51)
 
 
+READ = {"cache_read_input_tokens": 4_000}
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        ({"prompt_tokens": 7_100, "input_tokens": 7_100, **READ}, 0),
+        ({"prompt_tokens": 7_100, "prompt_tokens_details": {"cached_tokens": 4_000}, **READ}, 4_000),
+        ({"input_tokens": 7_100, "input_tokens_details": {"cached_tokens": 4_000}, **READ}, 4_000),
+        ({"prompt_tokens": 7_100, "input_tokens": 3_100, "cached_tokens": 4_000, **READ}, 4_000),
+    ],
+)
+@pytest.mark.parametrize("kind", [{}, {"type": "message"}, {"object": "response"}])
+def test_a_usage_in_openais_form_is_counted_once(usage, cached, kind):
+    """Proxies add Anthropic's fields to it."""
+    found = provider_named("generic").usage({**kind, "usage": {**usage, "output_tokens": 50}})
+    assert (found.input_tokens, found.output_tokens, found.cached_tokens) == (7_100, 50, cached)
+
+
 def test_bedrock_says_for_how_long_it_caches():
     assert provider_named("bedrock").usage({"output": {}, "usage": OF_CONVERSE}) == USED
     counts = {"prompt_tokens": 7_100, "completion_tokens": 50, "cache_read_input_tokens": 4_000}  # litellm's form

@@ -34,7 +34,8 @@ MEDIA: Final = MediaTokens(**_OWN["media"])
 _ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 _CACHES: Final = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
-"""What Anthropic's ``input_tokens`` leave out, at any host that has its path. OpenAI's and litellm's ``prompt_tokens`` have it."""
+"""What Anthropic's ``input_tokens`` leave out, at any host that has its path. OpenAI's and litellm's ``prompt_tokens`` have it, and so
+have ``input_tokens`` whose details are stated beside them."""
 
 
 def _goes_on(event: Mapping[str, Any]) -> bool:
@@ -78,9 +79,11 @@ class OpenAIDialect(BaseProvider):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         found = parse.usage_of(payload)
-        if payload.get("type") == "message" or ("input_tokens" in found and not _CACHES.isdisjoint(found)):
-            return _ANTHROPIC.usage(payload)
         inputs, outputs = _first_of(found, _DETAILS["input"]), _first_of(found, _DETAILS["output"])
+        if not (inputs or found.get("prompt_tokens")) and (
+            payload.get("type") == "message" or ("input_tokens" in found and not _CACHES.isdisjoint(found))
+        ):
+            return _ANTHROPIC.usage(payload)
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
         tier, answer = parse.tier_of(payload), _answer_of(payload)
         usage = parse.usage_by(
