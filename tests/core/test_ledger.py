@@ -461,3 +461,15 @@ def test_what_was_used_of_the_users_own_quotas_stays_used(then, same, level):
     assert (ledger.names, ledger.meters[0].level(T0)) == ([str(quota) for quota in quotas], level)
     assert [m.level(T0) for m in ledger.meters if m.holds] == [m.quota.amount for m in ledger.meters if m.holds]
     assert ledger.never([quotas[0].amount + 1, *[0.0] * (len(quotas) - 1)]) is not None
+
+
+@pytest.mark.parametrize("rule", ["", " even", " sliding"])
+@pytest.mark.parametrize(
+    ("used", "then", "lack"), [(4, 20, 4), (10, 20, 10), (12, 20, 12), (12, 10, 12), (4, 5, 4), (8, 5, 5), (12, 5, 7)]
+)
+def test_what_was_used_of_a_limit_that_refills_stays_used(rule, used, then, lack):
+    """Of a smaller one no more is used than it holds, beside a debt."""
+    ledger = ledger_of(f"10 usd/hour{rule}")
+    ledger.settle(T0, grant(ledger, T0, usd=0.1), {"usd": used})
+    ledger.give(T0, parse_quotas(f"{then} usd/hour{rule}"))
+    assert Bucket.lack(ledger.meters[0], T0) == pytest.approx(lack)

@@ -467,7 +467,7 @@ class Ledger:
     def give(self, now_ns: int, quotas: Iterable[Quota]) -> None:
         """Take ``quotas`` of the same kinds, which the user gives in place of these: what is used stays."""
         for entry, quota in zip(self.entries, quotas, strict=True):
-            entry.meter.become(now_ns, quota)
+            entry.meter.give(now_ns, quota)
             entry.name, entry.given, entry.refused_above = str(quota), quota.amount, rounded(entry.meter.most)
 
     def lacks(self, now_ns: int) -> dict[Kind, float]:

@@ -173,6 +173,10 @@ class Meter(ABC):
         self.quota = quota
         self.most = quota.amount
 
+    def give(self, now_ns: int, quota: Quota) -> None:
+        """Be ``quota``, which the user gives in place of this one, from now on; the use stays."""
+        self.become(now_ns, quota)
+
     @property
     def _period_ns(self) -> int:
         return ceil(self.quota.period_s * NS)
@@ -357,6 +361,14 @@ class Bucket(Meter):
         # A ceiling changes the speed, and not what the bucket holds, so the opening burst stays.
         if quota is not former:
             self.not_granted(max(quota.amount - former.amount, 0.0))
+
+    def give(self, now_ns: int, quota: Quota) -> None:
+        """See :meth:`Meter.give`. It lacks what it lacked: at most all that a smaller one holds, and a debt."""
+        lack = Bucket.lack(self, now_ns)
+        debt = max(lack - self.quota.burst, 0.0)
+        self.become(now_ns, quota)
+        lack = min(lack - debt, quota.burst) + debt
+        self.shift(now_ns, round((lack - Bucket.lack(self, now_ns)) * self.ns_per_unit))
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         """See :meth:`Meter.earliest`. There are three cases.
