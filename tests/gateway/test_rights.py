@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from attack_helpers import ANSWER, answers, post, raw_server, talk
@@ -15,10 +16,12 @@ from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey, KeyFile, KeySecret
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.describe import body_of
-from paceline.providers.registry import provider_named
+from paceline.providers.base import COUNTING
+from paceline.providers.registry import provider_for_host, provider_named
 
 MINE, FOREIGN = "good-mini", "evil-pro"
 CHAT, SAID = "/v1/chat/completions", [{"role": "user", "content": "hi"}]
+PROFILE = "arn:aws:bedrock:eu-west-1:123456789012:inference-profile/eu.anthropic.claude-opus-5-5"
 KEY = ClientKey("alice", KeySecret("0" * 64), "", models=(f"*{MINE}", "predictions", "agent-api", "async-api"))
 
 FIELDS = {
@@ -366,6 +369,35 @@ def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, ke
         assert [get(one, f"/v1/models/{MINE}").status_code for one in (bound, free)] == [200, 200]
         assert get(free, f"/v1/models/{MINE}/permissions").status_code == 403
         assert f"/v1/models/{FOREIGN}" not in asked
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "asks", "counts"),
+    [
+        (
+            "bedrock-runtime.us-east-1.amazonaws.com",
+            "/model/anthropic.claude-opus-5-5-v1:0",
+            "/converse",
+            "/count-tokens",
+        ),
+        ("bedrock-runtime.us-east-1.amazonaws.com", f"/model/{PROFILE}", "/converse", "/count-tokens/"),
+        ("generativelanguage.googleapis.com", "/v1beta/models/gemini-2.5-pro", ":generateContent", ":countTokens"),
+        (
+            "aiplatform.googleapis.com",
+            "/v1/publishers/google/models/gemini-2.5-pro",
+            ":generateContent",
+            ":countTokens",
+        ),
+    ],
+)
+def test_tokens_are_counted_for_the_models_that_a_key_may_ask(host, path, asks, counts):
+    """By the names that their requests have."""
+    provider = provider_for_host(host)
+    model = provider.describe(path + asks, {}).model
+    asked = Asked(path + counts, "", [(b"content-type", b"application/json")], b"{}", sent=True)
+    check_rights(replace(KEY, models=(model,)), "s", provider, COUNTING, asked)
+    with pytest.raises(RequestError, match="may not use the model"):
+        check_rights(KEY, "s", provider, COUNTING, asked)
 
 
 COUNTS = {

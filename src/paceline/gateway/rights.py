@@ -28,9 +28,11 @@ _STANDS_IN: Final = {"openrouter": "models"}
 
 _IN_PATH = re.compile(r"/(?:engines|deployments|endpoints(?!/openapi/)|conversations)/([^/]+)", re.IGNORECASE)
 _IN_REPLICATES_PATH = re.compile(r"/(?:models|deployments)/([^/]+/[^/]+)/predictions/?$", re.IGNORECASE)
-_IN_COUNTED_PATH = re.compile(r"/models?/([^/:]+)(?::countTokens|/count-tokens)/?$")
 """What decides on the model in paths, and :meth:`Provider.describe` does not read there: Azure's deployments, which have any case, and
 other servers' in that form, Vertex' own endpoints, Mistral's conversations, and Replicate's models."""
+
+_COUNTED_FOR: Final = {":countTokens": ":generateContent", "/count-tokens": "/converse"}
+"""The ends of paths at which the tokens of a request are counted, each with the end of the path of that request."""
 
 _PATH_DECIDES: Final = {"azure": "/deployments/"}
 """The paths at which a provider does not read ``model`` in the body: what its SDK sends there is a name for people."""
@@ -95,8 +97,10 @@ def _names(provider: Provider, model: str, asked: Asked) -> Iterator[str]:
     if model != COUNTING and (model != UNKNOWN or not fields.get(_STANDS_IN.get(base, ""))):
         yield model
     yield from (_IN_REPLICATES_PATH if base == "replicate" else _IN_PATH).findall(asked.path)
-    if model == COUNTING:
-        yield from _IN_COUNTED_PATH.findall(asked.path)
+    for counts, asks in _COUNTED_FOR.items():
+        path = asked.path.rstrip("/")
+        if path.endswith(counts) and (call := provider.describe(path.removesuffix(counts) + asks, fields)) is not None:
+            yield call.model
     if isinstance(body, dict) and (part := _PATH_DECIDES.get(base)) and part in asked.path:
         body = {name: value for name, value in body.items() if name != "model"}
     if base == "replicate":
