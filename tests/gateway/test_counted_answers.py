@@ -69,19 +69,19 @@ def test_an_answer_that_costs_nothing_has_its_cause(serve, client, status, body,
         assert rows(running) == {("openai", status, cause): 1}
 
 
-@pytest.mark.parametrize("job", ["resp_1", "resp%5F1"])
-def test_an_answer_in_the_background_is_charged_when_it_is_asked_for(serve, client, job):
+@pytest.mark.parametrize(("method", "job"), [("GET", "resp_1"), ("GET", "resp%5F1"), ("POST", "resp_1/cancel")])
+def test_an_answer_in_the_background_is_charged_when_it_is_asked_for(serve, client, method, job):
     """As held it would fill the budget, and nothing would go beside it."""
     whole = {"id": "resp_1", "object": "response", "status": "completed", "output": []}
     whole["usage"] = {"input_tokens": 9, "output_tokens": 900, "total_tokens": 909}
-    server = Stub(lambda path, _headers, _body: (whole if path.endswith("_1") else whole | {"status": "queued"},))
+    server = Stub(lambda path, _headers, _body: (whole if "_1" in path else whole | {"status": "queued"},))
     prices = {"openai/gpt-5": {"input": 10.0, "output": 100.0}}
     body = {"model": "gpt-5", "input": "hi", "background": True, "max_output_tokens": 20_000}
     with stub(server) as url:
         running = serve(url, limits={"*": "100k requests/min"}, prices=prices, budget="1 usd/day")
         for _ in range(3):
             assert client.post(f"{running.url}/openai/v1/responses", json=body).json()["status"] == "queued"
-            assert client.get(f"{running.url}/openai/v1/responses/{job}").json() == whole
+            assert client.request(method, f"{running.url}/openai/v1/responses/{job}").json() == whole
         until(lambda: _spent(running) == pytest.approx(3 * (9 * 10 + 900 * 100) / 1e6))  # read behind its client
 
 

@@ -62,6 +62,20 @@ def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, charged):
     assert not limiter.pacer.jobs
 
 
+def test_one_that_is_cancelled_is_over():
+    """As held it would keep all others from a budget that let it go alone."""
+
+    def answer(request):
+        return httpx.Response(200, json=answer_with("cancelled" if request.url.path.endswith("/cancel") else "queued"))
+
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    with client_of(limiter, answer) as client:
+        job = client.responses.create(model="gpt-5", input="Hello.", background=True)
+        assert client.responses.cancel(job.id).status == "cancelled"
+    assert pool_of(limiter)["in_flight"] == 0
+    assert not limiter.pacer.jobs
+
+
 def test_a_pool_of_slots_does_not_wait_for_it():
     limiter = paceline.Limiter({"openai/*": f"{TOKENS}, 2 concurrency"}, acquire_timeout_s=1.0)
     with client_of(limiter, Provider()) as client:

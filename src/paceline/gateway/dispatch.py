@@ -311,15 +311,16 @@ class Dispatch:
 
     def _read(self, request: Incoming, sent: Relayed, reply: ClientReply) -> None:
         """Read what an answer that costs nothing says while it passes: of an answer in the background, or of a client's plan."""
-        if request.method == "GET" and reply.is_good:
-            reader = poll_of(self._limiter.pacer, unquote(request.path)) or self._page(request, reply)
+        if reply.is_good:
+            reader = poll_of(self._limiter.pacer, request.method, unquote(request.path)) or self._page(request, reply)
             if reader is not None:
                 sent.tap(reply, reply.texts, Tap(reader, lambda *_: None))
 
     def _page(self, request: Incoming, reply: ClientReply) -> JsonReader | None:
         """A reader for a page with what is used of a client's plan, which the client has asked for; ``None`` for any other page."""
         pacer, provider = self._limiter.pacer, request.place.members[0].provider.name
-        account = login_of(pacer, provider, _header_of(request)) if is_page(provider, request.path) else ""
+        asks = request.method == "GET" and is_page(provider, request.path)
+        account = login_of(pacer, provider, _header_of(request)) if asks else ""
         if not account:
             return None
         headers = reply.texts

@@ -34,9 +34,14 @@ def remember(pacer: Pacer, job: str, settle: Settle) -> None:
     jobs[job] = settle
 
 
-def poll_of(pacer: Pacer, path: str) -> Poll | None:
-    """A reader for the answer to a GET of ``path``; ``None`` if no request waits for it."""
-    job = path.partition("?")[0].rstrip("/").rpartition("/")[2]
+_ENDS: Final = {"GET": "", "POST": "/cancel"}
+"""What follows the id of an answer in the path of a request that asks for it, by its method: one that cancels it gets it, too."""
+
+
+def poll_of(pacer: Pacer, method: str, path: str) -> Poll | None:
+    """A reader for the answer to a request for ``path``; ``None`` if no request waits for it."""
+    ends, path = _ENDS.get(method), path.partition("?")[0].rstrip("/")
+    job = path.removesuffix(ends).rpartition("/")[2] if ends is not None and path.endswith(ends) else ""
     return Poll(pacer, job) if job in pacer.jobs else None
 
 

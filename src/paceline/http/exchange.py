@@ -162,10 +162,11 @@ async def exchange(
         provider: The provider whose API the request uses; found by its host if not given.
         fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
-    if http.method != "POST":
-        reader = poll_of(pacer, http.target[1]) if pacer.jobs and http.method == "GET" else None
-        return await (http.send() if reader is None else _watched(http, reader))
     target = http.target
+    if pacer.jobs and (reader := poll_of(pacer, http.method, target[1])) is not None:
+        return await _watched(http, reader)
+    if http.method != "POST":
+        return await http.send()
     if paced_beyond and http.address in paced_beyond:
         return await http.send()
     if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
