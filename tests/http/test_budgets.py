@@ -256,6 +256,15 @@ class TestUnpriced:
         assert not sent
         assert spent(limiter) == 0
 
+    @pytest.mark.parametrize("unpriced", ["count", "refuse"])
+    def test_no_model_has_the_price_of_a_count_of_tokens(self, unpriced):
+        answer, limiter = httpx2.Response(200, json=ANSWER), limiter_with(budget="1 usd/day", unpriced=unpriced)
+        transport = httpx2.MockTransport(lambda _: answer)
+        client = limiter.attach(httpx2.Client(transport=transport, base_url="https://a.test"), provider="openai")
+        ask(client, model="count_tokens")
+        assert (spent(limiter) > 0) is (unpriced == "count")
+        assert "openai/count_tokens" not in limiter.status()["pools"]
+
     def test_a_price_that_is_given_is_known(self, seen):
         sent, given = seen
         prices = {"llm.example/gpt-5": {"input": 1_000.0, "output": 1_000.0, "request": 0.5}}

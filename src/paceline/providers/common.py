@@ -199,6 +199,7 @@ class BaseProvider(Provider):
         """A request with this body, as the row ``own`` of its API reads it."""
         if endpoint == COUNTING:
             return Call(self.name, endpoint, COUNTING, 0, 0)
+        model = parse.UNKNOWN if model == COUNTING else model  # its pool and its price are of no model
         schemas = values_at(body, own["schemas"])
         tokens = prompt_tokens([*map(body.get, own["texts"])], schemas, self.encoding_of(model), self.media)
         silent, limits = endpoint in own.get("silent", ()), own["maximum"]
