@@ -75,6 +75,15 @@ def test_a_key_in_the_query_is_a_credential(caplog, send):
     assert not any(key in json.dumps(limiter.status(), default=str) + str(said) for key in (POOR, RICH, OTHER))
 
 
+def test_a_key_in_the_query_is_something_else_at_other_providers(server):
+    """As an id of the request: each would be an account with limits of its own."""
+    limiter = paceline.Limiter({"openai/*": "100k requests/min"})
+    with paceline.instrument(limiter, provider="openai"):
+        for number in range(3):
+            SENDERS["httpx"](f"{chat_at(server)}?key={number}", CHAT, key=RICH)
+    assert [*limiter.status()["pools"]] == ["openai/gpt-5"]
+
+
 def test_no_credential_is_in_an_event_or_an_exception(server):
     events, told = [], []
     limiter = paceline.Limiter(events=events.append)

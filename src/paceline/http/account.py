@@ -116,7 +116,8 @@ def _sent(provider: str, header: Header, query: str = "") -> list[str]:
     """The credentials in a request; none where they are no account of their own."""
     headers = _key_headers(provider)
     found = [_bare(value) for one in headers if (value := header(one))]
-    return [*found, key] if headers and (key := key_in_query(query)) else found
+    # At others than Gemini it may be anything: an id would make an account of each request.
+    return [*found, key] if CREDENTIALS["gemini"] in headers and (key := key_in_query(query)) else found
 
 
 def key_in_query(query: str) -> str:
