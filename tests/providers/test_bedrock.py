@@ -102,6 +102,19 @@ def test_images_and_files_are_constants_and_tools_are_text():
     )
 
 
+@pytest.mark.parametrize("hour", [0, 30])
+def test_a_stream_says_at_its_beginning_for_how_long_it_caches(hour):
+    """The metrics at its end do not."""
+    started = {"cache_creation_input_tokens": 50, "cache_creation": {"ephemeral_1h_input_tokens": hour}}
+    end = {"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS | {"cacheWriteInputTokenCount": 50}}
+    readers = [PROVIDER.usage_reader(CALL) for _ in range(2)]  # each has its own
+    readers[0].feed(chunk({"type": "message_start", "message": {"usage": started}}))
+    for reader in readers:
+        reader.feed(chunk(end))
+    assert [reader.usage.hour_write_tokens for reader in readers] == [hour, 0]
+    assert [reader.usage.cache_write_tokens for reader in readers] == [50, 50]
+
+
 @pytest.mark.parametrize("name", STREAMS)
 @given(data=st.data())
 def test_any_cut_of_a_stream_gives_the_same_usage(name, data):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -68,7 +69,9 @@ class Bedrock(BaseProvider):
         return CostRule(counts_cached=False, output_weight=weight).charged(call, usage)
 
     def usage_reader(self, call: Call) -> UsageReader:
-        return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else super().usage_reader(call)
+        if not call.stream:
+            return super().usage_reader(call)
+        return EventStreamReader(partial(self._on_frame, [0]), "metadata", "chunk")
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
@@ -76,9 +79,15 @@ class Bedrock(BaseProvider):
         usage = parse.usage_by(_OWN["counts"], found, *results)  # Titan counts each of its results
         return usage and replace(usage, hour_write_tokens=min(hour_writes(found), usage.cache_write_tokens))
 
-    def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:
+    def _on_frame(self, hours: list[int], kind: str, event: dict[str, Any]) -> Found:
+        """``hours``: what the beginning of Claude's stream says to be kept for an hour, which the metrics leave out."""
         if kind == "metadata":
             return self.usage(event), None, True
         if kind == "chunk":
-            return (self.usage(event), None, True) if _METRICS in event else (None, None, False)
+            if event.get("type") == "message_start":
+                hours.append(hour_writes(parse.usage_of(event)))
+            usage = self.usage(event) if _METRICS in event else None
+            if usage is not None:
+                usage = replace(usage, hour_write_tokens=min(max(hours), usage.cache_write_tokens))
+            return usage, None, _METRICS in event
         return None, self._refused({**event, "__type": kind}), False
