@@ -201,7 +201,6 @@ class TestEstimate:
             ("openai/text-embedding-3-small", TEXT, {}),
             ("cohere/embed-v3", {"texts": [TEXT] * 3}, {}),  # without a limit on inputs
             ("cohere/embed-v3", {"input": [TEXT] * 3}, {}),  # in OpenAI's form
-            ("gemini/gemini-embedding-001", {"messages": [{"role": "user", "content": TEXT}]}, {}),
         ],
     )
     def test_embeddings_are_counted_by_text_and_write_nothing(self, pool, body, counted):
