@@ -525,15 +525,12 @@ class Dispatch:
         due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
         connection, send = request.connection, request.send
         answered = kept = False
-        until_s = math.inf if due_s is None else time.monotonic() + due_s
         try:
-            while not (await asyncio.wait([task], timeout=LOOK_S if bounded else due_s))[0]:
-                if bounded:
-                    if held.exchange.waits and (shut := self._shut(held)) is not None:
-                        return shut
-                    if time.monotonic() < until_s:
-                        continue
-                    bounded = False
+            if bounded:
+                if (shut := await self._shut_meanwhile(held, task, due_s)) is not None:
+                    return shut
+                due_s = 0.0
+            while not (await asyncio.wait([task], timeout=due_s))[0]:
                 if rhythm.note is None:
                     due_s = None
                     if kept := self.held.keep(held, request.parts):
@@ -556,6 +553,18 @@ class Dispatch:
                     (await task).close()
         reply: ClientReply = task.result()  # once: its error has no traceback the second time
         return reply
+
+    async def _shut_meanwhile(
+        self, held: HeldRequest, task: asyncio.Task[ClientReply], due_s: float | None
+    ) -> ClientReply | None:
+        """Wait for ``task``, at most for ``due_s``; the refusal by a window that is found to be shut before."""
+        until_s = math.inf if due_s is None else time.monotonic() + due_s
+        while not (await asyncio.wait([task], timeout=LOOK_S))[0]:
+            if held.exchange.waits and (shut := self._shut(held)) is not None:
+                return shut
+            if time.monotonic() >= until_s:
+                break
+        return None
 
     async def _pass_on(self, reply: ClientReply, send: Send, connection: Connection) -> None:
         """Send an answer; one that has broken off is ``broken`` afterwards."""

@@ -256,7 +256,7 @@ def provider_guessed(pacer: Pacer, host: str, path: str, header: Header, fallbac
 
 
 def describe_guessed(
-    pacer: Pacer, guess: Any, host: str, path: str, content: bytes, header: Header, *, query: str = "", named: bool
+    pacer: Pacer, guess: Any, target: tuple[str, str], content: bytes, header: Header, query: str, *, named: bool
 ) -> Metered | None:
     """Describe a request to an unknown host, in the dialect of ``guess``.
 
@@ -266,7 +266,7 @@ def describe_guessed(
     Returns:
         ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
     """
-    body = body_of(content)
+    (host, path), body = target, body_of(content)
     model = model_named(guess, path, as_text(body.get("model"))[:MODEL_MAX])
     if model is None or model == UNKNOWN:
         return None

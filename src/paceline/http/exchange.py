@@ -213,8 +213,7 @@ async def _describe(
         guess = provider_guessed(pacer, host, path, http.header, fallback)
         if guess is not None:
             content, named = await http.content(), guess is fallback
-            query = http.query()
-            found = describe_guessed(pacer, guess, host, path, content, http.header, query=query, named=named)
+            found = describe_guessed(pacer, guess, target, content, http.header, http.query(), named=named)
             if found is not None:
                 return found
     return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)

@@ -256,28 +256,35 @@ def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str], warn:
     none of these. Its dollars are known to the user alone.
     """
     name, sent, bare = scheduler.pool.name, cost.get(REQUESTS, 1), cost.keys() <= {REQUESTS}
-    known = not sent or TOKENS in cost or not SIDES.isdisjoint(cost)
-    known = known or not any(TOKENS in unit for unit in counted if unit not in cost)
+    known = not sent or _is_sized(cost, counted)
     if not known:
         from paceline.providers.answers import unsized_cost
 
         cost |= unsized_cost(name, counted) | cost
-    elif TOKENS in cost:
-        units = scheduler.stated.union(counted)
-        if not (SIDES.isdisjoint(units) and SIDES.isdisjoint(cost)):
-            split_tokens(name, cost, units, scheduler.stated)
-    if sent and (left_out := [unit for unit in counted if unit not in cost and unit not in _USUAL]):
-        entries = scheduler.pool.capacity.ledger.entries
-        own = {entry.unit for entry in entries if entry.given < math.inf}.intersection(left_out)
+    elif TOKENS in cost and not SIDES.isdisjoint(scheduler.stated.union(counted, cost)):
+        split_tokens(name, cost, scheduler.stated.union(counted), scheduler.stated)
+    if sent and (left_out := set(counted).difference(cost, _USUAL)):
+        own = {entry.unit for entry in scheduler.pool.capacity.ledger.entries if entry.given < math.inf} & left_out
         if USD in own:
-            warn(
-                f"dollars by hand at {name}",
-                f"{name}: the quota in usd holds nothing back, because the request names no amount of it: write"
-                f" limiter.acquire({name!r}, usd=0.02), or usd=0 if it costs nothing",
-            )
+            _warn_of_dollars(name, warn)
         if bare or not scheduler.by_hand.is_model:
             cost |= {unit: total_tokens(cost) if TOKENS in unit else sent for unit in own - {USD}}
     return known
+
+
+def _is_sized(cost: Cost, counted: Collection[str]) -> bool:
+    """Whether a cost names its tokens, or none are counted that it leaves out."""
+    return TOKENS in cost or not (
+        SIDES.isdisjoint(cost) and any(TOKENS in unit for unit in set(counted).difference(cost))
+    )
+
+
+def _warn_of_dollars(pool: str, warn: Callable[[str, str], None]) -> None:
+    warn(
+        f"dollars by hand at {pool}",
+        f"{pool}: the quota in usd holds nothing back, because the request names no amount of it: write"
+        f" limiter.acquire({pool!r}, usd=0.02), or usd=0 if it costs nothing",
+    )
 
 
 class BaseLimiter:

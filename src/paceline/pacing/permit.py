@@ -357,20 +357,9 @@ class Permit:
         once, is learned from either way, unless another permit in the block has heard it; servers that are full are a
         fault.
         """
-        elsewhere = self._heard and not reported
-        if (
-            error is not None
-            and self.open
-            and not elsewhere
-            and not (isinstance(error, BaseException) and fault_of(error))
-        ):
-            from paceline.providers.answers import refusal_of
-
-            provider, slash, _ = self.pool.partition("/")
-            refusal = refusal_of(error, provider if slash else None)
-            if refusal is not None and refusal.kind is not RefusalKind.CAPACITY:
-                self.refused(error)
-                return
+        if self.open and (reported or not self._heard) and self._is_refusal(error):
+            self.refused(error)
+            return
         fault, answered = _outcome_of(error)
         # Counted before the permit is closed: a failed probe must not let the other waiters go.
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
@@ -384,6 +373,16 @@ class Permit:
             self.cancel()
         else:
             self._settle(None, answered=fault is None and answered)
+
+    def _is_refusal(self, error: object) -> bool:
+        """Whether it is the provider's refusal, which is not for want of servers."""
+        if error is None or (isinstance(error, BaseException) and fault_of(error)):
+            return False
+        from paceline.providers.answers import refusal_of
+
+        provider, slash, _ = self.pool.partition("/")
+        refusal = refusal_of(error, provider if slash else None)
+        return refusal is not None and refusal.kind is not RefusalKind.CAPACITY
 
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
@@ -427,11 +426,18 @@ class Permit:
             refusal = replace(refusal, retry_after_s=retry_after_s)
         if not 0 <= (retry_after_s or 0.0) <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {retry_after_s!r}: it must be from 0 s to 32 days")
-        pause_s = retry_after_s or refusal.retry_after_s or 0.0
-        if refusal.kind.about_rate and (row := self._scheduler.row(self.reservation, refusal)) is not None:
-            stated_s = retry_after_s or (refusal.retry_after_s if is_believed(refusal) else None)
-            pause_s = 0.0 if row.is_paced else stated_s or progress.pause_s(refusal, row, *self._backoff)
+        pause_s = self._pause_s(refusal, retry_after_s)
         refuse(self, refusal, Again(min(max(pause_s, 0.0), PAUSE_MAX_S), pool_wide=True))
+
+    def _pause_s(self, refusal: Refusal, given_s: float | None) -> float:
+        """How long the pool pauses after a refusal, for which the caller may have given a wait."""
+        row = self._scheduler.row(self.reservation, refusal) if refusal.kind.about_rate else None
+        if row is None:
+            return given_s or refusal.retry_after_s or 0.0
+        if row.is_paced:
+            return 0.0
+        stated_s = given_s or (refusal.retry_after_s if is_believed(refusal) else None)
+        return stated_s or progress.pause_s(refusal, row, *self._backoff)
 
     @property
     def open(self) -> bool:

@@ -145,13 +145,13 @@ class Prices:
 
     def find(self, provider: str, model: str, tier: str = "", input_tokens: float = 0) -> Price | None:
         """The price of a model for inputs of this length; ``None`` if it is not known."""
+        if model == COUNTING:
+            return FREE
         band = bisect_left(STARTS, input_tokens)
         tier, minute = "" if tier in PLAIN else tier, int(time.time()) // FRESH_S
         return self._price(self._seller(provider), model, tier, band, minute)
 
     def _find(self, provider: str, model: str, tier: str, band: int, _minute: int) -> Price | None:
-        if model == COUNTING:
-            return FREE
         names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model, undated(model.rpartition("/")[2])
         of_tier = [self._given.get(f"{name}@{tier}") for name in names] if tier else []
         given = next(filter(None, of_tier), None)

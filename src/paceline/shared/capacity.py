@@ -39,7 +39,7 @@ class SharedCapacity(StoreSide):
         if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
         amounts, unstated, leases = waiter.amounts, self.unstated, self.leases
-        ledger, marks, asks = self.snapshot.ledger, list[int](), True
+        marks, asks = list[int](), True
         if unstated.meters:
             if (held := self._held_back(now_ns, amounts)) is not None:
                 return held
@@ -52,17 +52,21 @@ class SharedCapacity(StoreSide):
             return self._left_to_store(now_ns, waiter, amounts)
         if unstated.meters:
             marks = unstated.sent(now_ns, waiter.amounts)
-        reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + ledger.ttl_ns)
+        reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + self.snapshot.ledger.ttl_ns)
         reservation.lease = lease
-        ledger.keep_open(reservation)
+        self._granted(now_ns, reservation)
+        return reservation
+
+    def _granted(self, now_ns: int, reservation: LeasedReservation) -> None:
+        lease, leases = reservation.lease, self.leases
+        if lease is not None and lease.low and lease is not leases.told and leases.low:
+            # Asked for before this lease is spent, so that requests don't wait for the next one.
+            leases.told, self.exchange_due = lease, True
+        self.snapshot.ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted(now_ns, reservation, by_store=True)
         if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
-        if lease is not None and lease.low and lease is not leases.told and leases.low:
-            # Asked for before this lease is spent, so that requests don't wait for the next one.
-            leases.told, self.exchange_due = lease, True
-        return reservation
 
     def _left_to_store(self, now_ns: int, waiter: Waiter, amounts: list[float]) -> Decision:
         """The store decides, unless the request never fits: also in the queue, as another process may have learned a lower limit."""

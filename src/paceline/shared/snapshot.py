@@ -63,14 +63,7 @@ class Snapshot:
                 break
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
-                quota = standing.learned.quota
-                if learning is not None and quota.amount == BOUNDLESS:
-                    learning.measure(now_ns, quota.unit.removeprefix(FOUND))
-                else:
-                    ledger.add_quota(now_ns, quota)
-                    if learning is not None:
-                        learning.corrections.added(now_ns)
-                self._introduce_new()
+                self._add(now_ns, standing.learned.quota, learning)
             entry = ledger.entries[i]
             m, before = entry.meter, entry.meter.quota.amount
             tracker = None if learning is None else learning.trackers.get(i)
@@ -94,6 +87,15 @@ class Snapshot:
                 changed[i] = before
         ledger.pause.until_ns = now_ns + reply.pause_ns
         return changed
+
+    def _add(self, now_ns: int, quota: Quota, learning: Learning | None) -> None:
+        if learning is not None and quota.amount == BOUNDLESS:
+            learning.measure(now_ns, quota.unit.removeprefix(FOUND))
+        else:
+            self.ledger.add_quota(now_ns, quota)
+            if learning is not None:
+                learning.corrections.added(now_ns)
+        self._introduce_new()
 
     def _learn(self, now_ns: int, i: int, learned: LearnedState, tracker: QuotaTracker | None) -> None:
         ledger, entry = self.ledger, self.ledger.entries[i]
