@@ -44,6 +44,10 @@ RESULTS = {
     "job": {"id": "a", "status": "starting", "output": None},
     "minimax": TEXT | {"base_resp": {"status_code": 0, "status_msg": "success"}},
     "usage alone": {"usage": {"prompt_tokens": 3}},
+    "count of tokens": {"input_tokens": 14},
+    "openai, count of tokens": {"object": "response.input_tokens", "input_tokens": 14},
+    "gemini, count of tokens": {"totalTokens": 31, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 31}]},
+    "bedrock, count of tokens": {"inputTokens": 14},
 }
 
 
