@@ -208,7 +208,7 @@ def test_answers_take_the_name_of_the_output_back_from_another_program(spoiled, 
 
 def test_what_is_deleted_while_no_answer_comes_is_there_soon(spoiled, monkeypatch):
     """A kill would lose the rest: a batch takes up to a day."""
-    monkeypatch.setattr(runner, "LOOK_S", 0.01)
+    monkeypatch.setattr(runner, "LOOK_S", 0.0)
     monkeypatch.setattr(durable, "LOOK_S", 1e9)
     files = [spoiled.output, *([spoiled.journal] if spoiled.mode == "batch" else [])]
 
