@@ -8,7 +8,7 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import StoreFormatError
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.membership import Membership, State
+from paceline.shared.membership import NEXT, MembershipEvent, State
 from paceline.shared.messages import Message
 from shared_pools import shared_pool
 
@@ -51,20 +51,13 @@ def test_the_life_of_a_process(mode):
         assert process.state is state
 
 
-@pytest.mark.parametrize("state", State)
-def test_each_state_has_an_end(state):
-    def after(step, mode="fail_safe"):
-        membership = Membership(0, mode)
-        membership.state = state
-        step(membership)
-        return membership.state
-
-    assert after(lambda one: one.failed("newer", final=True)) is State.STOPPED
-    assert after(lambda one: one.failed("away", final=False)) is (State.LOST if state.known else State.MISSED)
-    assert after(lambda one: one.failed("away", final=False), "fail_open").alone
-    reply = SharedLedger().apply(START, Message("a", 1))
-    back = State.BACK if state.alone and state is not State.BACK else State.JOINED
-    assert after(lambda one: one.replied(START, Message("a", 1), START, reply)) is back
+def test_each_state_has_an_end_and_each_pair_that_occurs_a_row():
+    for state in State:
+        assert NEXT[state, MembershipEvent.FINAL] is State.STOPPED
+        assert NEXT[state, MembershipEvent.REPLY] is (State.BACK if state.alone else State.JOINED)
+        if state not in (State.OPEN, State.REOPENED):  # these are of mode fail_open
+            assert NEXT[state, MembershipEvent.FAILURE] is (State.LOST if state.known else State.MISSED)
+        assert state.known or state is State.MISSED or NEXT[state, MembershipEvent.OPEN_FAILURE].alone
 
 
 def test_what_was_in_flight_when_a_newer_version_stopped_the_process_is_settled():
