@@ -14,8 +14,8 @@ from paceline.pacing.settings import PlainSettings, declared, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSettings(PlainSettings):
-    """All settings of a file; in code, ``PacingSettings`` has objects of the same names."""
+class RunSettings(PlainSettings):
+    """Settings of a limiter and of a run; in code, ``PacingSettings`` has objects of the same names."""
 
     # fmt: off
     limits: Mapping[str, tuple[Quota, ...]] = setting({},
@@ -37,6 +37,14 @@ class FileSettings(PlainSettings):
         "When to pause after failures of a host: fields of :class:`~paceline.BreakerPolicy`, or off.")
     lanes: Mapping[str, LaneSpec] = setting({},
         "Weights, priorities and limits by lane, unless ``paceline.lane()`` sets them.")
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings(RunSettings):
+    """All settings of a file: these, and what there is to know of servers, their models and providers."""
+
+    # fmt: off
     upstreams: Mapping[str, Mapping[str, Any]] = setting({}, "The servers of the gateway and of groups, by name.")
     groups: Mapping[str, Mapping[str, Any]] = setting({}, "Servers for the same requests, by name.")
     group: str | None = setting(None, "The group that a run sends to.")
