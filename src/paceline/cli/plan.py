@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -204,8 +205,6 @@ def plans(
     Raises:
         PacelineError: The provider or a limit is unknown.
     """
-    from dataclasses import replace
-
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -322,8 +321,6 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
 
 def _work(source: Path, form: Form, config: Config, speed: Mapping[str, float]) -> Callable[[int | None], Work]:
     """What makes the work of a file for each plan, with another number of workers if one is given."""
-    from dataclasses import replace
-
     from paceline.planner.workload import of_calls, read_workload
 
     calls = None if source.suffix in WORKLOADS else of_calls(_calls(source, form, config), workers=config.workers)
@@ -341,8 +338,6 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     Raises:
         PacelineError: A line is not a valid request.
     """
-    from dataclasses import replace
-
     from paceline.batch.address import at_home, goes_anywhere, placing
     from paceline.batch.forms import as_lines
     from paceline.batch.requests import BadLineError
@@ -407,7 +402,7 @@ def to_json(name: str, plans: Mapping[str, Plan], **more: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """A part of a plan for JSON: the notation of a quota, the fields of anything else."""
-    return str(value) if isinstance(value, Quota) else {name: getattr(value, name) for name in value.__slots__}
+    return str(value) if isinstance(value, Quota) else {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 def in_words(seconds: float) -> str:

@@ -104,38 +104,47 @@ class Turns:
     carried: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the work will take.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Items:
+    """What became of the items of the work.
+
+    Attributes:
+        items: The finished ones, of those that were simulated.
+        items_per_min: Those that were finished in a minute, of those that were simulated.
+        items_s: The median and the 95th percentile of the time that a finished item took, in seconds; ``None`` without any.
+        starts_s: When each item started its first call, the first ``STARTS_MAX``.
+    """
+
+    items: int
+    items_per_min: float
+    items_s: tuple[float, float] | None = None
+    starts_s: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Items):
+    """What the work will take: its items, and its calls.
 
     Attributes:
         seconds: Until the last answer, or until the end that the work names; infinite for never.
-        items: The finished items, of those that were simulated.
         calls: The answered calls.
         failed: The reasons for calls without an answer, with their numbers.
         refused: The refusals by the provider.
         pools: The use of each pool, by its name.
         lanes: The waits, by lane.
-        starts_s: When each item started its first call, the first ``STARTS_MAX``.
-        items_s: The median and the 95th percentile of the time that a finished item took, in seconds; ``None`` without any.
-        turns: The turns of conversations; ``None`` without any.
-        items_per_min: The items that were finished in a minute, of those that were simulated.
         usd: The price of the answers in US dollars; ``None`` if prices aren't known.
+        turns: The turns of conversations; ``None`` without any.
         extended: Whether the time beyond the simulated calls is extended at their speed.
         assumed: The sources of assumed limits, by pool: you named neither limits nor a tier.
     """
 
     seconds: float
-    items: int
-    items_per_min: float
     calls: int
     failed: Mapping[str, int]
     refused: int
     pools: Mapping[str, PoolUse]
     lanes: Mapping[str, LaneWaits]
-    starts_s: Sequence[float]
     usd: float | None
-    items_s: tuple[float, float] | None = None
     turns: Turns | None = None
     extended: bool = False
     assumed: Mapping[str, str] = field(default_factory=dict)
@@ -261,12 +270,14 @@ class _Planner:
         pools = {name: self._pool(name, number, counted_s) for name, number in calls.items()}
         if extended := self._work.left_out > 0 and math.isfinite(end_s):
             end_s += self._work.left_out / _steady_rate(answered, end_s)
-        refused = self._simulation.world.total.refused
+        refused, done = self._simulation.world.total.refused, len(self._items_s)
         return Plan(
-            end_s, len(self._items_s), len(self._items_s) * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
-            sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
-            pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), _middle(self._items_s) if self._items_s else None,
-            self._turns(answered, counted_s), extended,
+            seconds=end_s, extended=extended,
+            items=done, items_per_min=done * 60 / counted_s if counted_s else 0.0,
+            items_s=_middle(self._items_s) if done else None, starts_s=sorted(self._starts),
+            calls=len(answered), failed=Counter(one.error for one in sent if one.error is not None),
+            refused=sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
+            pools=pools, lanes=_lanes(answered), turns=self._turns(answered, counted_s), usd=_usd(answered, self._prices),
         )  # fmt: skip
 
     def _turns(self, answered: Sequence[Sent], counted_s: float) -> Turns | None:

@@ -38,8 +38,8 @@ KINDS: Final = {"anthropic": "messages", "gemini": "generate"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One call of a model.
+class Asked:
+    """What is asked of a model, and how large that is for the provider and for the client.
 
     Attributes:
         model: The pool, as for :meth:`Limiter.acquire <paceline.Limiter.acquire>`.
@@ -47,14 +47,7 @@ class Request:
         output_tokens: The output that the model will produce.
         max_output_tokens: The most output that the request allows; ``None``: it does not say.
         estimated: The input as the client estimates it; ``None``: exactly.
-        lane: The lane.
-        timeout_s: The longest wait in the queue, in seconds.
-        name: The name of its waiter.
-        invalid: Whether the provider answers with an error of the caller (a 400).
-        stream: Whether the answer is streamed.
         parts: The parts of its prompt as the provider's cache sees them; empty: nothing of it is cached.
-        duration_s: Seconds from the admission to the end of the answer; ``None``: as the provider's settings have it.
-        after_s: Seconds from the answer to the call before it in its item of work, until this call is made.
     """
 
     model: str
@@ -62,14 +55,7 @@ class Request:
     output_tokens: int = 0
     max_output_tokens: int | None = None
     estimated: float | None = None
-    lane: str | None = None
-    timeout_s: float | None = None
-    name: str | None = None
-    invalid: bool = False
-    stream: bool = False
     parts: Sequence[PromptPart] = ()
-    duration_s: float | None = None
-    after_s: float = 0.0
 
     @property
     def body(self) -> dict[str, Any]:
@@ -80,6 +66,29 @@ class Request:
         """Refuse negative sizes."""
         if self.input_tokens < 0 or self.output_tokens < 0 or (self.max_output_tokens or 0) < 0:
             raise SettingsError(f"a call of {self.model} has a negative number of tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Asked):
+    """One call of a model: what is asked, and how the call is made and answered.
+
+    Attributes:
+        lane: The lane.
+        timeout_s: The longest wait in the queue, in seconds.
+        name: The name of its waiter.
+        invalid: Whether the provider answers with an error of the caller (a 400).
+        stream: Whether the answer is streamed.
+        duration_s: Seconds from the admission to the end of the answer; ``None``: as the provider's settings have it.
+        after_s: Seconds from the answer to the call before it in its item of work, until this call is made.
+    """
+
+    lane: str | None = None
+    timeout_s: float | None = None
+    name: str | None = None
+    invalid: bool = False
+    stream: bool = False
+    duration_s: float | None = None
+    after_s: float = 0.0
 
 
 class Network:

@@ -84,7 +84,34 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkPhase:
+class CallSizes:
+    """How large the calls of a phase are.
+
+    Attributes:
+        input_tokens: The input of a call; of two numbers, evenly between them.
+        output_tokens: The output of a call, in the same way.
+        max_output_tokens: The most output that a request allows; the output itself when not given.
+    """
+
+    input_tokens: int | list[int] = 500
+    output_tokens: int | list[int] = 200
+    max_output_tokens: int | None = None
+
+    def asked(self, random: Random) -> int:
+        """The input of one call."""
+        return random.randint(*_bounds(self.input_tokens))
+
+    def written(self, random: Random) -> int:
+        """The output of one call."""
+        return random.randint(*_bounds(self.output_tokens))
+
+    def most(self, output: int) -> int:
+        """The most output that the request for this output allows."""
+        return output if self.max_output_tokens is None else self.max_output_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPhase(CallSizes):
     """A table ``[[phases]]`` of a workload file.
 
     Attributes:
@@ -93,9 +120,6 @@ class WorkPhase:
         in_turn: Of several models, each item calls one.
         calls: How many times each model is called.
         parallel: Whether the calls are made at the same time; otherwise one after the other.
-        input_tokens: The input of a call; of two numbers, evenly between them.
-        output_tokens: The output of a call, in the same way.
-        max_output_tokens: The most output that a request allows; the output itself when not given.
         grows: The calls of an item are the turns of a conversation, whose prompts the provider caches: ``input_tokens`` is
             the first prompt, and each further one is longer by this, the answer included.
         shared_tokens: The part of the prompts that all conversations begin with.
@@ -111,9 +135,6 @@ class WorkPhase:
     in_turn: bool = False
     calls: int = 1
     parallel: bool = False
-    input_tokens: int | list[int] = 500
-    output_tokens: int | list[int] = 200
-    max_output_tokens: int | None = None
     grows: int | None = None
     shared_tokens: int = 0
     think_s: float | list[float] = 0.0
@@ -150,8 +171,8 @@ class WorkPhase:
         """The calls of the item ``number``."""
         names = [self.names[number % len(self.names)]] if self.in_turn else self.names
         if self.grows is not None:
-            prompt = random.randint(*_bounds(self.input_tokens))
-            turns = [(random.randint(*_bounds(self.output_tokens)), self._pause_s(random)) for _ in range(self.calls)]
+            prompt = self.asked(random)
+            turns = [(self.written(random), self._pause_s(random)) for _ in range(self.calls)]
             talk = Conversation(names[0], f"{self.name}-{number}", prompt, shared=self.shared_tokens)
             return self._turns(talk, turns, self.grows)
         calls = [[self._call(name, random) for name in names] for _ in range(self.calls)]
@@ -162,9 +183,8 @@ class WorkPhase:
     def _turns(self, talk: Conversation, turns: Iterable[tuple[int, float]], grows: int) -> Iterator[list[Request]]:
         """The turns of a conversation, each made when it is needed: together their prompts are long."""
         for turn, (output, pause_s) in enumerate(turns):
-            most = output if self.max_output_tokens is None else self.max_output_tokens
             after_s = pause_s if turn else 0.0
-            yield [talk.request(output, max_output_tokens=most, lane=self.name, after_s=after_s)]
+            yield [talk.request(output, max_output_tokens=self.most(output), lane=self.name, after_s=after_s)]
             talk.grow(grows)
 
     def _pause_s(self, random: Random) -> float:
@@ -172,9 +192,8 @@ class WorkPhase:
         return random.uniform(least, most) if most > least else least
 
     def _call(self, model: str, random: Random) -> Request:
-        asked, output = (random.randint(*_bounds(tokens)) for tokens in (self.input_tokens, self.output_tokens))
-        most = output if self.max_output_tokens is None else self.max_output_tokens
-        return _request(model, asked, output, most, self.name, self._pause_s(random))
+        asked, output = self.asked(random), self.written(random)
+        return _request(model, asked, output, self.most(output), self.name, self._pause_s(random))
 
 
 @lru_cache(maxsize=SIZES_MAX)
