@@ -14,6 +14,7 @@ import click
 from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError, SettingsError
+from paceline.providers.registry import base_of
 
 if TYPE_CHECKING:
     from paceline.check.probe import Checked, ProbeTarget
@@ -112,7 +113,6 @@ def _ask_as_administrator(
 ) -> None:
     """Read what the provider's administration API tells, and keep it."""
     from paceline.check.admin import keep, questions, told
-    from paceline.providers.registry import base_of
 
     today, report, stayed = date.today(), [], list[str]()  # noqa: DTZ011  (the user's calendar)
     try:

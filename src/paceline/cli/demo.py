@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from paceline.cli.guides import Helped
+from paceline.pacing.lack import raise_files
 
 
 @click.command(cls=Helped, short_help="one batch with and without paceline, live")
@@ -25,7 +26,6 @@ def command(out: Path) -> None:
     """
     from paceline.demo.batch import DemoBatch
     from paceline.demo.show import show
-    from paceline.pacing.lack import raise_files
 
     raise_files()  # 500 workers
     out.mkdir(parents=True, exist_ok=True)

@@ -19,6 +19,13 @@ import click
 from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.core.results import PacelineError
+from paceline.facts import standing
+from paceline.pacing.limits import Limits
+from paceline.pacing.settings import PacingSettings
+from paceline.providers.registry import PROVIDERS, provider_named
+from paceline.providers.tables import DEFAULT, ending, known_providers, lookup
+from paceline.shared.messages import remarks
+from paceline.stores import NO_STORE, StoreError, as_store
 
 if TYPE_CHECKING:
     from paceline.config import Config
@@ -104,8 +111,6 @@ class Page:
                 self.problems.append(str(error))
 
     def _facts(self) -> Iterator[Row]:
-        from paceline.facts import standing
-
         known = standing(date.today())  # noqa: DTZ011  (an age in days)
         age = "" if known["age_days"] is None else f", {known['age_days']} days old"
         yield "data set", f"of {known['day']}{age}, {'installed' if known['installed'] else 'of this version'}"
@@ -162,7 +167,6 @@ class Page:
     def _keys(self, environ: Mapping[str, str], config: Config | None) -> Iterator[Row]:
         from paceline.config.servers import root_named, server
         from paceline.config.starter import providers_of
-        from paceline.providers.registry import PROVIDERS, provider_named
 
         found = providers_of(environ)
         for name, variables in found.items():
@@ -200,7 +204,6 @@ class Page:
         self._see_ends(config)
         from paceline.config.show import rows
         from paceline.config.starter import providers_of
-        from paceline.providers.tables import DEFAULT, known_providers, lookup
 
         shown = [row for row in rows(config) if row.name.startswith("limits")]
         for row in shown:
@@ -220,22 +223,15 @@ class Page:
 
     def _see_ends(self, config: Config) -> None:
         """The models of the settings that have ended, or end soon."""
-        from paceline.pacing.limits import Limits
-        from paceline.pacing.settings import PacingSettings
-
         limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
         self._see_end(*(limits.resolve(name).pool for name in config.limits if "*" not in name))
 
     def _see_end(self, *pools: str) -> None:
-        from paceline.providers.tables import ending
-
         ended = (f"the model {pool} {said}" for pool in pools if "/" in pool and (said := ending(*pool.split("/", 1))))
         self.problems += [one for one in ended if one not in self.problems]
 
     def _store(self, config: Config, timeout_s: float) -> Iterator[Row]:
         from paceline.cli.standing import read_store
-        from paceline.shared.messages import remarks
-        from paceline.stores import NO_STORE, StoreError, as_store
 
         store = as_store(config.store) if config.store and config.store != NO_STORE else None
         if store is None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from paceline.cli.guides import Helped
 from paceline.cli.options import PORT, aligned, cannot_listen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from paceline.emulator.settings import Settings
+from paceline.emulator.scenario import load, scenarios
+from paceline.emulator.settings import Settings, SettingsError
+from paceline.pacing.lack import raise_files
 
 
 def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
     """Print the shipped scenarios and exit."""
     if not asked:
         return
-    from paceline.emulator.scenario import load, scenarios
-
     for name in scenarios():
         click.echo(f"{name:24}{load(name).summary}")
     raise click.exceptions.Exit
@@ -94,7 +91,6 @@ def command(
     from paceline.emulator.app import App
     from paceline.emulator.server import listen, make_server
     from paceline.gateway.signals import end_by_signals
-    from paceline.pacing.lack import raise_files
 
     app = App(_settings(scenario, limits, faults, batches, given))
     try:
@@ -115,8 +111,6 @@ def command(
 
 def _greeting(address: str, scenario: str | None) -> Iterator[str]:
     """The addresses of the APIs, and the scenario."""
-    from paceline.emulator.scenario import load
-
     yield (
         f"emulating OpenAI at {address}/v1, Anthropic, Gemini and Azure at {address}, Groq at {address}/openai/v1"
         f"  (tally: {address}/emulator/tally)"
@@ -131,9 +125,6 @@ def _settings(
     scenario: str | None, limits: tuple[str, ...], faults: str | None, batches: str | None, given: dict[str, Any]
 ) -> Settings:
     """The scenario's settings, overridden by the command line."""
-    from paceline.emulator.scenario import load
-    from paceline.emulator.settings import Settings, SettingsError
-
     try:
         values = dict(load(scenario).settings) if scenario else {}
         values |= {name: value for name, value in given.items() if value is not None}

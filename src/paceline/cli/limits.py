@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from paceline import facts
 from paceline.cli import options
 from paceline.cli.guides import HelpedGroup
 from paceline.cli.options import print_table
-from paceline.core.results import PacelineError, SettingsError, SourceKind
+from paceline.core.hints import did_you_mean
+from paceline.core.quota import Quota, parse_quotas
+from paceline.core.results import PacelineError, SettingsError, Source, SourceKind
+from paceline.pacing.limits import Limits
+from paceline.pacing.settings import PacingSettings
+from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, maker, provider_named
+from paceline.providers.tables import DEFAULT, Published, known_providers, listing, lookup, models, stated_tiers, tiers
+from paceline.stores import as_store
 
 if TYPE_CHECKING:
     from paceline.config import Config
-    from paceline.core.quota import Quota
-    from paceline.core.results import Source
-    from paceline.providers.tables import Published
 
 OLD_DAYS: Final = 120
 """The age from which a row is shown with it."""
@@ -108,7 +113,6 @@ def check_facts(file: Path) -> None:
 
     The file has the form of tables/providers.toml, or contains settings with [providers.NAME].
     """
-    from paceline import facts
     from paceline.config import Config
     from paceline.config.sources import FILES
 
@@ -154,9 +158,7 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     A limit comes from a setting, a response, your file or a table. PROVIDER: every model of its table. MODEL: the limits of this model. If you give
     neither: every provider with a table. PROVIDER can be PROVIDER/MODEL, or a model alone, for every provider that lists it.
     """
-    from paceline import facts
     from paceline.config import Config, find_file
-    from paceline.providers.registry import maker
 
     config = Config.load(find_file(file), given={}, named=file is not None)
     asked = _asked(provider, model)
@@ -219,10 +221,6 @@ def _show(rows: Sequence[tuple[str, Shown]], today: date, width: int) -> None:
 
 def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | None]]:
     """The providers and models that the arguments name; no model for a whole table."""
-    from paceline.core.hints import did_you_mean
-    from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, provider_named
-    from paceline.providers.tables import DEFAULT, known_providers, listing
-
     known = known_providers()
     if provider is None:
         return [(name, DEFAULT) for name in known]
@@ -245,8 +243,6 @@ def _asked(provider: str | None, model: str | None) -> list[tuple[str, str | Non
 
 
 def _all_models() -> list[str]:
-    from paceline.providers.tables import DEFAULT, known_providers, models
-
     names = dict.fromkeys(model for provider in known_providers() for model in models(provider))
     return [name for name in names if "*" not in name and name != DEFAULT]  # no patterns
 
@@ -259,18 +255,12 @@ class Known:
     """
 
     def __init__(self, config: Config) -> None:
-        from paceline.pacing.limits import Limits
-        from paceline.pacing.settings import PacingSettings
-
         self._config = config
         self._limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
         self._pools = _pools_in(config.store) if config.store else {}
 
     def rows(self, provider: str, model: str | None, tier: str | int | None) -> list[tuple[str, Shown]]:
         """The models with their limits: all of the provider's table, or one."""
-        from paceline.core.hints import did_you_mean
-        from paceline.providers.tables import DEFAULT, models, stated_tiers
-
         tier = tier if tier is not None or provider != self._config.home else self._config.tier
         named = models(provider) if model is None else [model]
         rows = [(f"{provider}/{one}", self._shown(provider, one, tier)) for one in named]
@@ -283,8 +273,6 @@ class Known:
 
     def _shown(self, provider: str, model: str, tier: str | int | None) -> Shown:
         from paceline.config.schema import LIMITS
-        from paceline.providers.tables import lookup
-        from paceline.stores import as_store
 
         published, origins = lookup(provider, model, tier), self._config.origins
         given = self._limits.given_for(provider, model, published.pool)
@@ -302,8 +290,6 @@ class Known:
 
     def _learned(self, pool: str) -> dict[Quota, bool]:
         """The limits of a pool in the store, and whether answers have changed each."""
-        from paceline.core.quota import parse_quotas
-
         quotas = self._pools.get(pool, {"quotas": ()})["quotas"]
         with suppress(PacelineError):
             return {parse_quotas(one["quota"])[0]: one["learned"] for one in quotas}
@@ -365,8 +351,6 @@ def _record(name: str, shown: Shown, today: date) -> dict[str, Any]:
 
 def _say_assumed(assumed: list[str], tier: str | None, config: Config) -> None:
     """Say which limits nothing confirms, and how to find them."""
-    from paceline.providers.tables import tiers
-
     home = config.home if config.tier is not None else None
     of = {name.partition("/")[0] for name in assumed} - {home}
     lowest = tier is None and any(len(tiers(provider)) > 1 for provider in of)

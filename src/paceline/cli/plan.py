@@ -19,15 +19,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from paceline.batch.requests import BadLineError, RunRequest, keyless
+from paceline.batch.summary import in_time
 from paceline.cli import options
 from paceline.cli.run import GC_THRESHOLD
 from paceline.core.hints import why_missing
 from paceline.core.quota import Quota
 from paceline.core.results import PacelineError, QuotaError
+from paceline.emulator.settings import SettingsError
+from paceline.limiter.limiter import Limiter
+from paceline.providers.registry import is_provider, maker, provider_named
+from paceline.providers.tables import tiers as tiers_of
 
 if TYPE_CHECKING:
     from paceline.batch.forms import Form
-    from paceline.batch.requests import RunRequest
     from paceline.config import Config
     from paceline.pacing.pacer import Pacer
     from paceline.planner.plan import Plan, Turns
@@ -242,8 +247,6 @@ def _undisturbed() -> Iterator[None]:
     Raises:
         QuotaError: A setting of the simulated provider is invalid.
     """
-    from paceline.emulator.settings import SettingsError
-
     log = logging.getLogger("paceline")
     level, threshold = log.level, gc.get_threshold()
     log.setLevel(logging.CRITICAL)
@@ -259,16 +262,12 @@ def _undisturbed() -> Iterator[None]:
 
 def _makers(work: Work) -> set[str]:
     """The providers of the models of ``work``, as far as they are known."""
-    from paceline.providers.registry import is_provider, maker
-
     owners = {name.partition("/")[0] if "/" in name else maker(name) for name in work.models}
     return {owner for owner in owners if owner is not None and is_provider(owner)}
 
 
 def _unmatched(limits: Collection[str], models: Iterable[str]) -> list[str]:
     """The names of ``limits`` that no model has."""
-    from paceline.providers.registry import maker
-
     full = {name if "/" in name else f"{maker(name)}/{name}" for name in models}
     known = {
         "*",
@@ -284,10 +283,7 @@ def _tiers(home: str | None, config: Config, tiers: Sequence[str], *, every: boo
     """The tiers that are compared: those that are named, or every tier of the provider ``home``."""
     if "all" not in tiers and (tiers or not every or config.limits or config.tier):
         return tiers or [config.tier if config.tier is None else str(config.tier)]
-    from paceline.providers.registry import provider_named
-    from paceline.providers.tables import tiers as known
-
-    found = known(provider_named(home).name) if home is not None else ()
+    found = tiers_of(provider_named(home).name) if home is not None else ()
     if not found and "all" in tiers:
         raise PacelineError(f"--tier all: no tiers of {home or 'these models'} are known; name limits with --limit")
     return list(found) or [None]
@@ -340,9 +336,6 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     """
     from paceline.batch.address import at_home, goes_anywhere, placing
     from paceline.batch.forms import as_lines
-    from paceline.batch.requests import BadLineError
-    from paceline.limiter.limiter import Limiter
-    from paceline.providers.registry import is_provider
 
     limiter, left_out = Limiter(**config.arguments()), 0
     pacer, place = limiter.pacer, placing(config, limiter.limits, os.environ)
@@ -377,7 +370,6 @@ def _call(request: RunRequest, pacer: Pacer) -> Request:
     Raises:
         BadLineError: It is not paced.
     """
-    from paceline.batch.requests import BadLineError, keyless
     from paceline.http.describe import described
     from paceline.planner.simulation import Request
 
@@ -407,8 +399,6 @@ def _plain(value: Any) -> Any:
 
 def in_words(seconds: float) -> str:
     """A duration as text; ``never`` for an infinite one."""
-    from paceline.batch.summary import in_time
-
     return in_time(seconds) if math.isfinite(seconds) else "never"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from paceline.cli import options
+from paceline.pacing.lack import raise_files
 
 GC_THRESHOLD = 50_000, 20, 100
 """Of the garbage collector; with Python's own threshold a run takes about a tenth longer."""
@@ -116,7 +117,6 @@ def command(
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED
-    from paceline.pacing.lack import raise_files
 
     batching = Batching(**options.taken(given, *OF_BATCHING))
     job = Job(**options.taken(given, *OF_JOB), batching=batching)

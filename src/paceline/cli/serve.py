@@ -18,7 +18,11 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
+from paceline.core.quota import USD
 from paceline.core.results import SettingsError, StoreError
+from paceline.pacing.settings import parsed
+from paceline.providers.registry import base_of
+from paceline.stores import NO_STORE
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
@@ -174,8 +178,6 @@ def _watched(file: Path | None, load: Callable[[], Config], *, demo: bool) -> Se
 
 def _store(config: Config, keys: Path, workers: int) -> str | None:
     """The store of the settings; by default a file, where processes share quotas or money is limited."""
-    from paceline.stores import NO_STORE
-
     if config.store == NO_STORE and workers > 1:
         raise StoreError(f"store memory: is no store, and {workers} workers must share one: leave it out")
     if config.store is None and (workers > 1 or _has_budget(config, keys)):
@@ -187,9 +189,7 @@ def _store(config: Config, keys: Path, workers: int) -> str | None:
 
 def _has_budget(config: Config, keys: Path) -> bool:
     """Whether money is limited: what is spent must not be forgotten when the process ends."""
-    from paceline.core.quota import USD
     from paceline.gateway.keys import KeyFile
-    from paceline.pacing.settings import parsed
 
     given = [*(lane.limits for lane in config.lanes.values()), *(list(key.limits) for key in KeyFile(keys).all())]
     return bool(config.budget) or any(quota.unit == USD for limits in given if limits for quota in parsed(limits))
@@ -231,8 +231,6 @@ def client_address(address: str) -> str:
 def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterator[str]:
     """The address, the servers, and the names of those that have a key."""
     from paceline.gateway.keys import KeyFile
-    from paceline.providers.registry import base_of
-    from paceline.stores import NO_STORE
 
     own = [name for name, one in upstreams.servers.items() if one.key]
     listens, address = address, client_address(address)
