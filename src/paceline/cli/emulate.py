@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from paceline.cli.guides import Helped
-from paceline.cli.options import PORT, aligned, cannot_listen
+from paceline.cli.options import PORT, aligned, cannot_listen, several
 from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import Settings, SettingsError
 from paceline.pacing.lack import raise_files
@@ -27,12 +27,10 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.command(cls=Helped, short_help="serve an API that limits like a provider")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @PORT
-@click.option(
+@several(
     "--limit",
-    "limits",
-    multiple=True,
-    metavar="MODEL=LIMITS",
-    help="The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. '*' is every other model. Repeatable.",
+    "The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. '*' is every other model. Repeatable.",
+    "MODEL=LIMITS",
 )
 @click.option("--rule", metavar="RULE", help="How limits count: bucket, quantised, window or sliding.")
 @click.option("--quantum", "quantum_s", type=float, help="The size of a quantised bucket, in seconds of its rate.")

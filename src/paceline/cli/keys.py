@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from paceline.cli.guides import HelpedGroup
-from paceline.cli.options import print_table
+from paceline.cli.options import print_table, several
 from paceline.core.results import SettingsError
 
 if TYPE_CHECKING:
@@ -47,23 +47,11 @@ def command() -> None:
     "--weight", type=float, default=1.0, show_default=True, help="The weight of its lane among the lanes that wait."
 )
 @click.option("--priority", type=int, default=0, show_default=True, help="The priority of its lane. Higher goes first.")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    help="A model that the key can use, such as 'gpt-6*'. Repeatable. [default: all]",
-)
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    help="A limit or budget over all models, such as '60 requests/min' or '10 usd/day'. Repeatable.",
-)
-@click.option(
+@several("--model", "A model that the key can use, such as 'gpt-6*'. Repeatable. [default: all]")
+@several("--limit", "A limit or budget over all models, such as '60 requests/min' or '10 usd/day'. Repeatable.")
+@several(
     "--endpoint",
-    "endpoints",
-    multiple=True,
-    help="An unmetered endpoint that the key can use, such as '/v1/files*'. Repeatable. [default: GET /v1/models]",
+    "An unmetered endpoint that the key can use, such as '/v1/files*'. Repeatable. [default: GET /v1/models]",
 )
 @click.option("--may-read", is_flag=True, help="Let it read the page, the status and the metrics.")
 @click.option("--may-resume", is_flag=True, help="Let it resume stopped pools.")
@@ -98,16 +86,9 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
 @click.argument("name")
 @click.option("--weight", type=float, help="The weight of its lane among the lanes that wait.")
 @click.option("--priority", type=int, help="The priority of its lane. Higher goes first.")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    help="The models that the key can use from now on. all: every model. Repeatable.",
-)
-@click.option("--limit", "limits", multiple=True, help="Its limits from now on. none: no limit. Repeatable.")
-@click.option(
-    "--endpoint", "endpoints", multiple=True, help="Its unmetered endpoints from now on. none: the default. Repeatable."
-)
+@several("--model", "The models that the key can use from now on. all: every model. Repeatable.")
+@several("--limit", "Its limits from now on. none: no limit. Repeatable.")
+@several("--endpoint", "Its unmetered endpoints from now on. none: the default. Repeatable.")
 @click.option(
     "--may-read/--may-not-read", default=None, help="Whether it can read the page, the status and the metrics."
 )

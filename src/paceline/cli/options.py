@@ -21,12 +21,14 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _TEXTS: Final = declared(PlainSettings)
 
-LIMIT: Decorator = click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="TEXT",
-    help="The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. Repeatable.",
+
+def several(name: str, about: str, metavar: str | None = None) -> Decorator:
+    """An option that can be given again and again. Its parameter is in the plural: ``limits`` of ``--limit``."""
+    return click.option(name, f"{name.removeprefix('--')}s", multiple=True, metavar=metavar, help=about)
+
+
+LIMIT: Decorator = several(
+    "--limit", "The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. Repeatable."
 )
 TIER: Decorator = click.option("--tier", help=f"{_TEXTS['tier'].brief}.")
 BASE_URL: Decorator = click.option(
@@ -54,9 +56,7 @@ PORT: Decorator = click.option(
     "--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="The port. 0: any free port."
 )
 
-TIERS: Decorator = click.option(
-    "--tier", "tiers", multiple=True, help="Your tier at the provider, or all for every tier. Repeatable."
-)
+TIERS: Decorator = several("--tier", "Your tier at the provider, or all for every tier. Repeatable.")
 PICTURE: Decorator = click.option(
     "--picture",
     type=click.Path(path_type=Path),
