@@ -1,12 +1,6 @@
-"""Logs of requests: for each form of log, a table says which of its fields have what a replay needs.
+"""Logs of requests: for each form of log, the table beside this file says which of its fields have what a replay needs.
 
-A field is named as the export names it; ``usage.input`` is the field ``input`` in the object ``usage`` (also where that is JSON in a
-text, as in a CSV), and ``usage.*input`` the sum of the numbers in it whose names contain ``input``. No message quotes a value: it can be
-a prompt or a key.
-
-The forms are of 2026-11: the conventions of OpenTelemetry for generative AI, Langfuse's observations (API, export of the UI and
-blob storage), LangSmith's run data format, Helicone's ``/v1/request/query-clickhouse`` and its export tool, litellm's
-``LiteLLM_SpendLogs`` and ``StandardLoggingPayload``, OpenAI's ``/v1/organization/usage`` and the export of its usage page.
+No message quotes a value: it can be a prompt or a key.
 """
 
 from __future__ import annotations
@@ -15,11 +9,11 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from paceline.core.hints import shown_names
@@ -27,8 +21,10 @@ from paceline.core.results import SettingsError
 from paceline.planner.simulation import Request
 from paceline.planner.workload import CALLS_MAX, Item, Work
 from paceline.providers.registry import head_of, is_provider
+from paceline.responses.values import table_beside
 
-Names = tuple[str, ...]
+Names = Sequence[str]
+"""Names of fields; the first with a value counts."""
 
 OWN: Final = '{"start": '
 """How a line of the traffic log begins; a full disk can cut it, or a kill."""
@@ -36,12 +32,7 @@ OWN: Final = '{"start": '
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Fields that say what a record is, with some of their values.
-
-    Attributes:
-        only: The values of requests to a provider; other records are left out.
-        other: The values of what is no request.
-    """
+    """Fields that say what a record is, with some of their values."""
 
     only: Mapping[str, Names] = field(default_factory=dict)
     other: Mapping[str, Names] = field(default_factory=dict)
@@ -59,13 +50,7 @@ class Kinds:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The fields with the times of a request.
-
-    Attributes:
-        start: When it was sent.
-        end: When it ended, or the end of the time for which a record of several requests stands.
-        took: How long its answer took, and how many of the unit are a second.
-    """
+    """The fields with the times of a request."""
 
     start: Names
     end: Names = ()
@@ -89,14 +74,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The fields with what became of a request.
-
-    Attributes:
-        status: The HTTP status.
-        failed: Fields that say that it failed, with the values that do; without values, any does.
-        texts: What the error was, in words.
-        decided: Whether any status decides, not only one of an error.
-    """
+    """The fields with what became of a request."""
 
     status: Names = ()
     failed: Mapping[str, Names] = field(default_factory=dict)
@@ -123,48 +101,29 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The fields with the tokens of a request.
-
-    Attributes:
-        inputs: Input tokens.
-        outputs: Output tokens.
-        totals: Both together.
-        most: The most output that the request allowed.
-    """
+    """The fields with the tokens of a request."""
 
     inputs: Names
     outputs: Names
     totals: Names = ()
     most: Names = ()
+    settings: Names = ()
 
     def of(self, record: Mapping[str, Any]) -> tuple[float | None, float | None, float]:
         """The input and the output, as far as the record says them, and the most output."""
         asked, written = _number(record, self.inputs), _number(record, self.outputs)
         if asked is None and (total := _number(record, self.totals)) is not None:
             asked = max(total - (written or 0.0), 0.0)
-        return asked, written, max(_number(record, self.most, strict=False) or 0.0, written or 0.0)
+        names = chain(self.most, (f"{place}.{name}" for place in self.settings for name in _TABLE["most"]))
+        return asked, written, max(_number(record, names, strict=False) or 0.0, written or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogForm:
-    """The fields of a log format that a replay needs; of several names the first with a value counts.
-
-    Attributes:
-        name: What the form is called.
-        known_by: The fields by which it is recognised: one of each group.
-        kinds: Which records are requests.
-        mixed: Whether records without a model are no requests; else they are an error.
-        provider: The provider; ``home`` where no field names it.
-        model: The model.
-        times: When the request was sent, and how long it took.
-        sizes: Its tokens.
-        outcome: What became of it.
-        lane: The lane.
-        number: How many requests the record stands for.
-    """
+    """The fields of a log format that a replay needs; ``logs.toml`` explains them."""
 
     name: str
-    known_by: tuple[Names, ...]
+    known_by: Sequence[Names]
     kinds: Kinds = Kinds()
     mixed: bool = False
     home: str = ""
@@ -177,168 +136,27 @@ class LogForm:
     number: Names = ()
 
 
-def _in(places: Names, names: Names) -> Names:
-    """Fields of objects: each name in each place."""
-    return tuple(f"{place}.{name}" for place in places for name in names)
-
-
-_MOST: Final = ("max_output_tokens", "max_completion_tokens", "max_tokens", "maxOutputTokens", "maxTokens")
-
-PLAIN: Final = LogForm(
-    name="requests",
-    known_by=(
-        ("start", "started_at", "start_time", "timestamp", "time"),
-        ("model", "pool", "gen_ai.request.model"),
-        ("input_tokens", "prompt_tokens", "tokens", "total_tokens", "gen_ai.usage.input_tokens"),
-    ),
-    provider=("provider", "gen_ai.provider.name", "gen_ai.system"),
-    model=("model", "pool", "gen_ai.request.model"),
-    times=Times(
-        ("start", "started_at", "start_time", "timestamp", "time"), ("end", "ended_at", "end_time"),
-        {"seconds": 1, "duration_s": 1, "latency_s": 1, "duration_ms": 1_000, "latency_ms": 1_000},
-    ),
-    sizes=Sizes(
-        inputs=("input_tokens", "prompt_tokens", "gen_ai.usage.input_tokens"),
-        outputs=("output_tokens", "completion_tokens", "gen_ai.usage.output_tokens"),
-        totals=("tokens", "total_tokens"),
-        most=(*_MOST, "gen_ai.request.max_tokens"),
-    ),
-    outcome=Outcome(
-        ("status", "status_code"), {"status": ("error", "failed", "failure"), "error": ()}, ("error",), decided=True
-    ),
-    lane=("lane",),
-    number=("requests",),
-)  # fmt: skip
-"""The traffic log of paceline, and what programs write for a replay."""
-
-FORMS: Final = (
-    LogForm(
-        name="spans of OpenTelemetry",
-        known_by=(("startTimeUnixNano", "context.span_id"),),
-        kinds=Kinds(
-            {"openinference.span.kind": ("LLM", "EMBEDDING")},
-            {"gen_ai.operation.name": ("create_agent", "execute_tool", "invoke_agent", "invoke_workflow")},
-        ),
-        mixed=True,
-        provider=("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system"),
-        # OpenInference names the model of an error in the parameters alone.
-        model=("gen_ai.request.model", "llm.request.model_name",
-               *_in(("llm.invocation_parameters", "embedding.invocation_parameters"), ("model",)),
-               "gen_ai.response.model", "llm.model_name", "embedding.model_name", "langfuse.observation.model.name"),
-        times=Times(("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time")),
-        sizes=Sizes(
-            inputs=("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt",
-                    *_in(("langfuse.observation.usage_details",), ("prompt_tokens", "*input"))),
-            outputs=("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
-                     *_in(("langfuse.observation.usage_details",), ("completion_tokens", "*output"))),
-            totals=("llm.usage.total_tokens", "llm.token_count.total"),
-            most=("gen_ai.request.max_tokens",
-                  *_in(("llm.invocation_parameters", "langfuse.observation.model.parameters"), _MOST)),
-        ),
-        outcome=Outcome(
-            ("http.response.status_code", "http.status_code"),
-            {"status.code": ("2", "STATUS_CODE_ERROR"), "status.status_code": ("ERROR",), "error.type": ()},
-            ("error.type", "exception.type", "exception.message", "status.message", "status.description"),
-        ),
-    ),
-    LogForm(
-        name="runs of LangSmith",
-        known_by=(("run_type",), ("start_time",)),
-        kinds=Kinds({"run_type": ("llm", "embedding")}),
-        mixed=True,
-        provider=_in(("extra.metadata", "metadata"), ("ls_provider",)),
-        model=(
-            *_in(("extra.metadata", "metadata"), ("ls_model_name",)),
-            *_in(("extra.invocation_params",), ("model", "model_name")),
-        ),
-        times=Times(("start_time",), ("end_time",)),
-        sizes=Sizes(
-            inputs=("prompt_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("input_tokens",)),
-                    "outputs.llm_output.token_usage.prompt_tokens"),
-            outputs=("completion_tokens", *_in(("outputs.usage_metadata", "extra.metadata.usage_metadata"), ("output_tokens",)),
-                     "outputs.llm_output.token_usage.completion_tokens"),
-            totals=("total_tokens",),
-            most=("extra.metadata.ls_max_tokens", *_in(("extra.invocation_params",), _MOST)),
-        ),
-        outcome=Outcome(failed={"status": ("error",), "error": ()}, texts=("error",)),
-    ),
-    LogForm(
-        name="observations of Langfuse",
-        known_by=(("startTime", "start_time"), ("traceId", "trace_id"), ("type",)),
-        kinds=Kinds({"type": ("GENERATION", "EMBEDDING")}),
-        mixed=True,
-        model=("model", "providedModelName", "provided_model_name"),
-        times=Times(("startTime", "start_time"), ("endTime", "end_time")),
-        sizes=Sizes(
-            inputs=("usageDetails.*input", "usage_details.*input", "usage.input", "promptTokens", "inputTokens", "inputUsage"),
-            outputs=("usageDetails.*output", "usage_details.*output", "usage.output", "completionTokens", "outputTokens", "outputUsage"),
-            totals=("usageDetails.total", "usage_details.total", "usage.total", "totalTokens", "totalUsage"),
-            most=_in(("modelParameters", "model_parameters"), _MOST),
-        ),
-        outcome=Outcome(failed={"level": ("ERROR",)}, texts=("statusMessage", "status_message")),
-    ),
-    LogForm(
-        name="requests of Helicone",
-        known_by=(("request_created_at",),),
-        kinds=Kinds({"cache_reference_id": ("00000000-0000-0000-0000-000000000000",)}),
-        mixed=True,
-        provider=("provider",),
-        model=("model_override", "request_model", "model", "response_model"),
-        times=Times(("request_created_at",), ("response_created_at",), {"delay_ms": 1_000}),
-        sizes=Sizes(
-            inputs=("prompt_tokens",), outputs=("completion_tokens",), totals=("total_tokens",), most=_in(("request_body",), _MOST)
-        ),
-        outcome=Outcome(("response_status",)),
-    ),
-    LogForm(
-        name="logs of litellm",
-        known_by=(("startTime",), ("call_type", "custom_llm_provider")),
-        kinds=Kinds({"cache_hit": ("false", "none")}),
-        mixed=True,
-        provider=("custom_llm_provider",),
-        model=("model", "model_group"),
-        times=Times(("startTime",), ("endTime",)),
-        sizes=Sizes(
-            inputs=("prompt_tokens",), outputs=("completion_tokens",), totals=("total_tokens",), most=_in(("model_parameters",), _MOST)
-        ),
-        outcome=Outcome(
-            _in(("error_information", "metadata.error_information"), ("error_code",)),
-            {"status": ("failure",), "metadata.status": ("failure",)},
-            ("error_str", *_in(("error_information", "metadata.error_information"), ("error_class", "error_message"))),
-        ),
-    ),
-    LogForm(
-        name="usage of OpenAI",
-        known_by=(("num_model_requests", "n_requests"),),
-        kinds=Kinds({"batch": ("false",)}),
-        home="openai",
-        model=("model", "snapshot_id"),
-        times=Times(("start_time", "start_time_iso", "timestamp", "aggregation_timestamp"), ("end_time", "end_time_iso")),
-        sizes=Sizes(
-            inputs=("input_tokens", "n_context_tokens_total"), outputs=("output_tokens", "n_generated_tokens_total")
-        ),
-        number=("num_model_requests", "n_requests"),
-    ),
-)  # fmt: skip
-"""The forms, in the order in which they are tried; at last ``PLAIN``."""
-
-
 class Unfit(NamedTuple):
     """A form that cannot be replayed: its name, the fields by which it is recognised, and what can be replayed instead."""
 
     name: str
-    known_by: tuple[Names, ...]
+    known_by: Sequence[Names]
     instead: str
 
 
-UNFIT: Final = (
-    Unfit("costs of OpenAI", (("amount", "amount_value"), ("line_item",)),
-          "costs name no requests: export the usage (/v1/organization/usage/completions, or the usage page), grouped by model"),
-    Unfit("a usage report of Anthropic", (("uncached_input_tokens",),),
-          "it says no number of requests: write CSV with start, end, model, requests, input_tokens and output_tokens"),
-    Unfit("traces of Langfuse", (("timestamp",), ("sessionId", "session_id"), ("userId", "user_id")),
-          "a trace stands for several requests: export the observations"),
-)  # fmt: skip
+_TABLE: Final = table_beside(__file__, "logs")
+_PARTS: Final = {"kinds": Kinds, "times": Times, "sizes": Sizes, "outcome": Outcome}
+
+
+def _form(row: dict[str, Any]) -> LogForm:
+    """A form, as a row of the table has it."""
+    parts: dict[str, Any] = {name: part(**row[name]) for name, part in _PARTS.items() if name in row}
+    return LogForm(**row | parts)
+
+
+*FORMS, PLAIN = map(_form, _TABLE["forms"])
+UNFIT: Final = [Unfit(**row) for row in _TABLE["unfit"]]
+SYSTEMS: Final[Mapping[str, str]] = _TABLE["systems"]
 
 LISTS: Final = ("data", "results", "observations", "runs", "logs")
 """Fields whose value is the list of the records, in answers of APIs."""
@@ -354,14 +172,6 @@ _REFUSAL: Final = re.compile(
     re.IGNORECASE,
 )
 """The words for such a refusal in errors of SDKs."""
-
-SYSTEMS: Final = {
-    "gcp.gemini": "gemini", "gcp.gen_ai": "gemini", "gcp.vertex_ai": "vertex", "azure.ai.openai": "azure", "az.ai.openai": "azure",
-    "azure.ai.inference": "azure", "aws.bedrock": "bedrock", "mistral_ai": "mistral", "x_ai": "xai", "x": "xai",
-    "google_genai": "gemini", "google_vertexai": "vertex", "google.generative-ai": "gemini", "google.vertex": "vertex",
-    "azure-openai": "azure", "amazon-bedrock": "bedrock", "togetherai": "together",
-}  # fmt: skip
-"""The names of providers in such logs that are others here. Vercel's ``ai`` adds the API to the name: ``openai.chat``."""
 
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _FRAMES: Final = re.compile(r"\n\s+at .*")
@@ -569,7 +379,8 @@ class _Reading:
 
 
 def _form_of(record: Mapping[str, Any]) -> LogForm:
-    for form in (*FORMS, *UNFIT, PLAIN):
+    forms: list[LogForm | Unfit] = [*FORMS, *UNFIT, PLAIN]
+    for form in forms:
         if all(any(_has(record, name) for name in names) for names in form.known_by):
             if isinstance(form, Unfit):
                 raise _RecordError(f"it has {form.name}, which cannot be replayed: {form.instead}")
@@ -703,7 +514,7 @@ def _first(record: Mapping[str, Any], names: Names) -> Any:
     return next((value for name in names if (value := _at(record, name)) is not None), None)
 
 
-def _number(record: Mapping[str, Any], names: Names, *, strict: bool = True) -> float | None:
+def _number(record: Mapping[str, Any], names: Iterable[str], *, strict: bool = True) -> float | None:
     """The number in a field; a setting of the program may have another value, and is not ``strict``."""
     for name in names:
         value = _at(record, name)
