@@ -1,21 +1,19 @@
-"""The configuration of a litellm proxy as settings, and what of it has no counterpart.
-
-The names are taken from litellm's documentation of ``config.yaml`` and of ``Router`` (docs.litellm.ai, 2026-11).
-"""
+"""The configuration of a litellm proxy as settings, and what of it has no counterpart: as the table beside this file says."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline.config.schema import TARGETS_MAX, parse_base_url, part_of, specific
 from paceline.core.results import SettingsError
 from paceline.providers.registry import PROVIDERS, base_of, is_provider, maker, provider_named
 from paceline.providers.roots import host_root
+from paceline.responses.values import table_beside
 
 VARIABLE: Final = "os.environ/"
 """How a value in litellm's file names a variable."""
@@ -23,111 +21,17 @@ VARIABLE: Final = "os.environ/"
 SIGNED: Final = {"bedrock": "AWS_BEARER_TOKEN_BEDROCK", "vertex": ""}
 """Providers whose usual credentials sign a request, so that no gateway can pass it on."""
 
-SIGNING: Final = (
-    "aws_region_name", "aws_access_key_id", "aws_secret_access_key", "aws_session_token", "aws_role_name", "aws_session_name",
-    "aws_profile_name", "vertex_project", "vertex_location", "vertex_credentials",
-)  # fmt: skip
-"""Settings of their credentials."""
-
-ELSEWHERE: Final = {
-    "litellm_credential_name": "its address and its key are in credential_list",
-    "use_litellm_proxy": "its requests go to another proxy",
-}
-"""Settings by which the address of a deployment is in another place."""
-
 BASES: Final = ("API_BASE", "BASE_URL")
 """The ends of names of variables with the address of a provider, as litellm and the clients of providers have them."""
-
-PLACEHOLDERS: Final = frozenset({
-    "none", "null", "na", "empty", "dummy", "fake", "anything", "unused", "ignored", "placeholder", "no", "notneeded", "notused", "notrequired",
-    "nokeyneeded", "nokeyrequired", "ollama", "vllm", "lmstudio",
-})  # fmt: skip
-"""What stands for a key before a server that asks for none, without punctuation, ``sk`` and ``api_key`` (documentation of litellm,
-of vLLM (``EMPTY``), Ollama (``ollama``), LM Studio (``lm-studio``) and llama.cpp (``sk-no-key-required``), 2026-11)."""
 
 TRANSLATED: Final = ("anthropic", "gemini", "cohere")
 """Providers with an API of their own beside OpenAI's."""
 
 
-class To(NamedTuple):
-    """Where a setting with a number goes.
-
-    Attributes:
-        paths: The settings that get it, with dots; none: another place of this file reads it.
-        made: Its value there.
-        note: What is different there.
-    """
-
-    paths: tuple[str, ...] = ()
-    made: Callable[[float], Any] = float
-    note: str = ""
-
-
-READ: Final = To()
-ATTEMPTS: Final = To(
-    ("retry.max_attempts",),
-    lambda retries: int(retries) + 1,
-    "the client's SDK retries a 5xx or a broken connection; with faults = true in [retry] the gateway does",
-)
-FAILS: Final = "the breaker counts failures in a row at a host, litellm the failures of a minute at a deployment"
-FAILURES: Final = To(("breaker.failures",), lambda fails: int(fails) + 1, FAILS)
-PAUSE: Final = To(("breaker.pause_s", "breaker.first_pause_s"), float, FAILS)
-WAITS: Final = (
-    "`paceline serve --timeout` bounds the time between two parts of an answer, acquire_timeout_s the wait in the queue"
-)
-TOO_LONG: Final = "a 400 for a prompt that is too long, or for its content, is about the request and goes to its client: no fallback gets it"
-SEE_DATABASE: Final = (
-    "client keys are in a file (`paceline keys`), quotas and the sums of usage in the store: docs/stores.md"
-)
-CALLBACKS: Final = "traffic_log, the metrics and the listener of events are in docs/status.md and docs/events.md"
-
-ROWS: Final[Mapping[str, To | str]] = {
-    "model_list.model_name": READ, "model_list.litellm_params": READ, "model_list.rpm": READ, "model_list.tpm": READ, "model_list.model_info": "models are not described, except for their prices",
-    "litellm_params.model": READ, "litellm_params.custom_llm_provider": READ, "litellm_params.api_key": READ, "litellm_params.api_base": READ,
-    "litellm_params.base_url": READ, "litellm_params.rpm": READ, "litellm_params.tpm": READ, "litellm_params.max_parallel_requests": READ,
-    "litellm_params.weight": READ, "litellm_params.order": READ, **{f"litellm_params.{name}": READ for name in ELSEWHERE},
-    "litellm_params.input_cost_per_token": READ, "litellm_params.output_cost_per_token": READ,
-    "litellm_params.api_version": "requests go to Azure's API /openai/v1, which needs none",
-    "litellm_params.timeout": "a client has its own; x-paceline-timeout bounds the wait in the queue",
-    "litellm_params.stream_timeout": "a client states its own",
-    "litellm_params.max_budget": "a budget is of the whole gateway, of a lane or of a client key: docs/budgets.md",
-    "litellm_params.budget_duration": "see max_budget",
-    **{f"litellm_params.{name}": "it is for signed requests" for name in SIGNING},
-    "router_settings.num_retries": ATTEMPTS, "router_settings.allowed_fails": FAILURES, "router_settings.cooldown_time": PAUSE,
-    "router_settings.timeout": WAITS, "router_settings.stream_timeout": WAITS,
-    "router_settings.model_group_alias": READ, "router_settings.fallbacks": READ, "router_settings.default_fallbacks": READ,
-    "router_settings.redis_host": READ, "router_settings.redis_port": READ, "router_settings.redis_url": READ,
-    "router_settings.default_litellm_params": READ,
-    "router_settings.redis_password": "no store is written; set the variable PACELINE_STORE to redis://:PASSWORD@HOST:PORT, with this password",
-    "router_settings.context_window_fallbacks": TOO_LONG, "router_settings.content_policy_fallbacks": TOO_LONG,
-    "router_settings.max_fallbacks": f"a name has {TARGETS_MAX} places at most",
-    "router_settings.routing_strategy": "a group sends each request to the member where it can go soonest",
-    "router_settings.routing_strategy_args": "see routing_strategy",
-    "router_settings.enable_pre_call_checks": "a request larger than its quota can ever hold fails before it is sent, always",
-    "router_settings.retry_after": "the pause is the provider's own; retry.backoff_s is the first one where none is stated",
-    "router_settings.retry_policy": "retry has one number of attempts for all errors",
-    "litellm_settings.num_retries": ATTEMPTS, "litellm_settings.allowed_fails": FAILURES, "litellm_settings.cooldown_time": PAUSE,
-    "litellm_settings.request_timeout": WAITS,
-    "litellm_settings.fallbacks": READ, "litellm_settings.default_fallbacks": READ,
-    "litellm_settings.context_window_fallbacks": TOO_LONG, "litellm_settings.content_policy_fallbacks": TOO_LONG,
-    "litellm_settings.max_budget": READ, "litellm_settings.budget_duration": READ,
-    "litellm_settings.success_callback": CALLBACKS, "litellm_settings.failure_callback": CALLBACKS, "litellm_settings.callbacks": CALLBACKS,
-    "litellm_settings.cache": "answers are not cached; the prompt caches of the providers are used: docs/agents.md",
-    "litellm_settings.cache_params": "see cache",
-    "litellm_settings.drop_params": "requests pass unchanged, except for the name of the model",
-    "litellm_settings.modify_params": "see drop_params",
-    "litellm_settings.json_logs": "`paceline serve --log-format json`", "litellm_settings.set_verbose": "`paceline serve --log-level`",
-    "general_settings.global_max_parallel_requests": To(("joint_limits.*",), lambda most: f"{most:g} concurrency"),
-    "general_settings.master_key": "clients have keys of their own: `paceline keys add NAME --secret-file FILE` takes over a secret that they have",
-    "general_settings.database_url": SEE_DATABASE,
-    "general_settings.store_model_in_db": "models in the database are not read: add them to the file, and convert it again",
-    "general_settings.alerting": "metrics for alerts are in docs/status.md",
-    "model_list": READ, "router_settings": READ, "litellm_settings": READ, "general_settings": READ,
-    "include": "its files are not read: convert each of them",
-    "credential_list": "a server names the variable of its key: key_env in [upstreams]",
-    "environment_variables": "set them in the environment: the file has no keys",
-}  # fmt: skip
-"""Where each setting goes, or why it is left out and what there is in its place; others have no counterpart at all."""
+_TABLE: Final = table_beside(__file__, "litellm")
+ELSEWHERE: Final[Mapping[str, str]] = _TABLE["elsewhere"]
+NUMBERS: Final = {setting: row for row in _TABLE["numbers"] for setting in row["settings"]}
+LEFT_OUT: Final = {setting: why for why, settings in _TABLE["left_out"].items() for setting in settings}
 
 LIMITS_OF_ALL: Final = "its limits are of all models together: write them to [joint_limits]"
 
@@ -212,17 +116,26 @@ class _Conversion:
 
     def read(self, table: Mapping[str, Any], kind: str, place: str = "") -> None:
         """Read the settings of a table by their rows."""
-        for name, value in table.items():
-            row, where = ROWS.get(f"{kind}.{name}" if kind else str(name), "it has no counterpart"), place or kind
-            if isinstance(row, str):
-                self._lose(where, f"{name}: {row}")
-            elif row.paths and value is not None and (amount := self._amount(table, name, where)) is not None:
-                for path in row.paths:
-                    part, dot, rest = path.partition(".")
-                    inner = self._top.setdefault(part, {}) if dot else self._top
-                    inner.setdefault(rest or part, row.made(amount))
-                if row.note:
-                    self._lose(where, f"{name}: {row.note}")
+        where = place or kind
+        for name in table:
+            setting = f"{kind}.{name}" if kind else str(name)
+            if (row := NUMBERS.get(setting)) is not None:
+                self._take_number(row, table, name, where)
+            elif name not in _TABLE["read"].get(kind or "file", ()):
+                self._lose(where, f"{name}: {LEFT_OUT.get(setting, 'it has no counterpart')}")
+
+    def _take_number(self, row: Mapping[str, Any], table: Mapping[str, Any], name: str, where: str) -> None:
+        """Set what gets a number."""
+        if table[name] is None or (amount := self._amount(table, name, where)) is None:
+            return
+        made: Any = int(amount) + row["plus"] if "plus" in row else amount
+        made = f"{amount:g} {row['unit']}" if "unit" in row else made
+        for path in row["to"]:
+            part, dot, rest = path.partition(".")
+            inner = self._top.setdefault(part, {}) if dot else self._top
+            inner.setdefault(rest or part, made)
+        if "note" in row:
+            self._lose(where, f"{name}: {row['note']}")
 
     def _amount(self, table: Mapping[str, Any], name: str, place: str, *, least: str = "of 0 or more") -> float | None:
         """The number in a setting; another value is lost."""
@@ -624,7 +537,7 @@ def _named(params: Mapping[str, Any]) -> tuple[str, str]:
 def _is_placeholder(key: str) -> bool:
     """Whether a text in the place of a key is none."""
     words = re.sub(r"[^a-z0-9]", "", key.lower().removeprefix("sk-"))
-    return words in PLACEHOLDERS or words.removesuffix("key").removesuffix("api") in PLACEHOLDERS
+    return not {words, words.removesuffix("key").removesuffix("api")}.isdisjoint(_TABLE["placeholders"])
 
 
 def _words(provider: str, root: str, variable: str = "") -> str:
