@@ -1,14 +1,17 @@
-"""The help of every command beyond the words of its options: their groups, two examples, its exit codes."""
+"""The help of every command beyond the words of its options: groups, examples and exit codes, from the table beside this file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import click
 from click.formatting import wrap_text
 
 from paceline.core.hints import did_you_mean
+from paceline.facts import Lazy
+from paceline.responses.values import table_beside
 
 
 class Guide(NamedTuple):
@@ -21,169 +24,20 @@ class Guide(NamedTuple):
     """
 
     groups: Mapping[str, str]
-    examples: tuple[str, ...]
+    examples: Sequence[str]
     exits: str
 
 
-_LIMITS: Final = {
-    "Provider and limits": "provider base-url group tier limit rpm-override tpm-override usable config store on-store-failure"
-}
-_ROWS: Final = {"Rows of the input": "model column template key files no-header task lines max-tokens schema"}
-_RIGHTS: Final = {"Rights": "model endpoint may-read may-resume users", "Share": "weight priority limit team"}
-_READ: Final = "0 shown, 1 nothing could be read there, 2 a wrong option."
-_CHANGED: Final = "0 done, 2 nothing was changed."
+@cache
+def _guides() -> dict[str, Guide]:
+    table, found = table_beside(__file__, "guides"), {}
+    for name, row in table["commands"].items():
+        groups = {title: table["groups"][title] if names is True else names for title, names in row["groups"].items()}
+        found[name] = Guide(groups, row["examples"], row["exits"])
+    return found
 
-GUIDES: Final[Mapping[str, Guide]] = {
-    "run": Guide(
-        {
-            "Answers": "output into cut-off again",
-            **_ROWS,
-            "Sending": "workers max-attempts timeout check strict restart repair shard",
-            "Batches": "mode deadline batch-lines batch-queue",
-            **_LIMITS,
-            "Progress": "page json quiet",
-        },
-        (
-            "paceline run prompts.csv --model gpt-6-luna --column text -o answers.csv",
-            "paceline run requests.jsonl --limit 'gpt-6-luna=500 requests/min'",
-        ),
-        "0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted.",
-    ),
-    "plan": Guide(
-        {
-            "Agents": "agents turns prompt shared grows answer think cache-misses",
-            **_ROWS,
-            **_LIMITS,
-            "Simulation": "workers latency-s latency-per-token-s seed",
-            "Result": "by within picture json",
-        },
-        (
-            "paceline plan prompts.csv --model gpt-6-luna --column text --within 6h",
-            "paceline plan claude-sonnet-5 --agents 10 --turns 10 --tier all",
-        ),
-        "0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned.",
-    ),
-    "replay": Guide(
-        {**_LIMITS, "Result": "speed picture json"},
-        ("paceline replay traffic.jsonl", "paceline replay traffic.jsonl --tier all --speed 2"),
-        "0 replayed, 2 the log or an option can't be used.",
-    ),
-    "merge": Guide(
-        {"Result": "output overwrite json"},
-        (
-            "paceline merge requests.jsonl shard1.jsonl shard2.jsonl",
-            "paceline merge requests.jsonl shard1.jsonl shard2.jsonl -o answers.jsonl --overwrite",
-        ),
-        "0 every request has its answer, 1 some are missing or failed, 2 nothing was written.",
-    ),
-    "exec": Guide(
-        {"Program": "gateway login strict quiet", **_LIMITS},
-        ("paceline exec python app.py", "paceline exec --login -- claude"),
-        "the command's own, 2 a setting is invalid, 125 with --strict: something was not paced, 126 or 127 the command can't be started.",
-    ),
-    "serve": Guide(
-        {
-            "Address": "host port tls-cert tls-key workers",
-            "Clients": "keys access-log",
-            **_LIMITS,
-            "Times": "timeout drain finish",
-            "Logs and restarts": "log-level log-format otel watch",
-            "Trial": "demo",
-        },
-        ("paceline serve --demo", "paceline serve --port 8081 --tier 2 --store sqlite:quotas.db"),
-        "0 ended by a signal, 2 it could not start.",
-    ),
-    "keys add": Guide(
-        {**_RIGHTS, "Secret and file": "secret-file keys"},
-        ("paceline keys add alice --limit '60 requests/min'", "paceline keys add monitor --may-read"),
-        _CHANGED,
-    ),
-    "keys change": Guide(
-        {**_RIGHTS, "File": "keys"},
-        ("paceline keys change alice --weight 2", "paceline keys change alice --limit none --keys keys.json"),
-        _CHANGED,
-    ),
-    "keys list": Guide(
-        {"File": "keys"}, ("paceline keys list", "paceline keys list --keys keys.json"), "0 shown, 2 it can't be read."
-    ),
-    "keys revoke": Guide(
-        {"File": "keys"}, ("paceline keys revoke alice", "paceline keys revoke alice --keys keys.json"), _CHANGED
-    ),
-    "keys rotate": Guide(
-        {"Secret and file": "overlap-hours keys"},
-        ("paceline keys rotate alice", "paceline keys rotate alice --overlap-hours 0"),
-        _CHANGED,
-    ),
-    "usage": Guide(
-        {"Gateway": "key timeout", "Table": "by month csv"},
-        (
-            "paceline usage --by team",
-            "paceline usage http://127.0.0.1:8080 --by user --month 2026-11 --csv > november.csv",
-        ),
-        _READ,
-    ),
-    "init": Guide(
-        {"File": "output from", "Limits of your key": "check yes"},
-        ("paceline init", "paceline init --output -"),
-        "0 written, 2 nothing was written.",
-    ),
-    "check": Guide(
-        {**_LIMITS, "Organization": "admin project workspace", "Sending and result": "yes json"},
-        ("paceline check gpt-6-luna", "paceline check openai/gpt-6-luna --tier 2 --yes --json"),
-        "0 every model answered, 1 a provider refused or did not answer, 2 nothing was sent.",
-    ),
-    "status": Guide(
-        {"Where": "key store timeout", "Form": "page json line"},
-        ("paceline status", "paceline status --store sqlite:quotas.db --json"),
-        _READ,
-    ),
-    "top": Guide({"Where": "key"}, ("paceline top", "paceline top http://127.0.0.1:8000"), "0 ended by q, 2 nothing to show."),
-    "resume": Guide(
-        {"Gateway": "key timeout"},
-        ("paceline resume openai/gpt-6-luna", "paceline resume 'openai/*' http://127.0.0.1:8080"),
-        "0 the pool continues, 1 the gateway has no such pool or did not allow it, 2 a wrong option.",
-    ),
-    "config": Guide(
-        {**_LIMITS, "Form": "show schema json"},
-        ("paceline config", "paceline config --schema > paceline.schema.json"),
-        "0 shown, 2 settings are invalid: all of them are reported.",
-    ),
-    "doctor": Guide(
-        {"Report": "config timeout json"},
-        ("paceline doctor", "paceline doctor --json > report.json"),
-        "0 nothing is wrong, 1 something is.",
-    ),
-    "limits show": Guide(
-        {"What": "tier config json"},
-        ("paceline limits show openai", "paceline limits show openai gpt-6-luna --tier 2"),
-        "0 shown, 2 a name or a setting is invalid.",
-    ),
-    "limits check": Guide(
-        {}, ("paceline limits check paceline.toml", "paceline limits check facts.toml"), "0 right, 2 an error, with its place."
-    ),
-    "limits update": Guide(
-        {"Data set": "sha256 undo"},
-        ("paceline limits update facts.toml", "paceline limits update --undo"),
-        "0 installed or removed, 2 nothing was changed.",
-    ),
-    "emulate": Guide(
-        {
-            "Address": "host port valid-key",
-            "Limits": "limit rule quantum offset settle failed-count other-users money-after",
-            "Answers": "dialect latency faults batches no-headers no-numbers seed",
-            "Prompt cache": "cache cache-life cache-misses cache-held",
-            "Scenarios": "scenario scenarios",
-        },
-        (
-            "paceline emulate --limit 'gpt-6-luna=500 requests/min,400k tokens/min'",
-            "paceline emulate --scenarios",
-        ),
-        "0 ended by Ctrl-C, 2 it could not start.",
-    ),
-    "demo": Guide(
-        {"Picture": "out"}, ("paceline demo", "paceline demo --out pictures"), "0 shown, 130 interrupted."
-    ),
-}  # fmt: skip
+
+GUIDES: Final = Lazy(_guides)
 """By the words of a command after ``paceline``."""
 
 
