@@ -15,17 +15,8 @@ from paceline.config import Config
 from paceline.config.servers import root_named
 from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
+from paceline.providers import registry
 from paceline.providers.base import Provider
-from paceline.providers.registry import (
-    base_of,
-    changed,
-    credentials,
-    is_loopback,
-    locate,
-    prefixed,
-    provider_for_host,
-    provider_named,
-)
 from paceline.providers.roots import joined, usual_root
 
 
@@ -43,7 +34,7 @@ class ProviderAddress:
         if self.provider is None:
             return dict(self.headers)
         at = urlsplit(joined(self.root, path)).path
-        return {**self.headers, **dict([credentials(self.provider, at, self.key)])}
+        return {**self.headers, **dict([registry.credentials(self.provider, at, self.key)])}
 
     @property
     def account(self) -> str:
@@ -54,8 +45,8 @@ class ProviderAddress:
 def provider_of(config: Config) -> str | None:
     """The provider whose API every request uses; ``None``: by the format of each request."""
     if config.provider:
-        return provider_named(config.provider).name
-    provider = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
+        return registry.provider_named(config.provider).name
+    provider = registry.provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
     return provider.name if provider else None
 
 
@@ -70,7 +61,7 @@ def at_home(form: Form, config: Config) -> Form:
     A server of your own may have models with such names, and so may a provider that is named: theirs stay as they are.
     """
     provider = provider_of(config)
-    found = prefixed(form.model) if form.model and goes_anywhere(config) else None
+    found = registry.prefixed(form.model) if form.model and goes_anywhere(config) else None
     return replace(form, provider=provider) if found is None else replace(form, provider=found[0].name, model=found[1])
 
 
@@ -91,12 +82,12 @@ def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Pr
     it, else the same dialect under the name of the host: the published limits of a provider do not hold there.
     """
     host = urlsplit(root).hostname or ""
-    known = provider_for_host(host)
+    known = registry.provider_for_host(host)
     if known is not None:
-        return provider if base_of(known.name) == base_of(provider.name) else known
+        return provider if registry.base_of(known.name) == registry.base_of(provider.name) else known
     if limits.given_for(provider.name, model, provider.pool(model)) is not None:
         return provider
-    return changed(provider, name=host)
+    return registry.changed(provider, name=host)
 
 
 def placing(config: Config, limits: Limits, environ: Mapping[str, str]) -> Callable[[Provider, str], Provider]:
@@ -116,13 +107,13 @@ def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, s
     Raises:
         SettingsError: The server's root or the key is missing, or one of them is malformed.
     """
-    return address_at(provider, *locate(provider, root_of(provider, base_url, environ)[0], environ))
+    return address_at(provider, *registry.locate(provider, root_of(provider, base_url, environ)[0], environ))
 
 
 def address_at(provider: Provider, root: str, key: str) -> ProviderAddress:
     """Where the requests of ``provider`` go, with its usual headers."""
     headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
-    if base_of(provider.name) == "anthropic":
+    if registry.base_of(provider.name) == "anthropic":
         headers |= {"anthropic-version": "2023-06-01"}
     return ProviderAddress(root, headers, key, provider)
 
@@ -134,7 +125,7 @@ def account(root: str, key: str) -> str:
 
 def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> str:
     """The account whose quotas ``pool`` has (``openai/gpt-6-luna``): what keeps accounts apart in one store."""
-    return address_of(provider_named(pool.partition("/")[0]), base_url, environ).account
+    return address_of(registry.provider_named(pool.partition("/")[0]), base_url, environ).account
 
 
 def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:
@@ -148,7 +139,9 @@ def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:
     proxies = getproxies()
     urls = [urlsplit(address.root) for address in addresses.values()]
     hosts = [(url.scheme, url.hostname or "") for url in urls]
-    scheme = next((s for s, host in hosts if s in proxies and not (is_loopback(host) or proxy_bypass(host))), None)
+    scheme = next(
+        (s for s, host in hosts if s in proxies and not (registry.is_loopback(host) or proxy_bypass(host))), None
+    )
     if scheme is None:
         return None
     proxy = proxies[scheme] if "://" in proxies[scheme] else f"http://{proxies[scheme]}"

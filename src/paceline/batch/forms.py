@@ -18,28 +18,11 @@ from shlex import quote
 from string import Formatter
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
+from paceline.batch import reading
 from paceline.batch.acceptance import is_schema
 from paceline.batch.caller import Caller, Command
 from paceline.batch.files import add, files_in
 from paceline.batch.index import Index
-from paceline.batch.reading import (
-    BODIES,
-    ENVELOPES,
-    IDS,
-    NO_LINES,
-    OF_JSON,
-    OF_TABLES,
-    PROMPTS,
-    Damaged,
-    Layout,
-    end_of,
-    lists_in,
-    may_be_name,
-    named_in_errors,
-    rows_in,
-    temporary,
-    unpacked,
-)
 from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
 from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import SettingsError
@@ -112,9 +95,9 @@ class Form:
         return {name for name in named if name is not None}
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> reading.Layout:
         """What it says about the input."""
-        return Layout(frozenset(self.fields), self.header, self.lines)
+        return reading.Layout(frozenset(self.fields), self.header, self.lines)
 
 
 def schema_at(path: str | None) -> Mapping[str, Any] | None:
@@ -156,12 +139,12 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Source:
     """
     head = file.read(4)
     file.seek(0)
-    if not head.startswith(NO_LINES) and _is_of_requests(file, form):
+    if not head.startswith(reading.NO_LINES) and _is_of_requests(file, form):
         _require_plain(form, name)
         return Source(file, form.provider)
     with ExitStack() as made:
-        spool = made.enter_context(temporary())
-        with named_in_errors(name, _hint(name, form)), ExitStack() as opened:
+        spool = made.enter_context(reading.temporary())
+        with reading.named_in_errors(name, _hint(name, form)), ExitStack() as opened:
             kind, maker = _write(spool, opened, file, head, name, form)
         spool.seek(0)
         made.pop_all()
@@ -171,7 +154,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Source:
 
 def _hint(name: str, form: Form) -> str:
     """What to do if the lines of a damaged input were meant to be prompts."""
-    if form.lines or not isinstance(form.caller, Command) or name.lower().endswith(OF_JSON):
+    if form.lines or not isinstance(form.caller, Command) or name.lower().endswith(reading.OF_JSON):
         return ""
     return f"; if each line is a prompt, {form.caller.again(name, lines=True)}"
 
@@ -187,8 +170,8 @@ def _write(
     spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form
 ) -> tuple[str, _Maker]:
     """Write the lines of requests; return what the rows are written in, and how they became requests."""
-    content, packed = unpacked(opened, file, head)
-    kind, rows = rows_in(opened, content, name, form.layout)
+    content, packed = reading.unpacked(opened, file, head)
+    kind, rows = reading.rows_in(opened, content, name, form.layout)
     first = list(islice(rows, SAMPLE))
     if not first:
         raise UnknownFormError(
@@ -218,7 +201,7 @@ def identified(
     head = file.read(4)
     file.seek(0)
     with ExitStack() as opened:
-        _, rows = rows_in(opened, unpacked(opened, file, head)[0], name, form.layout)
+        _, rows = reading.rows_in(opened, reading.unpacked(opened, file, head)[0], name, form.layout)
         pairs = enumerate(zip(chain(_each(read_lines(lines.file)), repeat(None)), rows, strict=False), 1)
         yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if lines.shard.has(number))
 
@@ -284,7 +267,7 @@ def _is_of_requests(file: BinaryIO, form: Form) -> bool:
 
 def _envelope(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The body of a request that has no URL."""
-    bodies = (row.get(field) for field in ENVELOPES)
+    bodies = (row.get(field) for field in reading.ENVELOPES)
     return next((body for body in bodies if isinstance(body, Mapping)), None) if "url" not in row else None
 
 
@@ -418,7 +401,7 @@ class _Maker:
         """The lines of rows."""
         for number, row in enumerate(rows, 1):
             try:
-                if isinstance(row, Damaged):
+                if isinstance(row, reading.Damaged):
                     raise TypeError(row.problem)  # noqa: TRY301
                 made = self.make(row)
                 if "custom_id" not in made:
@@ -444,9 +427,9 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, 
     Raises:
         UnknownFormError: They do not show it.
     """
-    sound = [row for row in rows if not isinstance(row, Damaged)]
+    sound = [row for row in rows if not isinstance(row, reading.Damaged)]
     if not sound:
-        raise UnknownFormError(f"{name}: {cast('Damaged', rows[0]).problem}")
+        raise UnknownFormError(f"{name}: {cast('reading.Damaged', rows[0]).problem}")
     shape: dict[str, Any] = {}
     for row in sound:
         shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}
@@ -461,7 +444,7 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, 
 
 def _ids_column(shape: Mapping[str, Any], prompt: str | None) -> str | None:
     """The column with the ids of the rows, which is not the one of the prompts."""
-    return next((one for one in IDS if one in shape and one != prompt), None)
+    return next((one for one in reading.IDS if one in shape and one != prompt), None)
 
 
 def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:
@@ -483,7 +466,7 @@ def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_
         _require_own(form, name)
         _require_model(row["request"], form, name)
         return partial(_gemini, form), f"requests of Gemini's Batch API, {by}", True
-    field = next((field for field in BODIES if field in row), None)
+    field = next((field for field in reading.BODIES if field in row), None)
     if field is not None and (field == "contents" or "model" in row):
         _require_own(form, name)
         return partial(_bodies, form, field), f"bodies of requests, {by}", False
@@ -592,8 +575,8 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
 def _column(row: Mapping[str, Any], form: Form, kind: str) -> str | None:
     """The column of the prompts: the one that is named, or has such a name, or is the only one and no prompt itself."""
     names = [name for name in row if name.strip()]  # the index of a frame has none
-    alone = len(names) == 1 and (kind != "a table" or may_be_name(names[0].strip()))
-    return form.column or next((one for one in PROMPTS if one in row), names[0] if alone else None)
+    alone = len(names) == 1 and (kind != "a table" or reading.may_be_name(names[0].strip()))
+    return form.column or next((one for one in reading.PROMPTS if one in row), names[0] if alone else None)
 
 
 def _prompt(row: Mapping[str, Any], form: Form, kind: str) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
@@ -690,7 +673,7 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     if form.model or "model" not in row:
         changed["model"] = form.model or "gpt-6-luna"
     fields = f"{name}: it is {kind} with the fields {shown_names(row)}"
-    if kind == "JSON objects" and "column" in missing and (lists := lists_in(row)):
+    if kind == "JSON objects" and "column" in missing and (lists := reading.lists_in(row)):
         return f"{fields}: to send the rows of a list in it, e.g. {_piped(row, form, name, lists[-1], changed)}"
     if absent and form.column not in absent and form.key not in absent:
         return f"{fields}, and {_naming(form, absent[0])}"
@@ -704,7 +687,7 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
 
 def _example(row: Mapping[str, Any]) -> str | None:
     """A column that may have the prompts."""
-    return next((one for one in row if may_be_shown(one) and one not in IDS), None)
+    return next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
 
 
 def _naming(form: Form, absent: str) -> str:
@@ -724,7 +707,7 @@ def _named_instead(
 ) -> dict[str, str | None]:
     """The column that is named in place of one that is not there."""
     if form.key in absent and form.column not in absent:
-        return {"key": next((one for one in IDS if one in row), None)}
+        return {"key": next((one for one in reading.IDS if one in row), None)}
     near = _near(row, form.column) if form.column in absent else None
     return {"column": near or example} if absent or not prompt else {}
 
@@ -739,7 +722,7 @@ def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) ->
     if kind != "a table" or not form.header or form.fields:
         return
     yield f"if its first line is no header, {form.caller.again(name, **{**changed, 'column': 'column1', 'no_header': True})}"
-    if end_of(name) not in OF_TABLES:
+    if reading.end_of(name) not in reading.OF_TABLES:
         yield f"if each line is a prompt, {form.caller.again(name, lines=True)}"
 
 
@@ -752,19 +735,19 @@ def _gemini(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _enveloped(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
     body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
-    field = next((field for field in BODIES if field in body), None)
+    field = next((field for field in reading.BODIES if field in body), None)
     if field is None:
-        raise TypeError(f"its body has none of the fields {', '.join(BODIES)}, so that its URL is not known")
+        raise TypeError(f"its body has none of the fields {', '.join(reading.BODIES)}, so that its URL is not known")
     return _bodies(form, field, body)
 
 
 def _bodies(form: Form, field: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    body = {name: value for name, value in row.items() if name not in (*IDS, "metadata", *form.files)}
+    body = {name: value for name, value in row.items() if name not in (*reading.IDS, "metadata", *form.files)}
     model = _model(form.model or body["model"])
     if field == "contents":
         body.pop("model", None)
         return _generate(model, body)
-    path = "/v1/embeddings" if field == "input" and embeds(model) else BODIES[field]
+    path = "/v1/embeddings" if field == "input" and embeds(model) else reading.BODIES[field]
     if field == "messages" and _home(model, form) == "anthropic":
         path = "/v1/messages"
     return {"method": "POST", "url": path, "body": body | {"model": model}}

@@ -17,19 +17,9 @@ from paceline.core.results import Refusal, RefusalKind, SettingsError
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
+from paceline.providers import registry
 from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
-from paceline.providers.registry import (
-    credentials,
-    head_of,
-    locate,
-    maker,
-    method_path,
-    output_limit,
-    prefixed,
-    provider_for_host,
-    provider_named,
-)
 from paceline.providers.roots import joined, placed, usual_root
 from paceline.providers.tables import ending, listing
 
@@ -62,7 +52,7 @@ class ProbeTarget:
     @property
     def host_known(self) -> bool:
         """Whether the provider is known by the URL's host."""
-        found = provider_for_host(urlsplit(self.url).hostname or "")
+        found = registry.provider_for_host(urlsplit(self.url).hostname or "")
         return found is not None and found.name == self.provider.name
 
 
@@ -104,9 +94,11 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     provider, model = _provider_of(name, config)
     if provider.name in _SIGNED:
         raise SettingsError(f"{provider.name}: its requests are signed with credentials that this command does not use")
-    root, key = locate(provider, config.base_url or root_named(provider, environ)[0] or usual_root(provider), environ)
+    root, key = registry.locate(
+        provider, config.base_url or root_named(provider, environ)[0] or usual_root(provider), environ
+    )
     path, body = _request(provider.name, model)
-    headers = {**dict([credentials(provider, path, key)]), "user-agent": "paceline"}
+    headers = {**dict([registry.credentials(provider, path, key)]), "user-agent": "paceline"}
     if provider.name == "anthropic":
         headers["anthropic-version"] = "2023-06-01"
     return ProbeTarget(provider, model, joined(root, path), headers, body, key)
@@ -114,20 +106,20 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     """The provider of the model called ``name``, and the model's name there."""
-    found = prefixed(name)
+    found = registry.prefixed(name)
     if config.provider:
-        provider = provider_named(config.provider)
-        is_own = found is not None and found[0].name == provider.name and not head_of(provider.name).slashes
+        provider = registry.provider_named(config.provider)
+        is_own = found is not None and found[0].name == provider.name and not registry.head_of(provider.name).slashes
         return provider, found[1] if found is not None and is_own else name
     if found is not None:
         return found
-    at_address = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
+    at_address = registry.provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
     if at_address is not None:
         return at_address, name
-    made_by = maker(name)
+    made_by = registry.maker(name)
     for candidate, model in [(made_by, name)] if made_by else listing(name):
         if candidate not in _SIGNED:
-            return provider_named(candidate), model
+            return registry.provider_named(candidate), model
     raise SettingsError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
 
 
@@ -138,12 +130,15 @@ def _request(provider: str, model: str) -> tuple[str, dict[str, Any]]:
         return "/v1/messages", {"model": model, "max_tokens": 1, "messages": messages}
     if provider == "gemini":
         contents = [{"role": "user", "parts": [{"text": TEXT}]}]
-        return method_path(model), {"contents": contents, "generationConfig": {"maxOutputTokens": MAX_OUTPUT_TOKENS}}
+        return registry.method_path(model), {
+            "contents": contents,
+            "generationConfig": {"maxOutputTokens": MAX_OUTPUT_TOKENS},
+        }
     if provider == "cohere":
         return "/v2/chat", {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
     if embeds(model):
         return placed(provider, "/v1/embeddings"), {"model": model, "input": TEXT}
-    body = {"model": model, output_limit(provider): MAX_OUTPUT_TOKENS, "messages": messages}
+    body = {"model": model, registry.output_limit(provider): MAX_OUTPUT_TOKENS, "messages": messages}
     return placed(provider, "/v1/chat/completions"), body
 
 

@@ -15,19 +15,8 @@ from paceline.core.results import SettingsError
 from paceline.facts import text_in
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
+from paceline.providers import registry
 from paceline.providers.base import Provider
-from paceline.providers.registry import (
-    ROOTLESS,
-    base_of,
-    changed,
-    checked_key,
-    head_of,
-    is_loopback,
-    is_own,
-    no_keys,
-    provider_for_host,
-    provider_named,
-)
 from paceline.providers.roots import host_root, without_version
 
 
@@ -37,7 +26,7 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     Raises:
         SettingsError: The variable is malformed; the message does not quote it, because it may hold a password.
     """
-    variable = head_of(provider.name).base_url_env
+    variable = registry.head_of(provider.name).base_url_env
     named = environ.get(variable, "").strip() if variable else ""
     if not named:
         return None, ""
@@ -71,7 +60,7 @@ def read_key(file: Path) -> str:
     key = text_in(file).strip()
     if not key:
         raise SettingsError(f"{file}: it is empty: write the key into it")
-    return checked_key(key, str(file))
+    return registry.checked_key(key, str(file))
 
 
 def key_in(environ: Mapping[str, str], variable: str) -> tuple[str, Path | None]:
@@ -85,7 +74,7 @@ def key_in(environ: Mapping[str, str], variable: str) -> tuple[str, Path | None]
     key, named = (environ.get(name, "").strip() for name in (variable, variable + FILE))
     if key and named:
         raise SettingsError(f"{variable} and {variable}{FILE} are both set: leave one of them out")
-    return _key_of(Path(named)) if named else (checked_key(key, variable), None)
+    return _key_of(Path(named)) if named else (registry.checked_key(key, variable), None)
 
 
 def _key_of(file: Path) -> tuple[str, Path | None]:
@@ -156,20 +145,22 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
         SettingsError: It has no address, or its key is missing or malformed, or may not go there.
     """
     table = config.upstreams.get(name, {})
-    named = provider_named(table.get("provider", name))
-    home = provider_named(config.provider).name if config.provider else None
+    named = registry.provider_named(table.get("provider", name))
+    home = registry.provider_named(config.provider).name if config.provider else None
     base_url = table.get("base_url") or (config.base_url if name == home else None) or host_root(named)
     if base_url is None:
-        why = f" ({ROOTLESS})" if head_of(named.name).rootless else ""
+        why = f" ({registry.ROOTLESS})" if registry.head_of(named.name).rootless else ""
         raise SettingsError(f"upstreams.{name}: {named.name} has no usual address: give its base_url{why}")
     variable = table.get("key_env", named.key_env)
     key, file = _server_key(name, table, named, environ)
-    at_host = provider_for_host(urlsplit(base_url).hostname or "")
+    at_host = registry.provider_for_host(urlsplit(base_url).hostname or "")
     if key and variable:
         _check_named(config, name, base_url, named)
     provider = at_host if at_host is not None and at_host.name == named.name else named
-    if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
-        provider = changed(provider, name=f"{base_of(provider.name)}@{name}")
+    if name != registry.base_of(provider.name) and any(
+        name in table.get("members", ()) for table in config.groups.values()
+    ):
+        provider = registry.changed(provider, name=f"{registry.base_of(provider.name)}@{name}")
     return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
 
 
@@ -180,8 +171,12 @@ def check_address(config: Config) -> None:
         UnnamedError: It stands in a file that was found, and is neither https at a host of the provider alone, nor this machine.
     """
     if config.base_url:
-        at_host = provider_for_host(urlsplit(config.base_url).hostname or "")
-        provider = provider_named(config.provider) if config.provider else at_host or provider_named("openai")
+        at_host = registry.provider_for_host(urlsplit(config.base_url).hostname or "")
+        provider = (
+            registry.provider_named(config.provider)
+            if config.provider
+            else at_host or registry.provider_named("openai")
+        )
         _check_named(config, "", config.base_url, provider)
 
 
@@ -190,7 +185,7 @@ def _server_key(
 ) -> tuple[str, Path | None]:
     """The key of a server, and the file that it was in."""
     if not named.key_env and ("key_env" in table or "key_file" in table):
-        raise SettingsError(f"upstreams.{name}: {no_keys(named.name)}")
+        raise SettingsError(f"upstreams.{name}: {registry.no_keys(named.name)}")
     if "key_file" in table:
         if "key_env" in table:
             raise SettingsError(f"upstreams.{name}: key_env and key_file are both set: leave one of them out")
@@ -214,7 +209,7 @@ def _check_named(config: Config, name: str, base_url: str, provider: Provider) -
     origin, url = config.origins.get(key, ""), urlsplit(base_url)
     host = url.hostname or ""
     named = config.trusted or origin.startswith((ENV_PREFIX, ARGUMENTS, ENVIRONMENT))
-    why = "" if named or is_loopback(host) else _why_foreign(provider, host, url.scheme, url.netloc)
+    why = "" if named or registry.is_loopback(host) else _why_foreign(provider, host, url.scheme, url.netloc)
     if why:
         file = re.sub(r":\d+$| \[tool.paceline\]$", "", origin)
         raise UnnamedError(
@@ -225,9 +220,11 @@ def _check_named(config: Config, name: str, base_url: str, provider: Provider) -
 
 def _why_foreign(provider: Provider, host: str, scheme: str, netloc: str) -> str:
     """Why an address is not one where the provider alone reads keys; empty if it is."""
-    rootless, at_host = head_of(provider.name).rootless, provider_for_host(host)
-    if rootless or not is_own(provider, host):
-        theirs = at_host is not None and base_of(at_host.name) == base_of(provider.name) and not rootless
+    rootless, at_host = registry.head_of(provider.name).rootless, registry.provider_for_host(host)
+    if rootless or not registry.is_own(provider, host):
+        theirs = (
+            at_host is not None and registry.base_of(at_host.name) == registry.base_of(provider.name) and not rootless
+        )
         return f"which any customer of {provider.name} may have" if theirs else f"which is no host of {provider.name}"
     if scheme != "https":
         return "in clear text: write https"
@@ -254,7 +251,9 @@ def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
     made = ServerGroup(name, {member: server(config, member, environ) for member in members}, options)
     for member, one in made.members.items():
         if not one.provider.key_env:
-            raise SettingsError(f"groups.{name}: {member!r} cannot be a member: {no_keys(base_of(one.provider.name))}")
+            raise SettingsError(
+                f"groups.{name}: {member!r} cannot be a member: {registry.no_keys(registry.base_of(one.provider.name))}"
+            )
     try:
         made.choice()
     except SettingsError as error:
