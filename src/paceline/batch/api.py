@@ -244,35 +244,35 @@ def _following(place: str, location: str) -> str:
     return str(found)
 
 
+@dataclass(eq=False)
 class Web:
     """Calls of one provider's endpoints, without keys in what they return.
 
-    Args:
+    Attributes:
         client: The HTTP client.
         address: The provider's root and headers.
         secrets: Removes the keys.
         timeout_s: The longest time of one call, which a large file needs.
         proxy: The proxy's URL.
+        calls: How many calls were made.
+        refused: How many of them were refused with a 429.
     """
 
-    def __init__(
-        self,
-        client: aiohttp.ClientSession,
-        address: ProviderAddress,
-        secrets: Secrets,
-        timeout_s: float,
-        proxy: str | None,
-    ) -> None:
-        self._client, self._address, self._secrets, self._timeout_s, self._proxy = (
-            client, address, secrets, timeout_s, proxy,
-        )  # fmt: skip
-        self.calls = self.refused = 0
+    client: aiohttp.ClientSession
+    address: ProviderAddress
+    secrets: Secrets
+    timeout_s: float
+    proxy: str | None
+    calls: int = 0
+    refused: int = 0
+
+    def __post_init__(self) -> None:
         self._reach = Reach(lambda _: None, again=False)  # for certificates; what else fails is said of each batch
 
     @property
     def account(self) -> str:
         """The name of the account; see :func:`paceline.batch.address.account`."""
-        return self._address.account
+        return self.address.account
 
     async def call(self, method: str, path: str, expect: type = dict, **options: Any) -> Any:
         """The JSON value of an answer, of the type ``expect``.
@@ -321,7 +321,7 @@ class Web:
             status, headers, body = await self._send("GET", path, RESULTS_MAX, file, place=place)
             if status not in REDIRECTS or "location" not in headers:
                 break
-            place = _following(place or joined(self._address.root, path), headers["location"])
+            place = _following(place or joined(self.address.root, path), headers["location"])
         if place and not 200 <= status < 300:
             text = f"status {status} from {origin(place)}, to which the provider redirects"
             raise NoResultsError(text) if status in STORE_MISSING else BrokenError(text)
@@ -331,23 +331,23 @@ class Web:
         self, method: str, path: str, most: int, file: IO[bytes] | None, **options: Any
     ) -> tuple[int, Mapping[str, str], bytes]:
         self.calls += 1
-        root, place = origin(self._address.root), options.pop("place", "")
+        root, place = origin(self.address.root), options.pop("place", "")
         own = not place or origin(place) == root
-        headers = self._address.headers_for(path) if own else dict(self._address.headers)
+        headers = self.address.headers_for(path) if own else dict(self.address.headers)
         if "json" not in options:
             headers.pop("content-type", None)
         headers |= options.pop("headers", {})
         large = file is not None or "data" in options
-        timeout_s = self._timeout_s if large else min(self._timeout_s, SMALL_S)
+        timeout_s = self.timeout_s if large else min(self.timeout_s, SMALL_S)
         sent_s = time.monotonic()
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._client.request(
+                self.client.request(
                     method,
-                    URL(place, encoded=True) if place else joined(self._address.root, path),
+                    URL(place, encoded=True) if place else joined(self.address.root, path),
                     headers=headers,
-                    proxy=self._proxy,
+                    proxy=self.proxy,
                     allow_redirects=False,
                     **options,
                 ) as response,
@@ -356,7 +356,7 @@ class Web:
                     self._reach.connected(root, time.monotonic())  # few connections are older: calls are rare
                     self._reach.answered(root, sent_s, time.monotonic())
                 content = await self._parts(response, most, file)
-                return response.status, response.headers, self._secrets(content)
+                return response.status, response.headers, self.secrets(content)
         except TimeoutError:
             raise BrokenError(f"no answer within {timeout_s:g} s") from None
         except NO_CONNECTION as error:
@@ -368,7 +368,7 @@ class Web:
                 raise BrokenError(f"{lack}{lack.remedy}") from None
             if not isinstance(error, _BROKEN):
                 raise
-            raise BrokenError(one_line(self._secrets.text(type(error).__name__))) from None
+            raise BrokenError(one_line(self.secrets.text(type(error).__name__))) from None
 
     def _unreached(self, root: str, error: BaseException, sent_s: float) -> None:
         """Note that the address gave no connection.
@@ -395,7 +395,7 @@ class Web:
 
     def clean(self, raw: bytes) -> bytes:
         """``raw`` without keys."""
-        return self._secrets(raw)
+        return self.secrets(raw)
 
 
 Following = Callable[[Any, list[SeenBatch]], str]

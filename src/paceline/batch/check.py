@@ -131,25 +131,25 @@ class PoolPart(NamedTuple):
         return self.share.requests / self.speed
 
 
+@dataclass(eq=False)
 class Checker:
     """Adds requests to a plan, and finds those that can never be sent.
 
-    Args:
+    Attributes:
         limiter: The limits that hold.
         index: Receives the ids.
         group: The members of the group that answers all requests, if there is one.
         place: The provider whose limits hold for a model, of requests in the form of a provider; that one by default.
+        plan: The plan.
     """
 
-    def __init__(
-        self,
-        limiter: Limiter,
-        index: Index,
-        group: Sequence[Server] = (),
-        place: Callable[[Provider, str], Provider] = lambda provider, _: provider,
-    ) -> None:
-        self.plan = InputPlan()
-        self._limiter, self._index, self._group, self._place = limiter, index, group, place
+    limiter: Limiter
+    index: Index
+    group: Sequence[Server] = ()
+    place: Callable[[Provider, str], Provider] = lambda provider, _: provider
+    plan: InputPlan = field(default_factory=InputPlan)
+
+    def __post_init__(self) -> None:
         self._placed: dict[tuple[str, str], Provider] = {}
         self._pools: dict[tuple[str, str], list[PoolPart]] = {}
 
@@ -166,7 +166,7 @@ class Checker:
         if len(nevers) == len(parts):
             raise BadLineError(_too_large(request, nevers[-1]))
         share = parts[0].share if len(parts) == 1 else min(parts, key=PoolPart.load).share
-        if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
+        if (first := self.index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is already in {request.unit} {first}: it must be unique")
         self.plan.requests += 1
         fills = part_of(request, cost.get(INPUT_TOKENS, 0.0))
@@ -179,7 +179,7 @@ class Checker:
     def refuse(self, line: int, raw: bytes | None, why: str) -> None:
         """Note a row that cannot be sent."""
         custom_id = decode(raw or b"")["custom_id"]
-        self._index.refuse(str(custom_id), line, why, number=isinstance(custom_id, int))
+        self.index.refuse(str(custom_id), line, why, number=isinstance(custom_id, int))
 
     def describe(self, request: RunRequest) -> Metered:
         """What a ``request`` of the plan costs, by what the answers have shown so far.
@@ -191,7 +191,7 @@ class Checker:
 
     def _described(self, request: RunRequest) -> tuple[Metered, list[PoolPart]]:
         kind = request.provider.name, request.model
-        provider = self._placed.get(kind) or self._place(request.provider, request.model)
+        provider = self._placed.get(kind) or self.place(request.provider, request.model)
         if len(self._placed) < MODELS_MAX:
             self._placed[kind] = provider
         call = provider.describe(request.path, request.body)
@@ -205,14 +205,14 @@ class Checker:
             parts = known or self._first_of(request, provider, call.model)
         except SettingsError as error:
             raise BadLineError(str(error)) from None
-        calibration = self._limiter.pacer.calibrations.of(call.provider, call.model, call.endpoint)
+        calibration = self.limiter.pacer.calibrations.of(call.provider, call.model, call.endpoint)
         return Metered(provider, call, parts[0].scheduler, calibration), parts
 
     def _first_of(self, request: RunRequest, provider: Provider, model: str) -> list[PoolPart]:
         """The pools of a model that has not occurred before: one, or one for each member of a group."""
         places = [(provider, model)]
-        if self._group:
-            places = [(one.provider, one.model(request.path, request.body) or model) for one in self._group]
+        if self.group:
+            places = [(one.provider, one.model(request.path, request.body) or model) for one in self.group]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PacelineWarning)  # the warnings below name the command line's option
             parts = [self._part(*place) for place in places]
@@ -222,8 +222,8 @@ class Checker:
         return parts
 
     def _part(self, provider: Provider, model: str) -> PoolPart:
-        scheduler = self._limiter.pacer.pools.of_model(provider.name, model)
-        limits = self._limiter.limits
+        scheduler = self.limiter.pacer.pools.of_model(provider.name, model)
+        limits = self.limiter.limits
         resolved = limits.model(provider.name, model)
         tier = limits.settings.tier if base_of(provider.name) == limits.provider else None
         if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:

@@ -229,16 +229,16 @@ def _stands(refusal: RefusedError) -> bool:
     return refusal.status in NOTHING_MADE or refusal.code == FULL
 
 
+@dataclass(eq=False)
 class Flight:
     """The batches in flight: creates each once, and follows it to its end in a task of its own.
 
-    Args:
+    Attributes:
         ends: The Batch APIs, by the provider's name.
         batches: The batches of the run, and the requests that each of them has.
         answers: Writes the results.
+        timing: How long it waits for what.
         last: Whether a request that comes back from each of its batches has failed; otherwise it is left.
-
-    Attributes:
         tasks: The tasks.
         unclear: The batches whose creation was refused, and which may be there all the same, by the chunk's name.
         seen: The batches as they were when last looked at, by the chunk's name.
@@ -246,28 +246,24 @@ class Flight:
         returned: Whether requests have come back, which can be sent again.
     """
 
-    def __init__(
-        self,
-        ends: Mapping[str, Endpoints],
-        batches: Batches,
-        answers: AnswerWriter,
-        timing: Timing,
-        *,
-        last: bool = True,
-    ) -> None:
-        self.tasks: list[asyncio.Task[None]] = []
-        self.unclear: set[str] = set()
-        self._last = last
-        self.seen: dict[str, SeenBatch] = {}
-        self.leaving = asyncio.Event()
-        self.returned = False
-        self._ends, self._batches, self._answers, self._time = ends, batches, answers, timing
+    ends: Mapping[str, Endpoints]
+    batches: Batches
+    answers: AnswerWriter
+    timing: Timing
+    last: bool
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    unclear: set[str] = field(default_factory=set)
+    seen: dict[str, SeenBatch] = field(default_factory=dict)
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    returned: bool = False
+
+    def __post_init__(self) -> None:
         self._worked: set[BatchKind] = set()  # a batch of these was not failed by the provider's validation
         # One search at a time: a batch may fit two chunks, and the first to find it takes it.
         self._finding = asyncio.Lock()
 
     def _say(self, text: str) -> None:
-        self._answers.view.say(text)
+        self.answers.view.say(text)
 
     @property
     def done(self) -> int:
@@ -281,13 +277,13 @@ class Flight:
             load: Its requests.
             check: Called before each attempt; raises to prevent it.
         """
-        ends, refusal = self._ends[load.kind.provider], None
+        ends, refusal = self.ends[load.kind.provider], None
         check()
-        chunk = self._batches.journal.intend(load, ends.web.account)
-        self._batches.hold(chunk)
+        chunk = self.batches.journal.intend(load, ends.web.account)
+        self.batches.hold(chunk)
         try:
             with known_form():
-                self._batches.note_created(chunk, await ends.create(chunk, load.content))
+                self.batches.note_created(chunk, await ends.create(chunk, load.content))
         except UploadError as error:
             return await self._refused(chunk, error, load.size)
         except RefusedError as error:
@@ -314,11 +310,11 @@ class Flight:
         kind, self.returned = chunk.kind, True
         too_large = error.status == 413 or error.code == "request_too_large"
         if too_large and len(chunk.lines) == 1:
-            self._answers.record(chunk.lines[0], error.code or "request_too_large", str(error))
-            await self._answers.save()
-        self._batches.drop(chunk, "refused")
+            self.answers.record(chunk.lines[0], error.code or "request_too_large", str(error))
+            await self.answers.save()
+        self.batches.drop(chunk, "refused")
         if too_large:
-            self._batches.most_bytes[kind.provider] = min(self._batches.most_bytes[kind.provider], max(1, size // 2))
+            self.batches.most_bytes[kind.provider] = min(self.batches.most_bytes[kind.provider], max(1, size // 2))
             self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
         elif error.code == "upload_failed" or error.status in PASSING:
             await self._pause(error)
@@ -341,7 +337,7 @@ class Flight:
 
         One that was lost is cancelled if all its requests are answered.
         """
-        ends, batches = self._ends[chunk.kind.provider], self._batches
+        ends, batches = self.ends[chunk.kind.provider], self.batches
         async with self._finding:
             with known_form():
                 batch = await ends.find(chunk, batches.journal.known, batches.index)
@@ -359,16 +355,16 @@ class Flight:
         Raises:
             StopError: There were attempts for too long.
         """
-        if self._batches.unable_s is None:
-            self._batches.unable_s = time.monotonic()
-            self._say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
-        if time.monotonic() - self._batches.unable_s > self._time.lost_s:
+        if self.batches.unable_s is None:
+            self.batches.unable_s = time.monotonic()
+            self._say(f"no batch can be created: {error}: trying again for {self.timing.lost_s / 60:.0f} min")
+        if time.monotonic() - self.batches.unable_s > self.timing.lost_s:
             raise StopError(FAILED, f"no batch can be created: {error}")
-        await asyncio.sleep(jittered(self._time.retry_s))
+        await asyncio.sleep(jittered(self.timing.retry_s))
 
     def _full(self, kind: BatchKind, text: str) -> None:
-        queue, before = self._batches.queue(kind), self._batches.queue(kind).limit
-        queue.refused(text, time.monotonic(), self._time.full_first_s, self._time.full_most_s)
+        queue, before = self.batches.queue(kind), self.batches.queue(kind).limit
+        queue.refused(text, time.monotonic(), self.timing.full_first_s, self.timing.full_most_s)
         if queue.limit != before:
             self._say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
 
@@ -381,14 +377,14 @@ class Flight:
         if self.tasks:
             await asyncio.wait(self.tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         else:
-            await asyncio.sleep(self._time.retry_s if seconds is None else seconds)
+            await asyncio.sleep(self.timing.retry_s if seconds is None else seconds)
         for task in [task for task in self.tasks if task.done()]:
             self.tasks.remove(task)
             task.result()
 
     async def find_lost(self) -> bool:
         """Look once more for the batches whose creation had no answer; whether any batch is followed now."""
-        for chunk in list(self._batches.lost):
+        for chunk in list(self.batches.lost):
             if time.time() - chunk.at_s > LIFE_S:
                 continue
             try:
@@ -397,11 +393,11 @@ class Flight:
                 requests = counted(len(chunk.lines), "request")
                 self._say(f"batch {chunk.batch} was created after the wait for it: its {requests} may be paid twice")
             except (BrokenError, RefusedError) as error:
-                if not any(map(self._batches.is_open, filter(None, chunk.lines))):
+                if not any(map(self.batches.is_open, filter(None, chunk.lines))):
                     self._say(f"not known whether a batch was created after all: {error}; the same command looks again")
                     continue  # otherwise it is waited for: to create another one could be paid twice
-            self._batches.lost.remove(chunk)
-            self._batches.hold(chunk)
+            self.batches.lost.remove(chunk)
+            self.batches.hold(chunk)
             self.follow(chunk)
         return bool(self.tasks)
 
@@ -410,22 +406,22 @@ class Flight:
         if not chunk.batch and not await self._is_found(chunk, refusal, size):
             return
         reading = ResultsRead(
-            {*filter(None, chunk.lines), *chunk.others}, counted=chunk.name in self._batches.journal.counted
+            {*filter(None, chunk.lines), *chunk.others}, counted=chunk.name in self.batches.journal.counted
         )
         seen = await self._results_of(chunk, reading)
         if reading.answers:
-            self._batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
+            self.batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
         full = next((problem for problem in seen.problems if problem.code == FULL), None)
         if full is None:
-            self._batches.queue(chunk.kind).accepted()
+            self.batches.queue(chunk.kind).accepted()
             found = self._fail_lines(chunk, seen)
             self._return(chunk, seen, reading, tried=not found and not self.leaving.is_set())
         else:
             self._full(chunk.kind, full.message)
-        await self._answers.save()
+        await self.answers.save()
         self.seen.pop(chunk.name, None)
         left, why = self._tell(chunk, seen, reading)
-        self._batches.drop(chunk, seen.state)
+        self.batches.drop(chunk, seen.state)
         self.returned = self.returned or left
         passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
         if seen.state != "failed":
@@ -445,7 +441,7 @@ class Flight:
 
     def _tell(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead) -> tuple[bool, str]:
         """Say how a batch has ended; whether requests are left, and the provider's reason."""
-        left = sum(1 for _ in self._batches.unanswered(chunk))
+        left = sum(1 for _ in self.batches.unanswered(chunk))
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
         none = "of them are asked for once more: their answers are empty or invalid"
         none = f"; {len(reading.first):,} {none}" if reading.first else ""
@@ -456,7 +452,7 @@ class Flight:
 
     async def _not_made(self, chunk: Chunk, refusal: RefusedError | None) -> None:
         """There is no batch as far as one can see: its requests go into another one, unless the refusal stands against it."""
-        self._batches.drop(chunk, LOST)
+        self.batches.drop(chunk, LOST)
         if refusal is not None and refusal.status not in PASSING:
             raise stopping(refusal, chunk.kind)
         self._say("no batch was found: one is created again; if the first appears later, this command reads it")
@@ -468,7 +464,7 @@ class Flight:
         found = False
         for problem in seen.problems:
             if problem.line is not None and 0 < problem.line <= len(chunk.lines):
-                self._answers.record(chunk.lines[problem.line - 1], problem.code, problem.message)
+                self.answers.record(chunk.lines[problem.line - 1], problem.code, problem.message)
                 found = True
         return found
 
@@ -478,26 +474,26 @@ class Flight:
         code, words = (
             (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
         )
-        for line in self._batches.unanswered(chunk) if tried else ():
-            spent = self._batches.tried(line)
-            if self._answers.first(line) is not None:
+        for line in self.batches.unanswered(chunk) if tried else ():
+            spent = self.batches.tried(line)
+            if self.answers.first(line) is not None:
                 if spent or line not in reading.first:
-                    self._answers.settle(line)
-            elif spent and self._last:
+                    self.answers.settle(line)
+            elif spent and self.last:
                 result = reading.again.get(line)
                 if result is not None and result.error is not None:
-                    self._answers.record(line, result.error["code"], result.error["message"], result.response)
+                    self.answers.record(line, result.error["code"], result.error["message"], result.response)
                 else:
-                    self._answers.record(line, code, words)
+                    self.answers.record(line, code, words)
 
     async def _find(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
         """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one.
 
         After a refusal that stands the run stops in any case, so that a list that cannot be read is not waited for.
         """
-        outage, stands = Outage(self._answers.view, self._time), refusal is not None and refusal.status not in PASSING
+        outage, stands = Outage(self.answers.view, self.timing), refusal is not None and refusal.status not in PASSING
         while True:
-            settled = time.time() >= chunk.at_s + self._time.settle_s or outage.seconds > self._time.settle_s
+            settled = time.time() >= chunk.at_s + self.timing.settle_s or outage.seconds > self.timing.settle_s
             try:
                 if await self._look_for(chunk):
                     return True
@@ -513,16 +509,16 @@ class Flight:
                     "not known whether a batch was created",
                     "the provider's batches cannot be listed",
                 )
-                await asyncio.sleep(jittered(self._time.poll_most_s if waits else self._time.retry_s))
+                await asyncio.sleep(jittered(self.timing.poll_most_s if waits else self.timing.retry_s))
                 continue
             if settled:
                 return False
-            await asyncio.sleep(max(0.0, min(self._time.retry_s, chunk.at_s + self._time.settle_s - time.time())))
+            await asyncio.sleep(max(0.0, min(self.timing.retry_s, chunk.at_s + self.timing.settle_s - time.time())))
 
     async def _poll(self, chunk: Chunk) -> SeenBatch:
         """Look at a batch until it has ended."""
-        ends, outage, cancelled = self._ends[chunk.kind.provider], Outage(self._answers.view, self._time), False
-        wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
+        ends, outage, cancelled = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing), False
+        wait_s = first_s = self.timing.poll_most_s if ends.SELDOM else self.timing.poll_first_s
         while True:
             try:
                 if self.leaving.is_set() and not cancelled:
@@ -550,13 +546,13 @@ class Flight:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(jittered(wait_s)):
                         await self.leaving.wait()
-            wait_s = min(self._time.poll_most_s, wait_s * 1.5)
+            wait_s = min(self.timing.poll_most_s, wait_s * 1.5)
 
     async def _results_of(self, chunk: Chunk, reading: ResultsRead) -> SeenBatch:
         """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
-        seen, since_s, wait_s = await self._poll(chunk), math.inf, self._time.retry_s
+        seen, since_s, wait_s = await self._poll(chunk), math.inf, self.timing.retry_s
         while True:
-            reading.early = seen.state != self._ends[chunk.kind.provider].WHOLE
+            reading.early = seen.state != self.ends[chunk.kind.provider].WHOLE
             whys = [why for place in seen.files if (why := await self._read(chunk, place, reading))]
             final = len(chunk.lines) - len(reading.left)
             read = final + len(reading.again)
@@ -564,7 +560,7 @@ class Flight:
             reached = read >= seen.stated and final >= (seen.answered or 0) and (seen.stated or not whys)
             if reached or read == len(chunk.lines):
                 return seen
-            why, most_s = (f" ({whys[0]})", self._time.lost_s) if whys else ("", self._time.unread_s)
+            why, most_s = (f" ({whys[0]})", self.timing.lost_s) if whys else ("", self.timing.unread_s)
             text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, and {read:,} can be read{why}"
             if seen.state == GONE or time.monotonic() - since_s > most_s:
                 break
@@ -572,30 +568,30 @@ class Flight:
                 since_s = time.monotonic()
                 self._say(f"{text}; reading them again for {most_s / 60:.0f} min")
             await asyncio.sleep(jittered(wait_s))
-            seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
+            seen, wait_s = await self._poll(chunk), min(self.timing.poll_most_s, wait_s * 1.5)
         self._unread(chunk, reading, text)
         return seen
 
     def _unread(self, chunk: Chunk, reading: ResultsRead, text: str) -> None:
         """Record that requests may be answered, and paid, although no answer could be read."""
         self._say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
-        for line in list(self._batches.unanswered(chunk)):
+        for line in list(self.batches.unanswered(chunk)):
             if line in reading.left and line not in reading.again:
-                self._answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
+                self.answers.record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
 
     async def _read(self, chunk: Chunk, place: str, reading: ResultsRead) -> str:
         """Write the results of a batch that are not in the output; return why there are none, empty if there are."""
-        ends, outage = self._ends[chunk.kind.provider], Outage(self._answers.view, self._time)
-        own_ids = ends.own_ids(chunk.ids(self._batches.index))
+        ends, outage = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing)
+        own_ids = ends.own_ids(chunk.ids(self.batches.index))
         while True:
             try:
                 with spool() as file:
                     for result in await ends.results(place, file, own_ids):
-                        self._answers.take(chunk.kind, result, reading)
+                        self.answers.take(chunk.kind, result, reading)
             except NoResultsError as error:
                 return str(error)
             except (BrokenError, RefusedError) as error:
                 outage.note(error, chunk.kind, f"batch {chunk.batch}: its results cannot be read")
             else:
                 return ""
-            await asyncio.sleep(jittered(self._time.retry_s))
+            await asyncio.sleep(jittered(self.timing.retry_s))
