@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from paceline.batch.acceptance import REPEATED, UNSTABLE, Acceptance
 from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import OutputError, ResultsFile, encode_answer
+from paceline.batch.results import ResultsFile, encode_answer, explaining
 from paceline.batch.summary import FIRST, RunTally
 from paceline.responses.finish import State
 
@@ -79,10 +79,8 @@ class RunAnswers:
         Raises:
             OutputError: A pipe or a device has failed.
         """
-        try:
+        with explaining(f"{self.results.path} cannot be written"):
             self.results.append(record)
-        except OSError as failure:
-            raise OutputError(f"{self.results.path} cannot be written: {failure.strerror}") from None
 
     def write(self, record: Record) -> None:
         """Write the record of a request, and count it.

@@ -50,7 +50,7 @@ from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_
 from paceline.batch.reach import certificates
 from paceline.batch.reading import temporary
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
-from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
+from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer, explaining
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunStart, RunTally, in_time, in_words
 from paceline.batch.tables import Rows, Table
@@ -888,10 +888,8 @@ def _provider_of_first(given: Source) -> str | None:
 
 def _open_input(path: str) -> BinaryIO:
     """The input as a file that can be read twice; the content of a pipe is copied to a temporary file first."""
-    try:
+    with explaining(f"{path}: cannot be read", kind=SettingsError):
         file: BinaryIO = open(0, "rb", closefd=False) if path == STDIN else Path(path).open("rb")  # noqa: SIM115
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)
         return file

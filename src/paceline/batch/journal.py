@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.index import Index
-from paceline.batch.results import OutputError, require_one_name
+from paceline.batch.results import OutputError, explaining, require_one_name
 from paceline.pacing.durable import LostFileError, WatchedFile, recovered_names, replace, take_back
 
 LINE_MAX: Final = 256 * 2**20
@@ -73,13 +73,9 @@ class BatchJournal:
         self._lost: dict[str, dict[str, Any]] = {}
         self._count = self._end = 0
         self._file: WatchedFile | None = None
-        try:
+        with explaining(self.path), suppress(FileNotFoundError):
             take_back(self.path)
             self._read()
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise OutputError(f"{self.path}: {error.strerror}") from None
         self._reread = False
 
     @property
@@ -156,10 +152,8 @@ class BatchJournal:
             OutputError: It cannot be written.
         """
         require_one_name(self.path)
-        try:
+        with explaining(f"{self.path}: cannot be written"):
             self._file = WatchedFile(self.path, end=self._end, mirrored=True)
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
         if not self.run:
             self.run = secrets.token_hex(8)
             self._write({"event": "run", "run": self.run, "version": 1})
@@ -248,13 +242,9 @@ class BatchJournal:
 
     def _do(self, step: Callable[[WatchedFile], object]) -> None:
         assert self._file is not None
-        try:
+        then = "; no batch is created without it: make room, and run the same command again"
+        with explaining(f"{self.path}: cannot be written", then):
             step(self._file)
-        except OSError as error:
-            raise OutputError(
-                f"{self.path}: cannot be written: {error.strerror}; no batch is created without it: make room, and run the"
-                " same command again"
-            ) from None
         if self._file.moved:
             raise OutputError(
                 f"{self.path}: another file has this name now, and was left as it is: the journal of batches is in"

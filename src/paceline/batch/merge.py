@@ -9,15 +9,15 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import AsWritten
 from paceline.batch.index import Index, explained, temporary_db
 from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
-from paceline.batch.results import OutputError, is_torn, read_answer
+from paceline.batch.results import OutputError, explaining, is_torn, read_answer
 from paceline.core.hints import counted
 from paceline.pacing.durable import replacing
 
@@ -99,7 +99,7 @@ def merge(
                 f"{source}: no line is a whole request; to merge the shards of a table, copy their outputs into one file, "
                 "and give it as -o to the same run without --shard"
             )
-        known = stack.enter_context(_Records())
+        known = stack.enter_context(closing(_Records()))
         files = [_open(name, stack) for name in outputs]
         answers = 0
         for number, file in enumerate(files):
@@ -141,10 +141,8 @@ def _identity(name: str) -> tuple[int, int] | str:
 def _open(name: str, stack: ExitStack) -> BinaryIO:
     if Path(name).is_fifo():
         raise OutputError(f"{name}: it is a pipe, and would be read twice: write it to a file")
-    try:
+    with explaining(name):
         return stack.enter_context(Path(name).open("rb"))
-    except OSError as error:
-        raise OutputError(f"{name}: {error.strerror}") from None
 
 
 def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[str], None]) -> None:
@@ -170,10 +168,8 @@ class _Records:
         self._db.execute("CREATE TABLE records (line INTEGER PRIMARY KEY, file, at, size, ok)")
         self._db.execute("BEGIN")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Delete the temporary file."""
         self._db.close()
 
     def add(self, line: int, file: int, at: int, size: int, *, ok: bool) -> bool:
@@ -221,23 +217,21 @@ def _shards(outputs: Sequence[str]) -> int:
 
 def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
     shards = set[int]()
-    try:
-        with replacing(target, like=next((one.name for one in files), "")) as out:
-            for line, custom_id in index.lines():
-                record = known.find(line)
-                if record is None:
-                    merged.missing += 1
-                    if len(merged.examples) < SHOWN:
-                        merged.examples.append(custom_id)
-                    shards.add((line - 1) % of + 1 if of else 0)
-                    continue
-                number, at, size, ok = record
-                files[number].seek(at)
-                raw = files[number].read(size)
-                out.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                merged.answered, merged.failed = merged.answered + bool(ok), merged.failed + (not ok)
-    except OSError as error:
-        raise OutputError(f"{target}: it cannot be written: {error.strerror}") from None
+    like = next((one.name for one in files), "")
+    with explaining(f"{target}: it cannot be written"), replacing(target, like=like) as out:
+        for line, custom_id in index.lines():
+            record = known.find(line)
+            if record is None:
+                merged.missing += 1
+                if len(merged.examples) < SHOWN:
+                    merged.examples.append(custom_id)
+                shards.add((line - 1) % of + 1 if of else 0)
+                continue
+            number, at, size, ok = record
+            files[number].seek(at)
+            raw = files[number].read(size)
+            out.write(raw if raw.endswith(b"\n") else raw + b"\n")
+            merged.answered, merged.failed = merged.answered + bool(ok), merged.failed + (not ok)
     merged.shards = [Shard(number, of) for number in sorted(shards)] if of else []
 
 

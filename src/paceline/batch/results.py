@@ -19,7 +19,7 @@ import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count, takewhile
@@ -60,6 +60,15 @@ _START = b'{"id": "batch_req_'  # of every line that encode_answer makes
 
 class OutputError(PacelineError):
     """The file of answers cannot be used; the message says why and what to do."""
+
+
+@contextmanager
+def explaining(what: str, then: str = "", kind: type[Exception] = OutputError) -> Iterator[None]:
+    """Raise an error of the system in the block as one of this kind: what failed, the system's words, and what to do then."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}{then}") from None
 
 
 @dataclass(slots=True)
@@ -265,12 +274,10 @@ class ResultsFile:
         """
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
-        try:
+        with explaining(self.path):
             read = _Read(index)
             self._recover(read, repair=repair)
             self._add_saved(read)
-        except OSError as error:
-            raise OutputError(f"{self.path}: {error.strerror}") from None
         return read.found
 
     def _recover(self, read: _Read, *, repair: bool) -> None:
@@ -318,33 +325,28 @@ class ResultsFile:
         Raises:
             OutputError: The copy cannot be written; the file is unchanged.
         """
-        aside = None
-        try:
-            with ExitStack() as undo:
-                with replacing(self.path) as new, open(self.path, "rb") as old:
-                    if corrupt:
-                        aside = self._new_corrupt(undo)
-                    drops = iter([*dropped, 0])
-                    drop, at = next(drops), 0
-                    for number, raw in enumerate(old, 1):
-                        at += len(raw)
-                        if at > end:
-                            break
-                        if number == drop:
-                            drop = next(drops)
-                            found = read_answer(raw, self.acceptance)
-                            if aside is not None and (found is None or found[1].ok is None):
-                                aside.write(raw)
-                        else:
-                            new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                    if aside is not None:
-                        close(aside)
-                undo.pop_all()
-        except OSError as error:
-            raise OutputError(
-                f"{self.path}: its lines without an answer cannot be removed: {error.strerror}; the file is unchanged:"
-                f" make room in {os.path.dirname(self.path)}, or start over with --restart"
-            ) from None
+        aside, room = None, f"make room in {os.path.dirname(self.path)}, or start over with --restart"
+        what = f"{self.path}: its lines without an answer cannot be removed"
+        with explaining(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
+            with replacing(self.path) as new, open(self.path, "rb") as old:
+                if corrupt:
+                    aside = self._new_corrupt(undo)
+                drops = iter([*dropped, 0])
+                drop, at = next(drops), 0
+                for number, raw in enumerate(old, 1):
+                    at += len(raw)
+                    if at > end:
+                        break
+                    if number == drop:
+                        drop = next(drops)
+                        found = read_answer(raw, self.acceptance)
+                        if aside is not None and (found is None or found[1].ok is None):
+                            aside.write(raw)
+                    else:
+                        new.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                if aside is not None:
+                    close(aside)
+            undo.pop_all()
         return "" if aside is None else aside.name
 
     def _new_corrupt(self, undo: ExitStack) -> BinaryIO:
@@ -367,17 +369,17 @@ class ResultsFile:
         """
         before = read.found.lines
         for path in list(self._earlier()):
-            try:
-                with closing(Appender(self.path)) as out, open(path, "rb") as saved:
-                    for raw in saved:
-                        found = read_answer(raw, self.acceptance)
-                        if found is not None and read.adds(*found):  # a kill may have cut the last line
-                            out.append(raw if raw.endswith(b"\n") else raw + b"\n")
-                    out.sync()
-            except OSError as error:
-                raise OutputError(
-                    f"{self.path}: cannot be written: {error.strerror}; make room: answers of an earlier run are in {path}"
-                ) from None
+            then = f"; make room: answers of an earlier run are in {path}"
+            with (
+                explaining(f"{self.path}: cannot be written", then),
+                closing(Appender(self.path)) as out,
+                open(path, "rb") as saved,
+            ):
+                for raw in saved:
+                    found = read_answer(raw, self.acceptance)
+                    if found is not None and read.adds(*found):  # a kill may have cut the last line
+                        out.append(raw if raw.endswith(b"\n") else raw + b"\n")
+                out.sync()
             os.unlink(path)
         read.found.added = read.found.lines - before
 
@@ -397,13 +399,11 @@ class ResultsFile:
         Raises:
             OutputError: It cannot be written.
         """
-        try:
+        with explaining(f"{self.path}: cannot be written"):
             if self.resumable:
                 self._file = self._watched = WatchedFile(self.path, mode=0o666)
             else:
                 self._file = Appender(1 if self.path == STDOUT else self.path, mode=0o666)
-        except OSError as error:
-            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def append(self, line: bytes) -> None:
         """Write one line to the operating system, without buffering; keep and save it if a regular file cannot take it.
@@ -496,21 +496,18 @@ class ResultsFile:
         """
         answered, errors, final = 0, Counter[str](), Counter[str]()
         index.unmark()
-        try:
-            with open(self.place, "rb") as file:
-                for raw in file:
-                    found = read_answer(raw, self.acceptance)
-                    line = index.line_of(found[0]) if found is not None else None
-                    if found is None or line is None or not index.mark(line):
-                        continue
-                    ok, name, again = found[1]
-                    if ok:
-                        answered += 1
-                    else:
-                        errors[UNREAD if ok is None else name] += 1
-                        final[UNREAD if ok is None else name] += not again
-        except OSError as error:
-            raise OutputError(f"{self.place}: cannot be read: {error.strerror}") from None
+        with explaining(f"{self.place}: cannot be read"), open(self.place, "rb") as file:
+            for raw in file:
+                found = read_answer(raw, self.acceptance)
+                line = index.line_of(found[0]) if found is not None else None
+                if found is None or line is None or not index.mark(line):
+                    continue
+                ok, name, again = found[1]
+                if ok:
+                    answered += 1
+                else:
+                    errors[UNREAD if ok is None else name] += 1
+                    final[UNREAD if ok is None else name] += not again
         if self._watched is not None:
             self._watched.shortened = False
         return answered, errors, final
@@ -636,10 +633,8 @@ class _Lock:
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
         require_one_name(output)
         while True:
-            try:
+            with explaining(f"{output}: cannot be written: {self._path}"):
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-            except OSError as error:
-                raise OutputError(f"{output}: cannot be written: {self._path}: {error.strerror}") from None
             if os.fstat(self._fd).st_size:
                 os.close(self._fd)
                 raise OutputError(f"{self._path}: a file of another program; choose another output with -o")
