@@ -33,38 +33,29 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
         limits: Limits that are known, by ``provider/model``.
     """
     found = providers_of(environ)
+    known = [f"# found: {name} ({', '.join(variables)})" for name, variables in found.items()]
+    provider = [
+        '# provider = "openai"   # for models whose name does not show it',
+        "# tier = 2              # only with provider",
+    ]
+    if len(found) == 1:
+        (name,) = found
+        provider = [f'provider = "{name}"', *_tier(name if name in known_providers() else "")]
+    stated = [f"{_key(model)} = {_value(list(quotas))}" for model, quotas in limits.items()]
+    others = [name for name in found if not any(one.startswith(f"{name}/") for one in limits)]
     lines = [
         EDITORS,
         "# All settings: docs/config.md. `paceline config` prints the settings in effect, and where each comes from.",
         "",
-    ]
-    if found:
-        lines += [f"# found: {name} ({', '.join(variables)})" for name, variables in found.items()]
-    else:
-        lines.append("# No key of a provider is in the environment: set one, e.g. OPENAI_API_KEY.")
-    if len(found) == 1:
-        (name,) = found
-        own = name if name in known_providers() else ""
-        lines += ["", f'provider = "{name}"', *_tier(own)]
-    else:
-        lines += [
-            "",
-            '# provider = "openai"   # for models whose name does not show it',
-            "# tier = 2              # only with provider",
-        ]
-    lines += [
+        *(known or ["# No key of a provider is in the environment: set one, e.g. OPENAI_API_KEY."]),
+        "",
+        *provider,
         '# store = "sqlite:quotas.db"   # for several processes on this machine; redis://HOST for several machines',
         "# usable = 0.85                # the share of every limit that is used",
         "",
         "[limits]   # in place of the published ones, which answers correct; `paceline check MODEL` measures yours",
-    ]
-    lines += [f"{_key(model)} = {_value(list(quotas))}" for model, quotas in limits.items()]
-    lines += [
-        f'# "{name}/*" = {_value(_published(name))}'
-        for name in found
-        if not any(one.startswith(f"{name}/") for one in limits)
-    ]
-    lines += [
+        *stated,
+        *(f'# "{name}/*" = {_value(_published(name))}' for name in others),
         "",
         "[concurrency]   # requests in flight at a provider; without an entry there is no bound",
         *(f"# {name} = 50" for name in found),
@@ -75,11 +66,10 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
 def _tier(provider: str) -> list[str]:
     """The line of the tier, with those that there are."""
     known = tiers(provider) if provider else ()
-    return (
-        [f'# tier = "{known[-1]}"   # one of {", ".join(known)}; without it the lowest of those who pay']
-        if len(known) > 1
-        else []
+    text = (
+        f'# tier = "{known[-1]}"   # one of {", ".join(known)}; without it the lowest of those who pay' if known else ""
     )
+    return [text] if len(known) > 1 else []
 
 
 def _published(provider: str) -> list[str]:
