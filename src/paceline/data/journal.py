@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import date, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -146,23 +146,21 @@ class OwnJournal:
         except StoreError:
             self._require_name()
             raise
-        try:
-            self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            self._entries.close()
-            raise StoreError(f"{self._path}-lock: {error.strerror}") from error
-        try:
-            lock(self._lock)
-        except (BlockingIOError, PermissionError):
-            self.close()
-            raise StoreError(f"the journal {self._path} is in use: wait for the other program, or end it") from None
-        except OSError:  # no locks on this file system
-            pass
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._entries.close)
+            try:
+                self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
+            except OSError as error:
+                raise StoreError(f"{self._path}-lock: {error.strerror}") from error
+            undo.callback(os.close, self._lock)
+            try:
+                lock(self._lock)
+            except (BlockingIOError, PermissionError):
+                raise StoreError(f"the journal {self._path} is in use: wait for the other program, or end it") from None
+            except OSError:  # no locks on this file system
+                pass
             self._require_name()
-        except StoreError:
-            self.close()
-            raise
+            undo.pop_all()
 
     def _require_name(self) -> None:
         """Refuse to go on while the values of an earlier map are at another name: they would be paid for again."""
