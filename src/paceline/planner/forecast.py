@@ -167,16 +167,12 @@ def _rows(scheduler: Scheduler, work: Iterable[Mapping[str, float]] | Conversati
     if not isinstance(work, Conversations):
         yield from ((cost, None) for cost in work)
         return
-    first = scheduler.prompt_cache is not None and work.cached >= ORDERED_FROM
+    first, units = scheduler.prompt_cache is not None and work.cached >= ORDERED_FROM, scheduler.pool.ledger.units
     for _ in range(work.agents):
-        costs = work.costs(scheduler.pool.name)
+        turns = work.costs(scheduler.pool.name)
+        costs = ({unit: amount for unit, amount in turn.items() if unit in units} for turn in turns)
         if (cost := next(costs, None)) is not None:
-            units = scheduler.pool.ledger.units
-            own = ({unit: amount for unit, amount in turn.items() if unit in units} for turn in costs)
-            yield (
-                {unit: amount for unit, amount in cost.items() if unit in units},
-                _Talk(own, round(work.think_s * NS), first),
-            )
+            yield cost, _Talk(costs, round(work.think_s * NS), first)
 
 
 class _Line:
