@@ -95,12 +95,16 @@ class OpenAIEndpoints(Endpoints):
         return f"{self._at(chunk, self.BATCHES)}/{quote(chunk.batch)}"
 
     async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        body = {
-            "input_file_id": await self._upload(chunk, content), "completion_window": "24h",
-            "endpoint": chunk.kind.path.removeprefix("/openai"),
+        body = self._order(chunk, await self._upload(chunk, content))
+        made = await self.web.call("POST", self._at(chunk, self.BATCHES), json=body)
+        return id_in(made.get("job") or made)  # Together's is in another object
+
+    def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
+        """What asks for the batch of an uploaded file."""
+        return {
+            "input_file_id": file, "completion_window": "24h", "endpoint": chunk.kind.path.removeprefix("/openai"),
             "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
-        return id_in(await self.web.call("POST", self._at(chunk, self.BATCHES), json=body))
 
     async def _upload(self, chunk: Chunk, content: list[bytes]) -> str:
         """Upload the requests; return the id of the file."""
@@ -222,12 +226,11 @@ class MistralEndpoints(OpenAIEndpoints):
         body = {name: value for name, value in request.body.items() if name != "model"}
         return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
 
-    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        body = {
-            "input_files": [await self._upload(chunk, content)], "endpoint": chunk.kind.path, "model": chunk.kind.model,
+    def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
+        return {
+            "input_files": [file], "endpoint": chunk.kind.path, "model": chunk.kind.model,
             "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
-        return id_in(await self.web.call("POST", self._at(chunk, self.BATCHES), json=body))
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         pages = count(1)
@@ -272,11 +275,8 @@ class TogetherEndpoints(OpenAIEndpoints):
     def _form(self, name: str) -> dict[str, str]:
         return {"purpose": "batch-api", "file_name": name, "file_type": "jsonl"}
 
-    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        file = await self._upload(chunk, content)
-        body = {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
-        made = await self.web.call("POST", self._at(chunk, self.BATCHES), json=body)
-        return id_in(made.get("job") or made)
+    def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
+        return {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         jobs = await self.web.call("GET", self._at(chunk, self.BATCHES), list)
