@@ -126,25 +126,17 @@ class Page:
                 package = distribution(name)
             except PackageNotFoundError:
                 continue
-            needs = {
-                re.split(r"[^\w.-]", text, maxsplit=1)[0].lower()
-                for text in package.requires or ()
-                if "extra ==" not in text
-            }
+            always = [text for text in package.requires or () if "extra ==" not in text]
+            needs = {re.split(r"[^\w.-]", text, maxsplit=1)[0].lower() for text in always}
             ways = [library for library in LIBRARIES if library in needs]
-            past = [f"{PAST[one]} ({one}), which is not" for one in PAST if one in needs]
+            said = [f"paced, through {', '.join(ways)}"] if ways else []
+            said += [f"{PAST[one]} ({one}), which is not" for one in PAST if one in needs]
             found = found or bool(ways)
-            yield (
-                f"{name} {package.version}",
-                "; ".join(filter(None, [f"paced, through {', '.join(ways)}" if ways else "", *past]))
-                or ("through another package of this list"),
-            )
+            yield f"{name} {package.version}", "; ".join(said) or "through another package of this list"
         for name, way in PAST.items():
-            if _version(name):
-                yield (
-                    f"{name} {_version(name)}",
-                    f"not paced: {way}; `status()` and `paceline exec` name each host that is reached so",
-                )
+            if version := _version(name):
+                shown = "`status()` and `paceline exec` name each host that is reached so"
+                yield f"{name} {version}", f"not paced: {way}; {shown}"
         if not found and not any(map(_version, LIBRARIES)):
             self.problems.append(
                 f"no HTTP library that is paced is installed for {sys.executable}: run paceline doctor with the program's Python"
