@@ -33,8 +33,6 @@ PROBLEMS_MAX = 20
 FILE_MAX, KEYS_MAX, DEPTH_MAX = 1_000_000, 20_000, 6
 """Characters of a file; keys and levels of a YAML file whose lines are recorded."""
 
-HERE: Final = Path()
-
 Place = tuple[str, ...]
 """The path of a setting in its source, outermost name first, as written."""
 
@@ -100,17 +98,15 @@ def dotted(path: Place) -> str:
     return (": " if path[0] in ("limits", "joint_limits", "defaults") else ".").join(path)
 
 
-def find_file(
-    path: str | PathLike[str] | None = None, environ: Mapping[str, str] = os.environ, folder: Path = HERE
-) -> Path | None:
-    """The configuration file: ``path``, else the one that ``PACELINE_CONFIG`` names, else the one in ``folder``.
+def find_file(path: str | PathLike[str] | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The configuration file: ``path``, else the one that ``PACELINE_CONFIG`` names, else the one in the current directory.
 
     Raises:
-        SettingsError: There are several in ``folder``.
+        SettingsError: There are several.
     """
     if path is not None or environ.get(FILE_VARIABLE):
         return Path(path if path is not None else environ[FILE_VARIABLE])
-    here = [folder / name for name in FILES if (folder / name).is_file()]
+    here = [Path(name) for name in FILES if Path(name).is_file()]
     if len(here) > 1:
         raise SettingsError(
             f"{here[0].name} and {here[1].name} are both here: keep one, or name one in {FILE_VARIABLE}"
