@@ -283,27 +283,17 @@ def day() -> str:
 
 def standing(today: date) -> dict[str, Any]:
     """The data set that is used, as JSON values: its day and age, the user's places beside it, and what is to be said of them."""
+    remark = None
     try:
-        age_days, older = (today - date.fromisoformat(day())).days, installed() is not None and _newer() is None
+        age_days, is_used = (today - date.fromisoformat(day())).days, _newer() is not None
         places = [layer.where for layer in _layers()]
-        found: dict[str, Any] = {
-            "day": day(),
-            "age_days": age_days,
-            "installed": _newer() is not None,
-            "places": places,
-            "remark": None,
-        }
+        if installed() is not None and not is_used:
+            remark = "the installed data set is older than the one of this version, and not used: paceline limits update --undo"
+        elif age_days > OLD_DAYS:
+            remark = f"the facts about providers are {age_days} days old: install a newer paceline, or paceline limits update"
     except SettingsError as error:
         return {"day": shipped_day(), "age_days": None, "installed": False, "places": [], "remark": str(error)}
-    if older:
-        found["remark"] = (
-            "the installed data set is older than the one of this version, and not used: paceline limits update --undo"
-        )
-    elif age_days > OLD_DAYS:
-        found["remark"] = (
-            f"the facts about providers are {age_days} days old: install a newer paceline, or paceline limits update"
-        )
-    return found
+    return {"day": day(), "age_days": age_days, "installed": is_used, "places": places, "remark": remark}
 
 
 @cached
