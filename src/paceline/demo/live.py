@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
+from contextlib import AbstractContextManager, nullcontext
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -26,7 +25,7 @@ def sparkline(values: list[int], top: float, width: int) -> str:
 
 
 class Screen:
-    """Shows both halves, as a context manager.
+    """Shows both halves.
 
     Args:
         console: The output; without a terminal, plain lines are written.
@@ -73,14 +72,9 @@ class Screen:
             grid, title=half.title, title_align="left", subtitle=state, subtitle_align="right", border_style=colour
         )
 
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start(refresh=True)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def shown(self) -> AbstractContextManager[object]:
+        """The display, while the block runs."""
+        return self._live or nullcontext()
 
 
 def _now(values: list[int], half: Half) -> str:

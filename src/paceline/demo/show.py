@@ -72,7 +72,8 @@ async def _halves(batch: DemoBatch, emulator: Emulator, console: Console) -> tup
     """Both halves, one after the other; the screen shows them together."""
     first, second = Half("SDK alone", batch.requests), Half("with paceline", batch.requests)
     url = f"{emulator.base_url}/v1"
-    with Screen(console, (first, second), batch.requests_per_min / 60) as screen:
+    screen = Screen(console, (first, second), batch.requests_per_min / 60)
+    with screen.shown():
         async with openai.AsyncOpenAI(api_key="none", base_url=url, timeout=TIMEOUT) as client:
             emulator.reset()
             await run_half(first, emulator, batch, plain(client), screen.tick, cut_s=batch.cut_s)
