@@ -245,6 +245,7 @@ Hour = Annotated[float, within(0, 3_600, "seconds")]
 Day = Annotated[float, within(0, 86_400, "seconds")]
 Month = Annotated[float, within(0, RUN_S, "seconds")]
 Timeout = Annotated[float, within(0, TIMEOUT_MAX_S, "seconds")]
+Price = Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
 closed = with_config(ConfigDict(extra="forbid"))
 
 
@@ -315,14 +316,14 @@ class LaneTable(TypedDict, total=False):
 class PriceTable(TypedDict, total=False):
     """Prices of a model in US dollars for a million tokens."""
 
-    input: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
-    output: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
-    cached: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
-    cache_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
-    hour_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    input: Price
+    output: Price
+    cached: Price
+    cache_write: Price
+    hour_write: Price
     request: Annotated[float, within(0, 999_999, "a fee in USD for a request")]
-    audio: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
-    audio_output: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    audio: Price
+    audio_output: Price
 
 
 class UpstreamTable(TypedDict, total=False):
