@@ -8,14 +8,13 @@ import os
 import shutil
 import stat
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
@@ -38,27 +37,27 @@ from paceline.batch.caller import Caller
 from paceline.batch.check import SHOWN, Checker, InputPlan, check
 from paceline.batch.client import RunClient
 from paceline.batch.cost import Bill
-from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import has_batches, is_apart
 from paceline.batch.forms import Form, as_lines, identified
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
+from paceline.batch.mode import Batching
 from paceline.batch.notes import Reporter, RunStatus
-from paceline.batch.offline import Offline, deadline_in
+from paceline.batch.offline import Offline
+from paceline.batch.opening import limits_now, opening
 from paceline.batch.packs import Packer
-from paceline.batch.progress import ProgressLine, ProgressView, eta_s, forecast_s
+from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.reach import certificates
 from paceline.batch.reading import temporary
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer, explaining
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
-from paceline.batch.summary import RunStart, RunTally, in_time, in_words
+from paceline.batch.summary import RunStart, RunTally, in_words
 from paceline.batch.tables import Rows, Table
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
 from paceline.core.hints import counted
-from paceline.core.results import PacelineWarning, SettingsError, SourceKind, StoreFormatError
+from paceline.core.results import PacelineWarning, SettingsError, StoreFormatError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
@@ -131,91 +130,6 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Batching:
-    """Whether a run sends in batches of the providers' Batch APIs, and how.
-
-    Attributes:
-        mode: ``sync`` sends the requests one by one, ``batch`` in batches; ``auto`` in batches while the rest can still be sent
-            one by one before the deadline.
-        deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
-        batch_lines: The most requests of a batch; by the size of the input when ``None``.
-        batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
-    """
-
-    mode: str = "sync"
-    deadline_s: float | None = None
-    batch_lines: int | None = None
-    batch_queue: float | None = None
-
-    def require(self, providers: Iterable[str]) -> None:
-        """Refuse providers whose requests this mode cannot send.
-
-        Raises:
-            SettingsError: There is one.
-        """
-        unknown = [name for name in providers if not has_batches(name)]
-        if self.mode != "sync" and unknown:
-            raise SettingsError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
-        apart = [name for name in providers if is_apart(name)]
-        if self.mode == "auto" and apart:
-            text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
-            raise SettingsError(f"--mode auto: {apart[0]} {text}")
-
-    def journal(self, results: ResultsFile, *, restart: bool) -> BatchJournal | None:
-        """The journal of batches of a run that sends in batches.
-
-        Raises:
-            OutputError: The output cannot be resumed; or a run that does not send in batches would send again what is in one.
-        """
-        if self.mode != "sync" and not results.resumable:
-            raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
-        journal = BatchJournal(results.path) if results.resumable else None
-        if journal is not None and not restart:
-            journal.require_name()
-        if journal is not None and journal.unfinished and not restart and self.mode == "sync":
-            raise OutputError(
-                f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
-                " read them with --mode batch, or leave them with --restart"
-            )
-        return None if self.mode == "sync" else journal
-
-    def end_s(self, journal: BatchJournal) -> tuple[float, float] | None:
-        """The seconds of the deadline and its time: the time of an unfinished run with the same deadline, or one from now."""
-        if self.mode != "auto" or self.deadline_s is None:
-            return None
-        if journal.deadline is not None and journal.deadline[0] == self.deadline_s:
-            return journal.deadline
-        return self.deadline_s, time.time() + self.deadline_s
-
-    def deadline(
-        self, given: tuple[float, float] | None, plan: InputPlan, limiter: Limiter, tally: RunTally, view: ProgressView
-    ) -> Deadline | None:
-        """The deadline of a run that changes from batches to requests one by one."""
-        if given is None or not tally.left:
-            return None
-        left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
-        if left_s < 0:
-            view.say("the deadline of the unfinished run has passed: the unanswered requests are sent one by one")
-        elif given[0] - left_s >= 1:
-            view.say(f"the deadline of the unfinished run applies: {in_time(left_s)} are left")
-        deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
-        needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
-        if 0 <= left_s <= reserve_s:
-            view.say(
-                f"the deadline leaves no time for batches, which would end {in_time(reserve_s)} before it: all requests"
-                " are sent one by one, at the full price"
-            )
-        elif 0 <= left_s < needs_s:
-            view.say(
-                f"the deadline may be missed: to cancel the batches and send all requests one by one takes {in_time(needs_s)}"
-                f" under these limits, and {in_time(left_s)} are left"
-            )
-        elif left_s >= 0:
-            view.say(f"in batches; if they have not ended {in_time(needs_s)} before the deadline, one by one")
-        return deadline
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """The arguments of a run.
 
@@ -240,7 +154,7 @@ class Job:
     check_first: bool = False
     shard: Shard = WHOLE
     page: int | None = None
-    batching: Batching = Batching()
+    batching: Batching = field(default_factory=Batching)
     form: Form = field(default_factory=Form)
     strict: bool = False
     of_rows: bool = False
@@ -472,9 +386,9 @@ class _Run:
             file = self._given.file
             tally.requests, tally.about = tally.requests * _size(file) // file.tell(), "about "
         _say(view, _opened(self._given, answers))
-        _say(view, _opening(plan, recovered, tally))
+        _say(view, opening(plan, recovered, tally))
         if job.batching.mode != "batch":  # batches have other limits
-            _say(view, _limits_now(plan, tally, self._limiter, self._store))
+            _say(view, limits_now(plan, tally, self._limiter, self._store))
         self._meter = ProgressLine(self._checker.plan, tally, job.config.workers)
 
     def _notes(self) -> Notes | None:
@@ -752,63 +666,9 @@ def _record(custom_id: str | int, why: str, answers: RunAnswers) -> None:
     answers.tally.fail(INVALID_ROW)
 
 
-def _opening(plan: InputPlan, recovered: Recovered, tally: RunTally) -> Iterator[str]:
-    """The lines before the first request: what an earlier run has left, and what is left to do."""
-    if recovered.torn:
-        yield "the last line of the output was incomplete, and has been cut"
-    if recovered.added:
-        yield f"{counted(recovered.added, 'answer')} that the earlier run could not write: now in the output"
-    if recovered.doubtful:
-        yield (
-            f"warning: {recovered.doubtful:,} lines of the output have status 200 and no result, or are of requests whose result was"
-            " not read: --repair moves them to another file and sends their requests again"
-        )
-    if recovered.corrupt:
-        yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
-    if recovered.unknown:
-        yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
-    answered = recovered.answered - recovered.doubtful
-    yield _to_do(plan, recovered, tally, answered)
-    if 0 < answered == tally.requests and not tally.about:
-        yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
-
-
-def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally, answered: int) -> str:
-    """How many requests there are, and which of them are sent."""
-    before = f", {answered:,} answered before" if answered else ""
-    again = f", {recovered.failed:,} sent again because they failed before" if recovered.failed else ""
-    again += f", {recovered.final.total():,} with a final error" if recovered.final else ""
-    again += f", {plan.refused:,} that cannot be sent" if plan.refused else ""
-    later = ", each checked when it is sent" if tally.about else ""
-    return f"{tally.about}{counted(tally.requests, 'request')}{before}{again}{later}"
-
-
-def _limits_now(plan: InputPlan, tally: RunTally, limiter: Limiter, store: Store | None) -> Iterator[str]:
-    """The limits, and how long it takes under them."""
-    yield f"state: {store.url if store else 'in this process only'}"
-    known = {name: tally.start.pools[name]["quotas"] for name in plan.shares}
-    for name in list(known)[:SHOWN]:
-        if quotas := known[name]:  # a warning has named the others
-            yield f"{name}: {_limits(quotas)}"
-    if not all(known.values()):
-        return  # how long it takes is not known before an answer states a limit, or one is measured
-    needs_s = forecast_s(limiter, plan, tally.left)
-    if needs_s >= 1:
-        yield f"{tally.about}{tally.left:,} to send: about {in_time(needs_s)} under these limits"
-
-
 def _say(view: ProgressView, lines: Iterable[str]) -> None:
     for line in lines:
         view.say(line)
-
-
-def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
-    """Quotas and their sources, grouped by source."""
-    parts = []
-    for source, group in groupby(quotas, lambda quota: quota["source"]):
-        shown = "learned from answers" if source == SourceKind.LEARNED else source
-        parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
-    return ", ".join(parts)
 
 
 def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:

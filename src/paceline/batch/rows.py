@@ -116,7 +116,8 @@ def run(
     given = {**locals()}
     try:
         from paceline.batch.address import provider_of
-        from paceline.batch.job import Batching, Job, Output
+        from paceline.batch.job import Job, Output
+        from paceline.batch.mode import Batching
         from paceline.config import Config
     except (ModuleNotFoundError, SettingsError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
