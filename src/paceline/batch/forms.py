@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ from paceline.batch import reading
 from paceline.batch.acceptance import is_schema
 from paceline.batch.caller import Caller, Command
 from paceline.batch.files import add, files_in
-from paceline.batch.index import Index
-from paceline.batch.requests import ID_MAX, INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
+from paceline.batch.identity import Ids, is_blank
+from paceline.batch.requests import INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
 from paceline.core.hints import may_be_shown, shown_names
 from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
@@ -298,103 +297,13 @@ class Made(NamedTuple):
     problem: str = ""
 
 
-class _Ids:
-    """The ids of rows: what a column has, or their number and content.
-
-    A column that the user has not named may identify some rows alone. The others, which have no value in it or the value of an earlier
-    row, are identified by number and content. In a column that the user has named, such a value is an error of its row.
-    """
-
-    def __init__(self, key: str | None, *, required: bool, caller: Caller) -> None:
-        self._key, self._required, self._caller = key, required, caller
-        self._others, self._index = 0, Index()  # the ids of a large table are on disk
-
-    def told(self) -> str:
-        """A remark about the rows that are identified in another way, if there are any."""
-        if not self._others:
-            return ""
-        remedy = f"{self._caller.option('key')} names another column"
-        return f" ({self._others:,} by number and content, because their {self._key!r} is empty or repeated; {remedy})"
-
-    def __call__(self, number: int, row: Mapping[str, Any]) -> str | int:
-        """The id of a row; the same when it is called again."""
-        if self._key is None:
-            return self._of_content(number, row)
-        if not self._required and self._key not in row:
-            self._others += 1
-            return self._of_content(number, row)
-        value = _id_of(row[self._key])
-        wrong = self._wrong(number, value)
-        if not wrong:
-            return cast("str | int", value)
-        if self._required:
-            raise TypeError(f"{self._key!r}, which identifies the rows, {wrong}")
-        self._others += 1
-        return self._of_content(number, row)
-
-    def of_refused(self, number: int, row: Mapping[str, Any]) -> str | int:
-        """The id of a row that cannot be sent."""
-        try:
-            return self(number, row)
-        except (TypeError, KeyError):
-            return self._of_content(number, row)
-
-    def is_of(self, custom_id: str | int | None, number: int, row: Mapping[str, Any]) -> bool:
-        """Whether a row has this id."""
-        return custom_id in (_id_of(row.get(self._key or "")), self._of_content(number, row))
-
-    def _wrong(self, number: int, value: str | int | None) -> str:
-        """What makes a value no id."""
-        if value is None:
-            return "has no value"
-        try:
-            text = str(value)
-            text.encode()
-        except ValueError:  # half a surrogate pair; or too many digits
-            return "is no valid text"
-        if len(text) > ID_MAX:
-            return f"has {len(text):,} characters: it may have {ID_MAX}"
-        first = self._index.add(text, number)
-        if first not in (None, number):
-            return f"is the same as in row {first}: name a column whose values differ with {self._caller.option('key')}"
-        return ""
-
-    @staticmethod
-    def _of_content(number: int, row: Mapping[str, Any]) -> str:
-        """Another row at the same place is another request."""
-        try:
-            content = json.dumps(row, sort_keys=True, default=str)
-        except TypeError:  # an object in it has keys of several types
-            content = repr(row)
-        return f"row-{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
-
-    def close(self) -> None:
-        """Delete the temporary file."""
-        self._index.close()
-
-
-def _id_of(value: Any) -> str | int | None:
-    """A value as the id of a row; ``None`` if there is none."""
-    if is_blank(value):
-        return None
-    value = value.item() if getattr(value, "ndim", None) == 0 else value  # a number of numpy
-    if isinstance(value, float) and value.is_integer():
-        return int(value)  # pandas makes floats of the integers of a column with a missing one
-    return value if isinstance(value, str | int) and not isinstance(value, bool) else str(value)
-
-
-def is_blank(value: Any) -> bool:
-    """Whether a value of a table is none, or a text without a character: CSV files have no other way to write none."""
-    return is_missing(value) or (isinstance(value, str) and not value.strip())
-
-
 @dataclass(frozen=True, slots=True)
 class _Maker:
     """How each row becomes the line of a request, and that in words."""
 
     make: _Make
     shown: str
-    ids: _Ids
+    ids: Ids
     ready: bool = False
 
     def lines(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Made]:
@@ -438,7 +347,7 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, 
     by = f"identified by {key!r}" if key else "identified by its number and content"
     found = None if is_told else _requests(shape, form, name, by)
     make, shown, ready = found or _asking(shape, form, name, kind, by)
-    with closing(_Ids(key, required=ready or form.key is not None, caller=form.caller)) as ids:
+    with closing(Ids(key, required=ready or form.key is not None, caller=form.caller)) as ids:
         yield _Maker(_with_files(make, form, folder), shown, ids, ready)
 
 
