@@ -136,15 +136,13 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Source:
         UnknownFormError: The form is not known, or does not say what the prompt or the model is.
         SettingsError: A package is missing that reads this form, or the input is damaged.
     """
-    head = file.read(4)
-    file.seek(0)
-    if not head.startswith(reading.NO_LINES) and _is_of_requests(file, form):
+    if not reading.beginning(file).startswith(reading.NO_LINES) and _is_of_requests(file, form):
         _require_plain(form, name)
         return Source(file, form.provider)
     with ExitStack() as made:
         spool = made.enter_context(reading.temporary())
         with reading.named_in_errors(name, _hint(name, form)), ExitStack() as opened:
-            kind, maker = _write(spool, opened, file, head, name, form)
+            kind, maker = _write(spool, opened, file, name, form)
         spool.seek(0)
         made.pop_all()
     shown = f"{name}: {kind}, {maker.shown}{maker.ids.told()}"
@@ -165,12 +163,9 @@ def _require_plain(form: Form, name: str) -> None:
         raise SettingsError(f"{name}: its lines are whole requests: leave out {', '.join(others)} and {last}")
 
 
-def _write(
-    spool: BinaryIO, opened: ExitStack, file: BinaryIO, head: bytes, name: str, form: Form
-) -> tuple[str, _Maker]:
+def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, name: str, form: Form) -> tuple[str, _Maker]:
     """Write the lines of requests; return what the rows are written in, and how they became requests."""
-    content, packed = reading.unpacked(opened, file, head)
-    kind, rows = reading.rows_in(opened, content, name, form.layout)
+    packed, kind, rows = reading.rows_in(opened, file, name, form.layout)
     first = list(islice(rows, SAMPLE))
     if not first:
         raise UnknownFormError(
@@ -197,10 +192,8 @@ def identified(
     if not lines.of_rows:
         yield ((custom_id, {"custom_id": custom_id}) for custom_id in map(_id_in, _each(lines.lines())))
         return
-    head = file.read(4)
-    file.seek(0)
     with ExitStack() as opened:
-        _, rows = reading.rows_in(opened, reading.unpacked(opened, file, head)[0], name, form.layout)
+        _, _, rows = reading.rows_in(opened, file, name, form.layout)
         pairs = enumerate(zip(chain(_each(read_lines(lines.file)), repeat(None)), rows, strict=False), 1)
         yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if lines.shard.has(number))
 

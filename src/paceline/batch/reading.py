@@ -109,9 +109,7 @@ def read_rows(path: str, *, cut: str | None = None) -> Iterator[_Rows]:
         SettingsError: The file cannot be read, or is damaged.
     """
     with named_in_errors(path), Path(path).open("rb") as file, ExitStack() as opened:
-        head = file.read(4)
-        file.seek(0)
-        rows = rows_in(opened, unpacked(opened, file, head)[0], path, Layout(cut=cut))[1]
+        _, _, rows = rows_in(opened, file, path, Layout(cut=cut))
         yield rows if cut is None else map(_require_sound, rows)
 
 
@@ -138,8 +136,16 @@ def named_in_errors(name: str, hint: str = "") -> Iterator[None]:
         raise SettingsError(f"{name}: it cannot be read: nested too deeply") from None
 
 
-def unpacked(opened: ExitStack, file: BinaryIO, head: bytes) -> tuple[BinaryIO, str]:
+def beginning(file: BinaryIO) -> bytes:
+    """The first bytes of a file, which is read from its first on afterwards."""
+    head = file.read(4)
+    file.seek(0)
+    return head
+
+
+def _unpacked(opened: ExitStack, file: BinaryIO) -> tuple[BinaryIO, str]:
     """The content of a file, and the word for its compression."""
+    head = beginning(file)
     if not head.startswith((_GZIP, _ZSTD)):
         return file, ""
     is_gzip, content = head.startswith(_GZIP), opened.enter_context(temporary())
@@ -163,19 +169,19 @@ def _zstd(file: BinaryIO) -> BinaryIO:
     raise SettingsError("it is compressed by zstd, which this Python does not read: pip install backports.zstd")
 
 
-def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tuple[str, _Rows]:
-    """What the rows are written in, and the rows."""
-    head = file.read(4)
-    file.seek(0)
+def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tuple[str, str, _Rows]:
+    """The word for the compression of a file, what its rows are written in, and the rows."""
+    content, packed = _unpacked(opened, file)
+    head = beginning(content)
     for begin, kind, read in _BINARY:
         if head.startswith(begin):
-            return kind, read(file, name, layout)
+            return packed, kind, read(content, name, layout)
     encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
-    text = io.TextIOWrapper(file, encoding, newline="")
+    text = io.TextIOWrapper(content, encoding, newline="")
     opened.callback(text.detach)  # the file is read again for a table of answers
     if layout.lines:
-        return "lines of text", _prompts(text)
-    return _json_in(text, name, layout) or _table_in(text, name, layout)
+        return packed, "lines of text", _prompts(text)
+    return packed, *(_json_in(text, name, layout) or _table_in(text, name, layout))
 
 
 def _json_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _Rows] | None:
