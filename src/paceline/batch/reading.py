@@ -223,8 +223,7 @@ def end_of(name: str) -> str:
 
 def _begins_json(text: io.TextIOWrapper) -> bool:
     """Whether an input that begins with a bracket is JSON, damaged or not, and no text such as ``[INST] Why?``."""
-    line = next((line.strip() for line in text if line.strip()), "")
-    text.seek(0)
+    line = "".join(_first_lines(text, 1)).strip()
     try:
         _, at = _decoder.raw_decode(line)
     except (ValueError, RecursionError):
@@ -232,8 +231,9 @@ def _begins_json(text: io.TextIOWrapper) -> bool:
     return line[at:].lstrip()[:1] in ("", "{", "[", ",")
 
 
-def _first_lines(text: io.TextIOWrapper) -> list[str]:
-    begin = list(islice((line for line in text if line.strip()), LOOKED_AT))
+def _first_lines(text: io.TextIOWrapper, most: int = LOOKED_AT) -> list[str]:
+    """The first lines that are not blank."""
+    begin = list(islice((line for line in text if line.strip()), most))
     text.seek(0)
     return begin
 
@@ -295,9 +295,7 @@ def _objects(text: io.TextIOWrapper, layout: Layout) -> tuple[str, _Rows]:
     object with a field that was named is a row. A log, for which ``cut`` is given, has an object of its own form that holds lists.
     """
     cut, told = layout.cut, layout.fields
-    begin = list(islice((line for line in text if line.strip()), 2))
-    text.seek(0)
-    if _are_lines(begin, layout):
+    if _are_lines(_first_lines(text, 2), layout):
         return "JSON lines", _one_a_line(text, cut)
     values = _in_turn(text.read())
     if cut is None and len(values) == 1 and _is_of_rows(values[0], told):
@@ -410,8 +408,7 @@ def _table(reader: csv.DictReader[str], name: str) -> _Rows:
 
 def _excel(file: BinaryIO, name: str, layout: Layout) -> _Rows:
     """The rows of the first sheet, without those that are empty."""
-    old = file.read(4) == _XLS
-    file.seek(0)
+    old = beginning(file) == _XLS
     if not old and not any(part.startswith("xl/") for part in ZipFile(file).namelist()):
         raise SettingsError(f"{name}: it is a zip file, which is not read: extract it first")
     file.seek(0)
