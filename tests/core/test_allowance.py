@@ -41,6 +41,11 @@ def lived_through(allowance, stated_s, lasted_s, since_s=0.0):
     return since_s + lasted_s + 1
 
 
+@pytest.fixture
+def allowance():
+    return Allowance()
+
+
 class TestWhatIsOne:
     @pytest.mark.parametrize(
         ("refusal", "expected"),
@@ -57,17 +62,15 @@ class TestWhatIsOne:
     def test_an_unnamed_wait_that_is_longer_than_any_rate_asks_for(self, refusal, expected):
         assert Allowance().covers(refusal) is expected
 
-    def test_while_one_is_shut_each_unnamed_refusal_is_about_it(self):
-        allowance = Allowance()
+    def test_while_one_is_shut_each_unnamed_refusal_is_about_it(self, allowance):
         allowance.refuse(T0, T0, asks(9_000.0))
         assert [allowance.covers(asks(wait_s)) for wait_s in (3.0, 0.0, None)] == [True] * 3
         assert not allowance.covers(asks(3.0, unit="tokens"))
         allowance.admit(at(9_000))
         assert not allowance.covers(asks(3.0))
 
-    def test_a_minute_is_enough_where_one_was_true(self):
+    def test_a_minute_is_enough_where_one_was_true(self, allowance):
         """The next one may be used up near its end."""
-        allowance = Allowance()
         assert not allowance.covers(asks(61.0))
         lived_through(allowance, 9_000, 2_250)
         assert [allowance.covers(asks(wait_s)) for wait_s in (61.0, 60.0)] == [True, False]
@@ -98,14 +101,12 @@ class TestWhatIsOne:
             now_s += 20
         assert [allowance.covers(asks(wait_s)) for wait_s in (601.0, 300.0)] == [True, False]
 
-    def test_what_was_sent_before_its_first_refusal_opens_nothing(self):
-        allowance = Allowance()
+    def test_what_was_sent_before_its_first_refusal_opens_nothing(self, allowance):
         allowance.refuse(at(1), T0, asks(9_000.0))
         allowance.admit(T0)
         assert allowance.ends_ns == at(9_001)
 
-    def test_a_newer_end_counts_also_a_shorter_one(self):
-        allowance = Allowance()
+    def test_a_newer_end_counts_also_a_shorter_one(self, allowance):
         allowance.refuse(T0, T0, asks(9_000.0))
         for sent_s, wait_s, end_s in ((60, 20.0, 80), (80, None, 80), (81, 9_000.0, 9_081)):
             allowance.refuse(at(sent_s), at(sent_s), asks(wait_s))
@@ -179,8 +180,7 @@ def test_two_are_the_same_where_their_ends_agree_and_no_window_is_named():
     assert [one.is_same(each) for each in (other, later, named, Allowance())] == [True, False, False, False]
 
 
-def test_a_refusal_for_a_rate_beside_a_shut_window_says_nothing_of_it():
-    allowance = Allowance()
+def test_a_refusal_for_a_rate_beside_a_shut_window_says_nothing_of_it(allowance):
     allowance.refuse(at(0), at(0), asks(18_000, window="5h"))
     before = allowance.state
     allowance.refuse(at(10), at(9), asks(120, unit="requests"))

@@ -10,24 +10,23 @@ from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Source
 from paceline.shared.messages import Refused
 
 
-def open_member() -> Member:
+@pytest.fixture
+def member() -> Member:
+    """It is open."""
     member = Member("60 tokens/min", source=SourceKind.ASSUMED)
-    for _ in range(20):  # it is open
+    for _ in range(20):
         member.answer(member.take(2))
     return member
 
 
 class TestLimit:
-    def test_it_is_no_guess_any_more(self):
-        member = open_member()
+    def test_it_is_no_guess_any_more(self, member):
         learning = member.pool.capacity.learning
         assert list(learning.guesses.tested) == [0]
         member.other_process_says("adopt", 90.0)
         member.take(1)
-        assert (member.pool.ledger.names, [one.source for one in member.pool.ledger.entries]) == (
-            ["90 tokens/min"],
-            [LEARNED],
-        )
+        assert member.pool.ledger.names == ["90 tokens/min"]
+        assert [one.source for one in member.pool.ledger.entries] == [LEARNED]
         assert learning.guesses.tested == {}
 
     def test_a_guess_that_this_process_has_raised_stays_one(self):
@@ -35,14 +34,12 @@ class TestLimit:
         while member.meter.quota.amount == 60:
             member.answer(member.take(6), actual={"tokens": 6})
         assert member.pool.ledger.names == ["120 tokens/min"]
-        member.pool.capacity.learning.guesses.learned_elsewhere(
-            member.now_ns, 0, 120.0
-        )  # the store sends the same amount back
-        assert list(member.pool.capacity.learning.guesses.tested) == [0]
+        guesses = member.pool.capacity.learning.guesses
+        guesses.learned_elsewhere(member.now_ns, 0, 120.0)  # the store sends the same amount back
+        assert list(guesses.tested) == [0]
         assert member.pool.ledger.entries[0].source.kind is SourceKind.ASSUMED
 
-    def test_what_it_was_lowered_to_is_tested_here_too(self):
-        member = open_member()
+    def test_what_it_was_lowered_to_is_tested_here_too(self, member):
         guesses = member.pool.capacity.learning.guesses
         member.other_process_says("adopt", 30.0)
         member.take(1)
@@ -50,8 +47,7 @@ class TestLimit:
         assert guesses.tested[0].most == 60
         assert guesses.tested[0].test_ns == pytest.approx(member.now_ns + 300 * NS, abs=10 * NS)
 
-    def test_an_older_answer_does_not_change_it_back(self):
-        member = open_member()
+    def test_an_older_answer_does_not_change_it_back(self, member):
         old = member.take(2)
         member.other_process_says("adopt", 90.0)
         member.exchange_soon()
@@ -62,8 +58,7 @@ class TestLimit:
 
 
 class TestLevel:
-    def test_an_older_answer_does_not_raise_it(self):
-        member = open_member()
+    def test_an_older_answer_does_not_raise_it(self, member):
         member.wait(60)
         old = member.take(2)
         member.other_process_says("shift", 30.0 * NS)
@@ -73,8 +68,7 @@ class TestLevel:
         member.answer(old, Reading("tokens", limit=60, remaining=58, reset_s=2.0))
         assert member.meter.level(member.now_ns) == pytest.approx(level, abs=1)
 
-    def test_an_answer_from_before_another_rate_is_not_compared(self):
-        member = open_member()
+    def test_an_answer_from_before_another_rate_is_not_compared(self, member):
         member.wait(60)
         old = member.take(2)
         member.other_process_says("epoch")
@@ -86,8 +80,7 @@ class TestLevel:
 
 
 class TestCeiling:
-    def test_it_climbs_from_there(self):
-        member = open_member()
+    def test_it_climbs_from_there(self, member):
         member.other_process_says("set_ceiling", 0.5)
         member.take(1)
         assert member.meter.ceiling == 0.5  # no step for the time before
@@ -95,8 +88,7 @@ class TestCeiling:
         member.take(1)
         assert 0.5 < member.meter.ceiling < 0.53
 
-    def test_a_refusal_there_begins_a_measurement_here(self):
-        member = open_member()
+    def test_a_refusal_there_begins_a_measurement_here(self, member):
         member.wait(60)
         member.other_process_sends(Refused([2.0], 0))
         member.exchange_soon()

@@ -62,6 +62,11 @@ def quotas_of(driver: Driver) -> list[str]:
     return [one["quota"] for one in report(driver.pool, driver.now_ns)["quotas"]]
 
 
+def told(quotas: str, *, learns: bool = True, gentle: bool = True) -> Driver:
+    """Before a provider of which limits were told."""
+    return Driver(Pool("m", LocalCapacity(Ledger(parse_quotas(quotas), T0, gentle=gentle), learns=learns)))
+
+
 @pytest.fixture
 def driver():
     """Before a provider that states no limit."""
@@ -81,9 +86,8 @@ def test_an_opening_rate_is_ten_a_second_and_in_no_status(driver):
     [(BARE, ["requests", "concurrency"]), (Refusal(RefusalKind.RATE, unit="requests"), ["requests"])],
 )
 def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_by_chance(refusal, units):
-    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 1"), T0, gentle=True), learns=True))
-    driver, dice, learning = Driver(pool), Random(2), pool.capacity.learning
-    bucket, lowest = pool.ledger.entries[0], 1.0
+    driver, dice = told("60 requests/min burst 1"), Random(2)
+    bucket, learning, lowest = driver.pool.ledger.entries[0], driver.pool.capacity.learning, 1.0
     for _ in range(300):
         driver.until_refused(0, refusal) if dice.random() < 0.3 else driver.settle(driver.send())
         lowest = min(lowest, bucket.meter.ceiling)
@@ -95,11 +99,8 @@ def test_a_stated_rate_that_refusals_lower_again_is_measured_and_they_may_come_b
 
 
 def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
-    pool = Pool(
-        "local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 30"), T0, gentle=True), learns=True)
-    )
-    driver, dice, smallest = Driver(pool), Random(2), 30.0
-    meter = pool.ledger.entries[0].meter
+    driver, dice, smallest = told("60 requests/min burst 30"), Random(2), 30.0
+    meter = driver.pool.ledger.entries[0].meter
     assert isinstance(meter, Bucket)
     for _ in range(300):
         driver.until_refused(0) if dice.random() < 0.3 else driver.settle(driver.send())
@@ -108,8 +109,8 @@ def test_the_burst_that_refusals_by_chance_have_shown_is_forgotten():
 
 
 def test_a_stated_rate_that_has_come_back_is_doubted_anew():
-    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
-    driver, bucket, learning = Driver(pool), pool.ledger.entries[0], pool.capacity.learning
+    driver = told("60 requests/min burst 3")
+    bucket, learning = driver.pool.ledger.entries[0], driver.pool.capacity.learning
     for _ in range(2):
         for served in (4, 3, 2):
             driver.until_refused(served, Refusal(RefusalKind.RATE, unit="requests"))
@@ -121,9 +122,8 @@ def test_a_stated_rate_that_has_come_back_is_doubted_anew():
 
 
 def test_a_stated_rate_that_falls_step_by_step_is_measured():
-    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("60 requests/min burst 3"), T0, gentle=True), learns=True))
-    driver, bucket, learning = Driver(pool), pool.ledger.entries[0], pool.capacity.learning
-    ceilings = []
+    driver, ceilings = told("60 requests/min burst 3"), []
+    bucket, learning = driver.pool.ledger.entries[0], driver.pool.capacity.learning
     for served in (3, 2, 2, 2):
         ceilings.append(bucket.meter.ceiling)
         driver.until_refused(served, Refusal(RefusalKind.RATE, unit="requests"))
@@ -134,11 +134,10 @@ def test_a_stated_rate_that_falls_step_by_step_is_measured():
 
 
 def test_a_stated_rate_of_a_day_is_not_measured_for_its_refusals():
-    pool = Pool("local/m", LocalCapacity(Ledger(parse_quotas("86400 requests/day"), T0, gentle=True), learns=True))
-    driver = Driver(pool)
+    driver = told("86400 requests/day")
     for _ in range(6):
         driver.until_refused(5, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.0))
-    assert not pool.capacity.learning.unstated.meters
+    assert not driver.pool.capacity.learning.unstated.meters
 
 
 @pytest.mark.parametrize(
@@ -283,10 +282,9 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
 
 @pytest.mark.parametrize("learns", [True, False])
 def test_a_refusal_of_one_request_changes_nothing_where_nothing_is_measured(learns):
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("600 requests/min"), T0), learns=learns))
-    driver = Driver(pool)
+    driver = told("600 requests/min", learns=learns, gentle=False)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
-    assert pool.ledger.units == ["requests"]
+    assert driver.pool.ledger.units == ["requests"]
 
 
 def test_a_lost_attempt_holds_no_place(driver):
@@ -306,46 +304,40 @@ def test_a_measured_quota_cannot_be_given():
 
 
 @pytest.mark.parametrize(
-    ("refusal", "measured"),
+    ("quotas", "served", "refusal", "measured"),
     [
-        (Refusal(RefusalKind.RATE), ["requests", "concurrency"]),
-        (Refusal(RefusalKind.RATE, unit="requests"), ["requests"]),
-        (Refusal(RefusalKind.RATE, unit="requests", limit=600), []),
-        (Refusal(RefusalKind.RATE, retry_after_s=2.0), []),
-        (Refusal(RefusalKind.GROWTH), []),
+        ("6000 requests/min", 0, BARE, ["requests", "concurrency"]),
+        ("6000 requests/min", 0, Refusal(RefusalKind.RATE, unit="requests"), ["requests"]),
+        ("6000 requests/min", 0, Refusal(RefusalKind.RATE, unit="requests", limit=600), []),
+        ("6000 requests/min", 0, Refusal(RefusalKind.RATE, retry_after_s=2.0), []),
+        ("6000 requests/min", 0, Refusal(RefusalKind.GROWTH), []),
+        ("20 requests/min burst 5", 2, BARE, []),
+        ("8 concurrency", 0, BARE, ["requests", "concurrency"]),  # only slots are stated
     ],
 )
-def test_a_bare_refusal_refutes_a_limit_of_which_nothing_was_used(refusal, measured):
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
-    driver = Driver(pool)
-    driver.refuse(driver.send(), refusal)
-    assert pool.ledger.units == ["requests", *measured]
-
-
-def test_a_bare_refusal_refutes_no_limit_that_was_used():
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("20 requests/min burst 5"), T0, gentle=True), learns=True))
-    driver = Driver(pool)
-    driver.until_refused(2)
-    assert pool.ledger.units == ["requests"]
+def test_a_bare_refusal_refutes_a_limit_of_which_nothing_was_used(quotas, served, refusal, measured):
+    driver = told(quotas)
+    stated = [*driver.pool.ledger.units]
+    driver.until_refused(served, refusal)
+    assert driver.pool.ledger.units == [*stated, *measured]
 
 
 @pytest.mark.parametrize(
-    ("told", "wait_s", "units"),
+    ("quotas", "wait_s", "units"),
     [
         ("6000 requests/min", 2.0, ["requests"] * 2),
         ("6000 requests/min", 30.0, ["requests"]),
         ("10 requests/min", 2.0, ["requests"]),
     ],
 )
-def test_a_short_wait_in_spite_of_a_spread_limit_refutes_it_if_nothing_was_used(told, wait_s, units):
+def test_a_short_wait_in_spite_of_a_spread_limit_refutes_it_if_nothing_was_used(quotas, wait_s, units):
     """A long one may be that of a counter which others have used up: the quota is spread after it."""
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas(told), T0, gentle=True), learns=True))
-    driver = Driver(pool)
+    driver = told(quotas)
     for asked_s in (40.0, wait_s):
         driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests", retry_after_s=asked_s))
-        assert isinstance(pool.ledger.entries[0].meter, Spread)
+        assert isinstance(driver.pool.ledger.entries[0].meter, Spread)
         driver.now_ns += 70 * NS
-    assert pool.ledger.units == units
+    assert driver.pool.ledger.units == units
 
 
 def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
@@ -366,13 +358,6 @@ def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once(driver):
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
     assert "5 concurrency measured" in quotas_of(driver)
     assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)
-
-
-def test_a_bare_refusal_where_only_slots_are_stated_begins_a_measurement():
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("8 concurrency"), T0, gentle=True), learns=True))
-    driver = Driver(pool)
-    driver.refuse(driver.send())
-    assert pool.ledger.units == ["concurrency", "requests", "concurrency"]
 
 
 def test_an_attempt_that_goes_later_counts_from_then_on(driver):
@@ -423,8 +408,7 @@ def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame(dr
 
 
 def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min"), T0, gentle=True), learns=True))
-    driver = Driver(pool)
+    driver = told("6000 requests/min")
     for _ in range(20):
         driver.settle(driver.send())
     driver.now_ns += 61 * NS  # a period of the told limit: what went before counts no more
@@ -433,18 +417,19 @@ def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only(
         driver.settle(driver.send())
     first, second = driver.send(), driver.send()
     driver.refuse(first)
-    rate = pool.ledger.meters[1].rate
+    rate = driver.pool.ledger.meters[1].rate
+
+    rate = driver.pool.ledger.meters[1].rate
     assert (rate.tally.count, rate.block.end) == (0, (began_ns, -21.0))
     driver.refuse(second)
     assert (rate.tally.count, rate.block.end) == (0, (began_ns, -20.0))
 
 
 def test_a_unit_that_nothing_has_used_before_begins_now():
-    pool = Pool("m", LocalCapacity(Ledger(parse_quotas("6000 requests/min,4M tokens/min"), T0), learns=True))
-    driver = Driver(pool)
+    driver = told("6000 requests/min,4M tokens/min", gentle=False)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
-    assert pool.ledger.units == ["requests", "tokens", "tokens"]
-    assert pool.ledger.meters[2].rate.block.end == (driver.now_ns, 0.0)
+    assert driver.pool.ledger.units == ["requests", "tokens", "tokens"]
+    assert driver.pool.ledger.meters[2].rate.block.end == (driver.now_ns, 0.0)
 
 
 def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):
@@ -473,10 +458,7 @@ def test_a_limit_that_an_answer_states_counts_what_was_sent_before(driver):
     for attempt in (first, *others):
         driver.settle(attempt)
     [row] = report(driver.pool, driver.now_ns)["quotas"]
-    assert (row["remaining"], row["spent"]) == (
-        95,
-        5,
-    )  # of the two that the answer counts, one is that of another client
+    assert (row["remaining"], row["spent"]) == (95, 5)  # of the two that the answer counts, one is another client's
 
 
 @pytest.mark.parametrize("in_flight", [1, 3, 6])
@@ -495,26 +477,24 @@ def test_what_is_missing_from_a_stated_limit_may_be_the_size_of_a_smaller_bucket
     assert driver.now_ns <= answered_ns + NS
 
 
-def test_the_number_in_flight_is_found_from_bare_refusals():
-    driver, served = Driver(pool_of()), []
+def found_at_once(driver: Driver, refusal: Refusal) -> list[str]:
+    """What is measured where five at once are served, and others get this refusal."""
+    served = []
     for _ in range(4):
         while len(served) < 5:
             served.append(driver.send())
-        driver.refuse(driver.send())
+        driver.refuse(driver.send(), refusal)
         driver.now_ns += 2 * NS
         driver.settle(served.pop(0))
-    assert "5 concurrency measured" in quotas_of(driver)
+    return quotas_of(driver)
 
 
-def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight():
-    driver, served = Driver(pool_of()), []
-    for _ in range(4):
-        while len(served) < 5:
-            served.append(driver.send())
-        driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests"))
-        driver.now_ns += 2 * NS
-        driver.settle(served.pop(0))
-    [found] = quotas_of(driver)
+def test_the_number_in_flight_is_found_from_bare_refusals(driver):
+    assert "5 concurrency measured" in found_at_once(driver, BARE)
+
+
+def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight(driver):
+    [found] = found_at_once(driver, Refusal(RefusalKind.RATE, unit="requests"))
     assert found.endswith("requests/min measured")
 
 
@@ -527,12 +507,8 @@ def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back(driver):
 
 def test_it_is_known_which_units_are_measured(driver):
     unstated = driver.pool.capacity.learning.unstated
-    assert [unstated.measures(unit) for unit in (None, "requests", "concurrency", "tokens")] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    units = [unit for unit in (None, "requests", "concurrency", "tokens") if unstated.measures(unit)]
+    assert units == [None, "requests", "concurrency"]
     assert not unstated.refused(driver.now_ns, driver.send(), BARE)
     assert unstated.refused(driver.now_ns, driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
 

@@ -31,52 +31,48 @@ class TestRestarts:
     def read(self, restarts, second, reset_s, *, took_s=0.2, lack=10.0):
         return restarts.read(at(second - took_s), at(second), reset_s, lack)
 
-    def test_answers_narrow_the_bounds_of_one_instant(self):
-        restarts = Restarts()
+    @pytest.fixture
+    def restarts(self):
+        return Restarts()
+
+    def test_answers_narrow_the_bounds_of_one_instant(self, restarts):
         assert self.read(restarts, 1, 29.0) is Named.NEXT
         assert self.read(restarts, 5, 25.6) is Named.SAME
         assert (restarts.low_ns, restarts.high_ns) == (at(29.4), at(31))
         assert self.read(restarts, 9, 21.0) is Named.SAME
 
-    def test_the_next_instant_shows_the_period(self):
-        restarts = Restarts()
+    def test_the_next_instant_shows_the_period(self, restarts):
         self.read(restarts, 1, 29.0)
         assert self.read(restarts, 31, 59.0, lack=1.0) is Named.NEXT
         assert restarts.period_s == 60
         assert self.read(restarts, 31.1, 0.0, took_s=2.0) is Named.EARLIER
         assert self.read(restarts, 85, 5.0, took_s=50.0) is None  # too slow, and it need not show what is known
 
-    def test_after_a_time_without_requests_the_distance_is_no_period(self):
-        restarts = Restarts()
+    def test_after_a_time_without_requests_the_distance_is_no_period(self, restarts):
         self.read(restarts, 1, 29.0)
         assert self.read(restarts, 120, 29.0, lack=1.0) is Named.NEXT
         assert restarts.period_s is None
 
-    def test_the_first_answer_after_a_restart_shows_the_period(self):
-        restarts = Restarts()
+    def test_the_first_answer_after_a_restart_shows_the_period(self, restarts):
         self.read(restarts, 1, 29.0)
         assert self.read(restarts, 33, 57.0, lack=1.0) is Named.NEXT
         assert restarts.period_s == 60
 
-    def test_an_instant_that_moves_a_little_is_no_restart_though_the_quota_is_back(self):
-        restarts = Restarts()
+    def test_an_instant_that_moves_a_little_is_no_restart_though_the_quota_is_back(self, restarts):
         self.read(restarts, 1, 60.0)
         assert self.read(restarts, 9, 60.0, lack=1.0) is Named.NONE
         assert restarts.refuted
 
-    def test_an_instant_that_moves_before_it_is_reached_refutes_it(self):
-        restarts = Restarts()
+    def test_an_instant_that_moves_before_it_is_reached_refutes_it(self, restarts):
         self.read(restarts, 1, 60.0)
         assert self.read(restarts, 9, 60.0) is Named.NONE
         assert restarts.refuted
 
-    def test_a_server_whose_clock_is_ahead_restarts_before_its_instant(self):
-        restarts = Restarts()
+    def test_a_server_whose_clock_is_ahead_restarts_before_its_instant(self, restarts):
         self.read(restarts, 1, 35.0, lack=100.0)
         assert self.read(restarts, 31, 65.0, lack=1.0) is Named.NEXT
 
-    def test_a_server_whose_clock_is_behind_is_late_each_time(self):
-        restarts = Restarts()
+    def test_a_server_whose_clock_is_behind_is_late_each_time(self, restarts):
         self.read(restarts, 1, 29.0)
         assert self.read(restarts, 33, 0.0) is Named.LATE
         assert self.read(restarts, 34.3, 0.0, took_s=0.1) is Named.LATE
@@ -89,8 +85,7 @@ class TestRestarts:
         assert self.read(restarts, 20, 10.0, took_s=20) is Named.NEXT
         assert (restarts.low_ns, restarts.high_ns) == tuple(map(at, bounds))
 
-    def test_a_late_restart_makes_the_next_bounds_wider_by_its_delay(self):
-        restarts = Restarts()
+    def test_a_late_restart_makes_the_next_bounds_wider_by_its_delay(self, restarts):
         self.read(restarts, 0, 10.0, took_s=0)
         assert self.read(restarts, 12, 0.0, took_s=0) is Named.LATE
         assert restarts.high_ns == at(13)
@@ -99,37 +94,31 @@ class TestRestarts:
         assert self.read(restarts, 15, 10.0, took_s=0) is Named.SAME
         assert restarts.high_ns == at(28)
 
-    def test_an_instant_that_is_now_is_not_the_one_before(self):
-        restarts = Restarts()
+    def test_an_instant_that_is_now_is_not_the_one_before(self, restarts):
         restarts.read(at(0), at(0), 10.0, 10.0, instant=True)
         assert restarts.read(at(13), at(14), 0.0, 10.0, instant=True) is Named.NONE
         assert restarts.refuted
 
-    def test_an_answer_of_before_that_names_a_later_instant_is_about_no_earlier_restart(self):
-        restarts = Restarts()
+    def test_an_answer_of_before_that_names_a_later_instant_is_about_no_earlier_restart(self, restarts):
         self.read(restarts, 10, 10.0, took_s=0)
         assert self.read(restarts, 20, 10.0, took_s=0, lack=1.0) is Named.NEXT
         assert self.read(restarts, 19.5, 15.0, took_s=0) is Named.NONE
 
-    def test_slow_answers_that_agree_with_no_time_of_writing_name_nothing(self):
-        restarts = Restarts()
+    def test_slow_answers_that_agree_with_no_time_of_writing_name_nothing(self, restarts):
         for second, reset_s in ((20, 10.0), (21, 14.0), (22, 9.0), (23, 16.0), (24, 8.0)):
             assert self.read(restarts, second, reset_s, took_s=19) is None
 
-    def test_restarts_that_come_soon_after_each_other_are_none(self):
-        restarts = Restarts()
+    def test_restarts_that_come_soon_after_each_other_are_none(self, restarts):
         assert self.read(restarts, 1, 2.0) is Named.NEXT
         assert self.read(restarts, 5, 2.0, lack=1.0) is Named.NONE
 
-    def test_an_instant_is_named_by_an_answer_that_comes_after_it(self):
-        restarts = Restarts()
+    def test_an_instant_is_named_by_an_answer_that_comes_after_it(self, restarts):
         for sent, second, until_s in [(1, 13, -3.0), (4, 15, -5.0), (11, 22, -2.0), (8, 23, -13.0)]:
             restarts.read(at(sent), at(second), until_s, 1.0, instant=True)
         assert (restarts.low_ns, restarts.high_ns, restarts.period_s) == (at(19), at(21), 10)
 
     @pytest.mark.parametrize("last", [False, True])
-    def test_slow_answers_show_when_their_resets_are_written(self, last):
-        restarts = Restarts()
+    def test_slow_answers_show_when_their_resets_are_written(self, last, restarts):
         for sent in range(0, 60, 2):
             second = sent + 6 + sent % 7
             restarts.read(at(sent), at(second), 10.0 - (second if last else sent) % 10, 1.0)
@@ -165,14 +154,16 @@ class TestMeter:
             m.charge(at(second), 1)
             assert m.earliest(at(second), 1) == at(second) + OPENING_NS
 
-    def test_what_does_not_fit_goes_at_the_restarts(self):
-        m = self.meter()
+    @pytest.fixture
+    def m(self):
+        return self.meter()
+
+    def test_what_does_not_fit_goes_at_the_restarts(self, m):
         assert m.earliest(T0, 60) == T0
         assert m.earliest(T0, 61) == at(10)
         assert m.earliest(T0, 1, ahead=160) == at(70)
 
-    def test_after_a_restart_a_small_burst_goes_and_the_rest_with_an_answer(self):
-        m = self.meter()
+    def test_after_a_restart_a_small_burst_goes_and_the_rest_with_an_answer(self, m):
         mark = m.charge(at(10), 1)
         assert m.earliest(at(10), 2) == at(10)
         assert m.earliest(at(10), 3) == at(10) + OPENING_NS
@@ -188,8 +179,7 @@ class TestMeter:
         assert m.earliest(at(10), 95) == at(10)
         assert m.level(at(10)) == 95
 
-    def test_a_restart_that_is_not_named_follows_by_the_period(self):
-        m = self.meter()
+    def test_a_restart_that_is_not_named_follows_by_the_period(self, m):
         m.become(T0, m.quota.with_amount(100, 30.0))
         assert m.full_ns(T0) == at(10)  # it is named
         m.charge(at(10), 1)
@@ -205,14 +195,12 @@ class TestMeter:
         m.passed(at(26), at(19), 7.0)
         assert m.full_ns(at(26)) == at(31)
 
-    def test_the_wait_for_an_answer_counts_from_the_first_of_a_small_burst(self):
-        m = self.meter()
+    def test_the_wait_for_an_answer_counts_from_the_first_of_a_small_burst(self, m):
         m.charge(at(10), 1)
         m.charge(at(11), 1)
         assert m.earliest(at(11), 30) == at(10) + OPENING_NS
 
-    def test_a_restart_may_come_earlier_or_later_than_was_known(self):
-        m = self.meter()
+    def test_a_restart_may_come_earlier_or_later_than_was_known(self, m):
         m.stated(at(7), Named.NEXT, at(68), 2, 100)
         assert (m.counted, m.since_ns) == (2, at(7))
         assert m.earliest(at(68), 1) == at(68)
@@ -226,18 +214,15 @@ class TestMeter:
             ("level", ()), ("lack", ()), ("restart_ns", ()),
         ],
     )  # fmt: skip
-    def test_each_question_enters_the_present_window(self, asked, rest):
-        m = self.meter()
+    def test_each_question_enters_the_present_window(self, asked, rest, m):
         getattr(m, asked)(at(200), *rest)
         assert m.since_ns == at(10)
 
-    def test_after_a_long_time_the_present_window_is_entered(self):
-        m = self.meter()
+    def test_after_a_long_time_the_present_window_is_entered(self, m):
         assert (m.lack(at(200)), m.level(at(200))) == (0, 100)
         assert m.full_ns(at(200)) == at(250)
 
-    def test_below_the_published_rate_it_is_spread(self):
-        m = self.meter()
+    def test_below_the_published_rate_it_is_spread(self, m):
         m.become(T0, m.quota, 0.5)
         assert m.earliest(T0, 50) == T0
         m.charge(T0, 50)
@@ -251,8 +236,7 @@ class TestMeter:
         assert m.earliest(T0, 1, 5, NS) == spread.earliest(T0, 1, 5, NS) > m.earliest(T0, 1, 5)
         assert m.earliest(T0, 1, 5) == spread.earliest(T0, 1, 5)
 
-    def test_a_used_up_window_is_followed_by_whole_ones(self):
-        m = self.meter()
+    def test_a_used_up_window_is_followed_by_whole_ones(self, m):
         m.use_up()
         assert m.earliest(T0, 100) == at(10)
         assert m.earliest(T0, 1, ahead=100) == at(70)
@@ -269,15 +253,13 @@ class TestMeter:
         m.unsent(T0, m.charge(T0, 1), 1)
         assert m.lack(T0) == 0
 
-    def test_a_cost_that_was_not_charged_counts_in_the_present_window(self):
-        m = self.meter()
+    def test_a_cost_that_was_not_charged_counts_in_the_present_window(self, m):
         m.roll(at(11))
         m.correct(at(11), 0, 0, 5)
         assert m.counted == 5
 
     @pytest.mark.parametrize(("least", "counted"), [(30, 40), (55, 55)])
-    def test_an_answer_about_the_named_window_only_raises_its_use(self, least, counted):
-        m = self.meter()
+    def test_an_answer_about_the_named_window_only_raises_its_use(self, least, counted, m):
         m.stated(at(5), Named.SAME, at(10), least, 100)
         assert (m.counted, m.since_ns, m.named) == (counted, 0, True)
 
@@ -289,15 +271,13 @@ class TestMeter:
         m.stated(T0, Named.SAME, at(10), 1, 100, whole=True)
         assert m.earliest(T0, 50) == T0
 
-    def test_an_answer_to_the_first_attempt_after_a_restart_names_the_window(self):
-        m = self.meter()
+    def test_an_answer_to_the_first_attempt_after_a_restart_names_the_window(self, m):
         m.roll(at(10))
         m.stated(at(10), Named.SAME, at(70), 1, 100)
         assert (m.named, m.counted, m.earliest(at(10), 99)) == (True, 1, at(10))
 
     @pytest.mark.parametrize(("lack", "more"), [(35.0, False), (35.5, True)])
-    def test_a_quarter_of_the_quota_may_be_the_use_of_others(self, lack, more):
-        m = self.meter()
+    def test_a_quarter_of_the_quota_may_be_the_use_of_others(self, lack, more, m):
         m.charge(at(11), 10)
         assert m.lacks_more(at(11), lack) is more
 
@@ -333,8 +313,12 @@ class Window:
         return count
 
 
-def test_a_window_is_whole_at_once_after_its_restart():
-    server = Window()
+@pytest.fixture
+def server():
+    return Window()
+
+
+def test_a_window_is_whole_at_once_after_its_restart(server):
     assert server.work(0) == 100
     assert isinstance(server.meter, Restarting)
     assert server.work(20) == 0  # within the rounding of the instant
@@ -342,8 +326,7 @@ def test_a_window_is_whole_at_once_after_its_restart():
     assert server.work(81) == 100
 
 
-def test_attempts_that_are_sent_late_after_a_restart_leave_its_window_as_it_is():
-    server = Window()
+def test_attempts_that_are_sent_late_after_a_restart_leave_its_window_as_it_is(server):
     for _ in range(20):
         server.answer(0, server.send(0))
     late = [server.send(21), server.send(21)]
@@ -357,8 +340,7 @@ def test_of_a_part_of_the_limit_as_much_is_used():
     assert [server.work(second) for second in (0, 21, 81)] == [50, 50, 50]
 
 
-def test_a_number_without_a_meaning_is_an_instant_while_answers_agree():
-    server = Window()
+def test_a_number_without_a_meaning_is_an_instant_while_answers_agree(server):
     for second in range(10):
         one = server.send(second)
         server.answer(second, one, Reading("requests", 100, 99 - second, reset_number=20.0 - second))
@@ -367,8 +349,7 @@ def test_a_number_without_a_meaning_is_an_instant_while_answers_agree():
     assert (type(server.meter), server.meter.level(at(10))) == (Bucket, 89)
 
 
-def test_what_is_left_goes_at_once_before_a_restart_that_is_near():
-    server = Window()
+def test_what_is_left_goes_at_once_before_a_restart_that_is_near(server):
     one = server.send(10)
     server.answer(11, one, Reading("requests", 100, 99, reset_number=9.0))
     sent = 0
@@ -377,8 +358,7 @@ def test_what_is_left_goes_at_once_before_a_restart_that_is_near():
     assert sent == 99
 
 
-def test_what_was_sent_just_before_the_answered_attempt_counts_in_a_window_that_began_early():
-    server = Window()
+def test_what_was_sent_just_before_the_answered_attempt_counts_in_a_window_that_began_early(server):
     server.work(0)
     sent = [server.send(21) for _ in range(3)]
     server.meter.counted = 0.0  # as of a restart that is known too late
@@ -386,23 +366,20 @@ def test_what_was_sent_just_before_the_answered_attempt_counts_in_a_window_that_
     assert server.meter.level(at(21.1)) == 97
 
 
-def test_a_number_that_moves_is_none():
-    server = Window()
+def test_a_number_that_moves_is_none(server):
     for second in range(20):
         server.answer(second, server.send(second), Reading("requests", 100, 99 - second, reset_number=50.0))
     assert not isinstance(server.meter, Spread)
 
 
-def test_a_number_and_an_instant_that_differ_are_none():
-    server = Window()
+def test_a_number_and_an_instant_that_differ_are_none(server):
     server.answer(0, server.send(0), Reading("requests", 100, 99, reset_number=20.0))
     server.answer(8, server.send(8), Reading("requests", 100, 98, reset_s=50.0))
     assert type(server.meter) is Spread
 
 
 @pytest.mark.parametrize(("wait_s", "kind"), [(17.0, Restarting), (10.0, Spread), (None, Spread)])
-def test_a_refusal_that_asks_to_wait_until_the_restart_only_uses_the_window_up(wait_s, kind):
-    server = Window()
+def test_a_refusal_that_asks_to_wait_until_the_restart_only_uses_the_window_up(wait_s, kind, server):
     server.answer(0, server.send(0))  # it restarts at 20 s
     server.pool.refuse(at(3), server.send(3), replace(RATE, retry_after_s=wait_s), 0.0)
     assert type(server.meter) is kind
@@ -410,9 +387,8 @@ def test_a_refusal_that_asks_to_wait_until_the_restart_only_uses_the_window_up(w
 
 
 @pytest.mark.parametrize("second", [19, 21])
-def test_a_refusal_that_asks_to_wait_until_the_next_restart_says_that_the_window_has_begun(second):
+def test_a_refusal_that_asks_to_wait_until_the_next_restart_says_that_the_window_has_begun(second, server):
     """The restart at 20 s is known to a second: what goes about then may meet the next window, used up by others."""
-    server = Window()
     server.answer(0, server.send(0))
     server.pool.refuse(at(second), server.send(second), replace(RATE, retry_after_s=80.0 - second), 0.0)
     assert type(server.meter) is Restarting
@@ -421,8 +397,7 @@ def test_a_refusal_that_asks_to_wait_until_the_next_restart_says_that_the_window
     assert server.send(82) is not None
 
 
-def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():
-    server = Window()
+def test_a_lack_that_nothing_explains_after_the_restart_refutes_it(server):
     server.work(0)
     server.answer(21, server.send(21), Reading("requests", 100, 30, reset_s=59.0))
     assert type(server.meter) is Spread
@@ -430,8 +405,7 @@ def test_a_lack_that_nothing_explains_after_the_restart_refutes_it():
     assert type(server.meter) is Spread
 
 
-def test_an_answer_that_took_too_long_names_no_restart():
-    server = Window()
+def test_an_answer_that_took_too_long_names_no_restart(server):
     server.answer(0, server.send(0))
     slow, stop_ns = server.send(5), server.meter.stop_ns
     server.answer(17, slow, Reading("requests", 100, 60, reset_s=19.0))
@@ -439,15 +413,13 @@ def test_an_answer_that_took_too_long_names_no_restart():
     assert (server.meter.stop_ns, server.meter.lack(at(17))) == (stop_ns, 2)
 
 
-def test_an_instant_to_come_counts_from_now():
-    server = Window()
+def test_an_instant_to_come_counts_from_now(server):
     server.answer(2, server.send(0), Reading("requests", 100, 98, reset_s=18.0, until_s=18.0))
     restarts = server.pool.capacity.learning.trackers[0].restarts
     assert (restarts.low_ns, restarts.high_ns, server.meter.stop_ns) == (at(19), at(21), at(21))
 
 
-def test_an_instant_that_has_passed_tells_of_the_window_after_it():
-    server = Window()
+def test_an_instant_that_has_passed_tells_of_the_window_after_it(server):
     sent = [server.send(second) for second in range(5)]
     late = [server.send(15), server.send(22)]
     for used, one in enumerate(sent, 1):
@@ -461,8 +433,7 @@ def test_an_instant_that_has_passed_tells_of_the_window_after_it():
     assert (server.meter.named, server.meter.level(at(32))) == (True, 99)
 
 
-def test_a_restart_that_has_passed_when_an_answer_names_it_moves_the_next_one():
-    server = Window()
+def test_a_restart_that_has_passed_when_an_answer_names_it_moves_the_next_one(server):
     server.answer(0, server.send(0), Reading("requests", 100, 99, reset_s=20.0, until_s=20.0))
     slow = server.send(50)
     server.answer(90, slow, Reading("requests", 100, 99, reset_s=0.0, until_s=-25.0))  # at 65, so every 45 s
@@ -473,8 +444,7 @@ def test_a_restart_that_has_passed_when_an_answer_names_it_moves_the_next_one():
     assert server.send(111) is not None
 
 
-def test_an_answer_at_a_restart_that_is_known_too_late_opens_no_further_window():
-    server = Window()
+def test_an_answer_at_a_restart_that_is_known_too_late_opens_no_further_window(server):
     server.answer(0, server.send(0), Reading("requests", 100, 99, reset_s=20.0, until_s=20.0))
     last = server.send(20)
     server.answer(20.5, last, Reading("requests", 100, 98, reset_s=0.0, until_s=-1.2))  # it was at 20.3 at the latest
@@ -540,30 +510,26 @@ def test_processes_that_share_a_quota_spread_it(used):
 
 
 class TestRefusals:
-    def test_of_a_window_that_answers_have_named_it_refutes_the_restarts(self):
-        server = Window()
+    def test_of_a_window_that_answers_have_named_it_refutes_the_restarts(self, server):
         server.answer(0, server.send(0))
         server.pool.refuse(at(1), server.send(1), RATE, 0.0)
         assert type(server.meter) is Spread
 
-    def test_of_a_window_that_is_used_up_it_says_nothing(self):
-        server = Window()
+    def test_of_a_window_that_is_used_up_it_says_nothing(self, server):
         one = server.send(0)
         server.work(0)
         server.pool.observe(at(1), [Reading("requests", 100, 0, reset_s=19.0)], one)
         server.pool.refuse(at(1), one, RATE, 0.0)
         assert isinstance(server.meter, Restarting)
 
-    def test_right_after_an_instant_two_of_them_do(self):
-        server = Window()
+    def test_right_after_an_instant_two_of_them_do(self, server):
         server.answer(0, server.send(0))
         server.pool.refuse(at(21), server.send(21), RATE, 0.0)
         assert server.meter.level(at(21)) == 0
         server.pool.refuse(at(81), server.send(81), RATE, 0.0)
         assert type(server.meter) is Spread
 
-    def test_for_growth_it_halves_the_speed(self):
-        server = Window()
+    def test_for_growth_it_halves_the_speed(self, server):
         server.answer(0, server.send(0))
         server.pool.refuse(at(1), server.send(1), Refusal(RefusalKind.GROWTH, unit="requests"), 0.0)
         assert isinstance(server.meter, Restarting)
