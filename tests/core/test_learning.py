@@ -52,8 +52,12 @@ def tokens(**said):
     return [Reading("tokens", **said)]
 
 
-def test_inside_the_band_we_believe_our_own_ledger():
-    pool = pool_of()
+@pytest.fixture
+def pool():
+    return pool_of()
+
+
+def test_inside_the_band_we_believe_our_own_ledger(pool):
     one = send(pool, 0)
     send(pool, 0.1)  # left at about the same time: the server may have counted it, or not
     before = quota(pool, 1)["remaining"]
@@ -61,23 +65,14 @@ def test_inside_the_band_we_believe_our_own_ledger():
     assert quota(pool, 1)["remaining"] == before
 
 
-def test_below_the_band_somebody_else_is_spending():
-    pool = pool_of()
-    one = send(pool, 0)
-    pool.observe(T0 + NS, tokens(limit=600_000, remaining=400_000, reset_s=20.0), one)
-    assert quota(pool, 1)["remaining"] == pytest.approx(410_000, rel=0.01)  # refilled for its age
+@pytest.mark.parametrize(("answers", "remaining"), [(1, 400_000), (5, 395_000)])
+def test_below_the_band_somebody_else_is_spending_and_the_same_news_counts_once(answers, remaining, pool):
+    for one in [send(pool, 0) for _ in range(answers)]:
+        pool.observe(T0 + NS, tokens(limit=600_000, remaining=remaining, reset_s=60 - remaining / 10_000), one)
+    assert quota(pool, 1)["remaining"] == pytest.approx(remaining + 10_000, rel=0.01)  # refilled for its age
 
 
-def test_the_same_news_in_many_answers_counts_once():
-    pool = pool_of()
-    many = [send(pool, 0) for _ in range(5)]
-    for one in many:
-        pool.observe(T0 + NS, tokens(limit=600_000, remaining=395_000, reset_s=20.5), one)
-    assert quota(pool, 1)["remaining"] == pytest.approx(405_000, rel=0.02)
-
-
-def test_an_older_reading_raises_nothing():
-    pool = pool_of()
+def test_an_older_reading_raises_nothing(pool):
     old = send(pool, 0)
     new = send(pool, 5)
     pool.observe(T0 + 6 * NS, tokens(limit=600_000, remaining=100_000, reset_s=50.0), new)
@@ -86,8 +81,7 @@ def test_an_older_reading_raises_nothing():
     assert quota(pool, 6)["remaining"] == low
 
 
-def test_above_the_band_we_overcharged():
-    pool = pool_of()
+def test_above_the_band_we_overcharged(pool):
     one = send(pool, 0, tokens=15_000)
     for _ in range(3):
         pool.settle(T0, send(pool, 0, tokens=1_000), None)
@@ -134,16 +128,14 @@ def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
     assert quota(pool, 4)["source"] == "learned"
 
 
-def test_remaining_and_reset_tell_what_a_quantised_bucket_holds():
-    pool = pool_of()
+def test_remaining_and_reset_tell_what_a_quantised_bucket_holds(pool):
     pool.observe(T0 + NS, tokens(limit=600_000, remaining=59_000, reset_s=0.1), send(pool, 0))
     assert quota(pool, 1)["learned"] == {"holds": 60_000}
     pool.observe(T0 + 2 * NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), send(pool, 1.5))
     assert quota(pool, 2)["learned"] == {}
 
 
-def test_a_reset_that_follows_a_clock_is_no_buckets():
-    pool = pool_of()
+def test_a_reset_that_follows_a_clock_is_no_buckets(pool):
     pool.observe(T0 + NS, tokens(limit=600_000, remaining=599_000, reset_s=43.0), send(pool, 0))
     assert quota(pool, 1)["learned"] == {"rule": "restarts at stated instants"}
 
@@ -155,8 +147,7 @@ def test_a_refusal_that_waits_longer_than_a_bucket_would_is_no_buckets():
     assert quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
 
 
-def test_a_body_with_numbers_sets_limit_and_level():
-    pool = pool_of()
+def test_a_body_with_numbers_sets_limit_and_level(pool):
     said = Refusal(
         RefusalKind.RATE, retry_after_s=0.2, unit="tokens", period_s=60.0, limit=300_000, used=299_500, requested=1_000
     )
@@ -179,8 +170,7 @@ def test_quotas_that_answers_name_are_added():
 
 
 @pytest.mark.parametrize("kind", [RefusalKind.CAPACITY, RefusalKind.NEVER_FITS])
-def test_what_is_not_our_rate_lowers_nothing(kind):
-    pool = pool_of()
+def test_what_is_not_our_rate_lowers_nothing(kind, pool):
     before = report(pool, T0 + 5 * NS)["quotas"][1]["limit"]
     pool.refuse(T0 + NS, send(pool, 0), Refusal(kind, limit=10.0, used=10.0, unit="tokens"), 0.0)
     assert quota(pool, 5)["limit"] == before
@@ -301,7 +291,7 @@ class TestAdaptiveHeadroom:
     """1 s at the start; less while the provider has more left than needed, more when attempts are sent late."""
 
     @staticmethod
-    def pool(**options):
+    def of_tokens(**options):
         return Pool("openai/m", LocalCapacity.of(parse_quotas("100k tokens/10s"), T0, learns=True, **options))
 
     @staticmethod
@@ -322,51 +312,46 @@ class TestAdaptiveHeadroom:
                     pool.observe(T0 + round((at_s + 0.05) * NS), answer, sent)
             at_s += 0.1
 
-    def test_it_is_halved_while_the_provider_has_enough_left(self):
-        pool = self.pool(adapts=True)
-        self.run(pool, 0, 15)
-        assert self.headroom_s(pool) == 0.5
-        self.run(pool, 15, 120)
-        assert self.headroom_s(pool) == 0.25
-        assert quota(pool, 120)["learned"]["headroom_s"] == 0.25
+    @pytest.fixture
+    def pool(self):
+        return self.of_tokens(adapts=True)
 
-    def test_it_stays_where_the_provider_has_less_left_than_the_pool(self):
-        pool = self.pool(adapts=True)
-        self.run(pool, 0, 120, missing_s=0.2)  # less than what a comparison of the levels finds
-        assert self.headroom_s(pool) == 0.5
-        self.run(pool, 120, 240, missing_s=0.2)
-        assert self.headroom_s(pool) == 0.5
+    @pytest.mark.parametrize(
+        ("options", "halved"),
+        [({}, {15: 0.5, 120: 0.25}), ({"missing_s": 0.2}, {120: 0.5, 240: 0.5}), ({"headers": False}, {120: 1.0})],
+        ids=["enough is left", "less than in the pool", "nothing shows what is left"],
+    )
+    def test_it_is_halved_while_the_provider_has_enough_left(self, pool, options, halved):
+        """What is missing is less than what a comparison of the levels finds."""
+        from_s = 0
+        for to_s, headroom_s in halved.items():
+            self.run(pool, from_s, to_s, **options)
+            assert self.headroom_s(pool) == headroom_s
+            assert quota(pool, to_s)["learned"].get("headroom_s", 1.0) == headroom_s
+            from_s = to_s
 
-    def test_it_stays_where_nothing_shows_what_is_left(self):
-        pool = self.pool(adapts=True)
-        self.run(pool, 0, 120, headers=False)
-        assert self.headroom_s(pool) == 1.0
-
-    def test_it_stays_where_much_is_left(self):
-        pool = self.pool(adapts=True)
+    def test_it_stays_where_much_is_left(self, pool):
         for second in range(60):
             sent = send(pool, second, tokens=1_000)
             pool.settle(T0 + second * NS, sent, None)
             pool.observe(T0 + second * NS, tokens(limit=100_000, remaining=99_000), sent)
         assert self.headroom_s(pool) == 1.0
 
-    def test_a_refusal_of_a_nearly_empty_bucket_restores_it(self):
-        pool = self.pool(adapts=True)
+    def test_a_refusal_of_a_nearly_empty_bucket_restores_it(self, pool):
         self.run(pool, 0, 60)
         refused = send(pool, 60, tokens=1_000)
         pool.refuse(T0 + 60 * NS, refused, Refusal(RefusalKind.RATE, unit="tokens", retry_after_s=1.0), 1.0)
         assert self.headroom_s(pool) == 1.0
         assert "holds" not in quota(pool, 62)["learned"]  # the bucket is as large as before
 
-    def test_late_sending_raises_it_within_a_bound(self):
-        pool = self.pool(adapts=True)
+    def test_late_sending_raises_it_within_a_bound(self, pool):
         pool.capacity.learning.sent_late(2.0)
         assert self.headroom_s(pool) == 2.0
         pool.capacity.learning.sent_late(60.0)
         assert self.headroom_s(pool) == 4.0
 
     def test_a_given_headroom_stays(self):
-        pool = self.pool(headroom_s=2.0)
+        pool = self.of_tokens(headroom_s=2.0)
         pool.capacity.learning.sent_late(3.0)
         self.run(pool, 0, 60)
         assert self.headroom_s(pool) == 2.0
@@ -404,7 +389,7 @@ class TestHeadroomTest:
 
     @pytest.mark.parametrize(("begins_s", "headroom_s"), [(12.5, 0.5), (11.5, 1.0)])
     def test_an_attempt_that_was_sent_before_it_shows_nothing(self, begins_s, headroom_s):
-        pool, run = TestAdaptiveHeadroom.pool(adapts=True), TestAdaptiveHeadroom.run
+        pool, run = TestAdaptiveHeadroom.of_tokens(adapts=True), TestAdaptiveHeadroom.run
         run(pool, 0, 11, headers=False)  # until the bucket is nearly empty
         run(pool, 11, 12, headers=begins_s < 12)
         at_s = 12.0
@@ -607,15 +592,11 @@ class TestGuesses:
         assert seen[-1] > 3
         assert {b - a for a, b in pairwise(seen)} == {0, 1}
 
-    def test_the_refusal_of_an_attempt_alone_in_flight_is_not_about_assumed_slots(self):
+    @pytest.mark.parametrize(("others", "spent", "slots"), [(0, 10, 8), (7, 2_900, 5), (7, 3_100, 8)])
+    def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, others, spent, slots):
+        """That of an attempt alone in flight is not."""
         pool = ungentle("8 concurrency, 6000 tokens/min")
-        pool.refuse(T0, pool.try_grant(T0, Waiter({"tokens": 10})), Refusal(RefusalKind.RATE), 0.0)
-        assert amount_of(pool) == 8
-
-    @pytest.mark.parametrize(("spent", "slots"), [(2_900, 5), (3_100, 8)])
-    def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, spent, slots):
-        pool = ungentle("8 concurrency, 6000 tokens/min")
-        for _ in range(7):
+        for _ in range(others):
             pool.try_grant(T0, Waiter({}))
         refused = pool.try_grant(T0, Waiter({"tokens": spent}))
         pool.refuse(T0, refused, Refusal(RefusalKind.RATE), 0.0)
@@ -744,31 +725,15 @@ class TestPeriods:
 
     def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
         refill, [known] = Refill(), parse_quotas("60 requests/min")
-        readings = [
-            (0, 39, 10.0),
-            (2, 37, 10.0),
-            (4, 35, 10.0),
-            (1, 38, 60.0),
-            (6, 33, 10.0),
-            (8, 31, 10.0),
-            (10, 29, 10.0),
-        ]
-        for at_s, remaining, reset_s in readings:
-            said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
-            assert (
-                refill.learn_counter_period(T0 + at_s * NS, said, known.amount, known.period_s, 40.0, charges.Charges())
-                is None
-            )
-        assert (
-            refill.learn_counter_period(
-                T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, 40.0, charges.Charges()
-            )
-            is None
-        )
-        said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
-        assert (
-            refill.learn_counter_period(T0 + 12 * NS, said, known.amount, known.period_s, 40.0, charges.Charges()) == 10
-        )
+
+        def learned(at_s, **said):
+            reading, log = Reading("requests", limit=40, **said), charges.Charges()
+            return refill.learn_counter_period(T0 + at_s * NS, reading, known.amount, known.period_s, 40.0, log)
+
+        for at_s, remaining in ((0, 39), (2, 37), (4, 35), (1, 38), (6, 33), (8, 31), (10, 29)):
+            assert learned(at_s, remaining=remaining, reset_s=60.0 if at_s == 1 else 10.0) is None
+        assert learned(12) is None
+        assert learned(12, remaining=27, reset_s=10.0) == 10
 
     def test_a_bucket_that_is_smaller_than_its_limit_is_no_counter(self):
         """Of 120 a minute a bucket holds 20: near 0 left of it, full in 10 s. The same numbers from a window show a counter."""
@@ -977,8 +942,11 @@ class TestLowered:
                 amounts.append(amount_of(pool))
         return amounts
 
-    def test_it_is_tested_upward_after_five_minutes_step_by_step_to_what_it_was(self):
-        pool = self.lowered()
+    @pytest.fixture
+    def pool(self):
+        return self.lowered()
+
+    def test_it_is_tested_upward_after_five_minutes_step_by_step_to_what_it_was(self, pool):
         assert self.demand(pool, 1, 300) == [60]
         steps = self.demand(pool, 300, 1_200)
         assert steps == pytest.approx([60 * 1.25**n for n in range(1, 11)] + [600])
@@ -990,14 +958,12 @@ class TestLowered:
         assert self.demand(pool, 1, 300) == [60]
         assert self.demand(pool, 300, 305)[-1] == 75
 
-    def test_without_demand_it_is_not_tested(self):
-        pool = self.lowered()
+    def test_without_demand_it_is_not_tested(self, pool):
         for minute in range(1, 30):
             pool.settle(T0 + minute * 60 * NS, send(pool, minute * 60), {"requests": 1})
         assert amount_of(pool) == 60
 
-    def test_a_refusal_that_states_it_again_doubles_the_time_to_the_next_test(self):
-        pool = self.lowered()
+    def test_a_refusal_that_states_it_again_doubles_the_time_to_the_next_test(self, pool):
         self.demand(pool, 1, 365)
         refused = Refusal(RefusalKind.RATE, unit="requests", period_s=60.0, limit=60.0)
         assert amount_of(pool) > 60
@@ -1006,8 +972,7 @@ class TestLowered:
         assert self.demand(pool, 366, 365 + 600) == [60]
         assert self.demand(pool, 365 + 600, 365 + 605)[-1] == 75
 
-    def test_a_refusal_without_numbers_takes_the_last_step_back(self):
-        pool = self.lowered()
+    def test_a_refusal_without_numbers_takes_the_last_step_back(self, pool):
         self.demand(pool, 1, 365)
         before = amount_of(pool)
         pool.refuse(T0 + 365 * NS, pool.try_grant(T0 + 365 * NS, Waiter({})), Refusal(RefusalKind.RATE), 0.0)
@@ -1015,13 +980,11 @@ class TestLowered:
         pool.refuse(T0 + 425 * NS, pool.try_grant(T0 + 425 * NS, Waiter({})), Refusal(RefusalKind.RATE), 0.0)
         assert amount_of(pool) == before / 1.25  # no step was made since
 
-    def test_headers_end_the_test(self):
-        pool = self.lowered()
+    def test_headers_end_the_test(self, pool):
         pool.observe(T0 + NS, [Reading("requests", 60.0, 10.0, 50.0)], send(pool, 1))
         assert not pool.capacity.learning.guesses.tested
 
-    def test_a_test_of_another_process_lets_this_one_wait(self):
-        pool = self.lowered()
+    def test_a_test_of_another_process_lets_this_one_wait(self, pool):
         learning = pool.capacity.learning
         pool.ledger.adopt(T0, 0, 75.0)
         learning.guesses.learned_elsewhere(T0 + 299 * NS, 0, 60.0)
@@ -1034,34 +997,33 @@ class TestLowered:
 class TestInferredPeriods:
     """A period that one reading suggests: that of a bucket, or what a counter looks like at times."""
 
-    def reading(self, used, period_s, limit=1_000.0, basis=Basis.PROVED):
-        return Reading("requests", limit, limit - used, used * period_s / limit, period_s, basis=basis)
+    AGREE = tuple((used, 86_400.0) for used in (100, 150, 200, 300, 400))
 
-    def test_the_first_quota_of_a_unit_is_added_at_once(self):
-        pool = ungentle("600k tokens/min")
-        pool.observe(T0, [self.reading(100, 60.0)], send(pool, 0))
-        assert pool.ledger.names == ["600k tokens/min", "1k requests/min"]
-
-    def test_a_further_one_when_readings_agree(self):
-        pool = ungentle("600 requests/min")
-        for used in (100, 150, 200, 300):
-            pool.observe(T0, [self.reading(used, 86_400.0)], send(pool, 0))
-        assert pool.ledger.names == ["600 requests/min"]
-        pool.observe(T0, [self.reading(400, 86_400.0)], send(pool, 0))
-        assert pool.ledger.names == ["600 requests/min", "1k requests/day"]
-
-    def test_none_when_they_contradict_each_other(self):
-        pool = ungentle("600 requests/min")
-        for number in range(50):
-            pool.observe(T0, [self.reading(100 + 10 * number, 80_000.0 + 300 * number)], send(pool, 0))
-        assert pool.ledger.names == ["600 requests/min"]
-
-    @pytest.mark.parametrize("given", ["600k tokens/min", "600 requests/min"])
-    def test_an_assumed_one_is_not_added(self, given):
+    @pytest.mark.parametrize(
+        ("given", "readings", "basis", "added"),
+        [
+            ("600k tokens/min", [(100, 60.0)], Basis.PROVED, ["1k requests/min"]),
+            ("600 requests/min", AGREE[:4], Basis.PROVED, []),
+            ("600 requests/min", AGREE, Basis.PROVED, ["1k requests/day"]),
+            ("600 requests/min", [(100 + 10 * n, 80_000.0 + 300 * n) for n in range(50)], Basis.PROVED, []),
+            ("600 requests/min", AGREE, Basis.ASSUMED, []),
+            ("600k tokens/min", AGREE, Basis.ASSUMED, []),
+        ],
+        ids=[
+            "first of its unit",
+            "four agree",
+            "five agree",
+            "they contradict",
+            "assumed",
+            "assumed, first of its unit",
+        ],
+    )
+    def test_it_is_added_when_it_is_proved_and_readings_agree(self, given, readings, basis, added):
         pool = ungentle(given)
-        for used in (100, 150, 200, 300, 400):
-            pool.observe(T0, [self.reading(used, 86_400.0, basis=Basis.ASSUMED)], send(pool, 0))
-        assert pool.ledger.names == [given]
+        for used, period_s in readings:
+            said = Reading("requests", 1_000.0, 1_000.0 - used, used * period_s / 1_000.0, period_s, basis=basis)
+            pool.observe(T0, [said], send(pool, 0))
+        assert pool.ledger.names == [given, *added]
 
 
 class TestWindow:
@@ -1103,10 +1065,7 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool = ungentle("600 requests/min", SourceKind.GIVEN)
     refused = Refusal(RefusalKind.RATE, unit="requests")
     pool.refuse(T0, send(pool, 0), refused, 0.0)
-    pool.capacity.learning.trackers[0].rate.first = (
-        T0,
-        -100.0,
-    )  # a hundred more were admitted than this process knows
+    pool.capacity.learning.trackers[0].rate.first = T0, -100.0  # a hundred more were admitted than this process knows
     pool.refuse(T0 + 6 * NS, send(pool, 6), refused, 0.0)
     assert pool.ledger.entries[0].meter.ceiling == 1
 

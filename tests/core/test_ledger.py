@@ -157,20 +157,15 @@ class TestSettle:
         ledger.settle(T0, small, {"tokens": 1})
         assert (small.oversized, large.oversized) == (False, True)
 
-    def test_one_without_a_true_cost_raises_no_limit_later(self):
+    @pytest.mark.parametrize(
+        "attempts", [[(400, None), (0, {"tokens": 1_000})], [(10, {"tokens": 1_000})]], ids=["no true cost", "a debt"]
+    )
+    def test_no_limit_is_raised_by_one_without_a_true_cost_or_a_debt_alone(self, attempts):
         capacity = LocalCapacity(ledger_of("100 tokens/min", sources=[LEARNED]), learns=True)
-        large = grant(capacity.ledger, T0, tokens=400)
-        small = grant(capacity.ledger, T0, tokens=0)
-        for reservation, actual in ((large, None), (small, {"tokens": 1_000})):
+        granted = [grant(capacity.ledger, T0, tokens=tokens) for tokens, _ in attempts]
+        for reservation, (_, actual) in zip(granted, attempts, strict=True):
             capacity.learning.granted(T0, reservation)
             capacity.settle(T0, reservation, actual)
-        assert capacity.ledger.names == ["100 tokens/min"]
-
-    def test_a_debt_alone_raises_no_limit(self):
-        capacity = LocalCapacity(ledger_of("100 tokens/min", sources=[LEARNED]), learns=True)
-        reservation = grant(capacity.ledger, T0, tokens=10)
-        capacity.learning.granted(T0, reservation)
-        capacity.settle(T0, reservation, {"tokens": 1_000})
         assert capacity.ledger.names == ["100 tokens/min"]
 
     def test_those_that_were_granted_before_a_quota_was_added_end_without_it_and_hold_slots(self):

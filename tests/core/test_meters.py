@@ -425,8 +425,11 @@ class TestSpread:
 
 
 class TestExact:
-    def test_those_that_go_first_take_whole_periods(self):
-        m = Exact(quota("7 units/min exact"))
+    @pytest.fixture
+    def m(self):
+        return Exact(quota("7 units/min exact"))
+
+    def test_those_that_go_first_take_whole_periods(self, m):
         m.charge(after_s(-90), 7)  # it has left the period
         assert [m.earliest(T0, 1, ahead) for ahead in (6, 7, 13, 14)] == [T0, after_s(60), after_s(60), after_s(120)]
 
@@ -448,31 +451,26 @@ class TestExact:
         m.correct(after_s(4), marks[2], 3, 1)
         assert (m.log.amounts, m.log.used) == ([3, 5], 8)
 
-    def test_a_correction_after_the_period_changes_no_other_charge(self):
-        m = Exact(quota("7 units/min exact"))
+    def test_a_correction_after_the_period_changes_no_other_charge(self, m):
         mark = m.charge(T0, 5)
         m.charge(after_s(30), 1)
         m.correct(after_s(60), mark, 5, 0)
         assert m.log.amounts == [1]
 
-    def test_what_is_counted_at_an_instant_of_the_log_joins_it(self):
-        m = Exact(quota("7 units/min exact"))
+    def test_what_is_counted_at_an_instant_of_the_log_joins_it(self, m):
         for end_ns in (5, 3, 5, 3):
             m.log.insert(end_ns, 1.0)
         assert (m.log.ends, m.log.amounts, m.log.used) == ([3, 5], [2, 2], 4)
 
-    def test_a_mark_that_it_has_not_made_changes_nothing(self):
-        m = Exact(quota("7 units/min exact"))
+    def test_a_mark_that_it_has_not_made_changes_nothing(self, m):
         m.correct(T0, T0, 5, 0)
         assert (m.log.used, m.log.amounts) == (0, [])
 
-    def test_the_end_of_an_attempt_changes_nothing_where_none_is_held(self):
-        m = Exact(quota("7 units/min exact"))
+    def test_the_end_of_an_attempt_changes_nothing_where_none_is_held(self, m):
         mark = m.charge(T0, 3)
         assert (m.release(after_s(1), mark, 3), m.log.used) == (mark, 3)
 
-    def test_another_period(self):
-        m = Exact(quota("7 units/min exact"))
+    def test_another_period(self, m):
         m.charge(T0, 7)
         m.become(T0, m.quota.with_amount(7, 10.0))
         assert (str(m.quota), m.earliest(T0, 1)) == ("7 units/10s exact", after_s(10))
@@ -505,26 +503,18 @@ class TestRestarts:
         assert window_starts(anchor, T0) is None
 
     @pytest.mark.parametrize(
-        ("now", "months"),
+        ("anchor", "now", "starts"),
         [
-            ((2027, 1, 1, 0, 0), ((2026, 12, 1), (2027, 1, 1), (2027, 2, 1), (2027, 3, 1))),
-            ((2027, 11, 30, 23, 59), ((2027, 10, 1), (2027, 11, 1), (2027, 12, 1), (2028, 1, 1))),
-        ],
-    )
-    def test_months(self, now, months):
-        assert window_starts(MONTH, self.at(*now)) == seconds_of(*months)
-
-    @pytest.mark.parametrize(
-        ("zone", "now", "midnights"),
-        [
+            (MONTH, (2027, 1, 1, 0, 0), ((2026, 12, 1), (2027, 1, 1), (2027, 2, 1), (2027, 3, 1))),
+            (MONTH, (2027, 11, 30, 23, 59), ((2027, 10, 1), (2027, 11, 1), (2027, 12, 1), (2028, 1, 1))),
             ("Europe/Berlin", (2027, 1, 15, 12, 34, 56), ((2027, 1, 13, 23), (2027, 1, 14, 23), (2027, 1, 15, 23), (2027, 1, 16, 23))),
             ("Europe/Berlin", (2027, 3, 28, 12), ((2027, 3, 26, 23), (2027, 3, 27, 23), (2027, 3, 28, 22), (2027, 3, 29, 22))),
             # At 1:00 the clocks go back to 0:00: the day begins at the first of its two midnights.
             ("America/Havana", (2027, 11, 7, 5, 30), ((2027, 11, 6, 4), (2027, 11, 7, 4), (2027, 11, 8, 5), (2027, 11, 9, 5))),
         ],
     )  # fmt: skip
-    def test_midnights(self, zone, now, midnights):
-        assert window_starts(zone, self.at(*now)) == seconds_of(*midnights)
+    def test_months_and_midnights(self, anchor, now, starts):
+        assert window_starts(anchor, self.at(*now)) == seconds_of(*starts)
 
 
 class TestWindow:

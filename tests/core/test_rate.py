@@ -539,11 +539,13 @@ def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing(rate):
     assert rate.phase is RatePhase.HOLDING
 
 
-def test_a_stated_wait_is_kept(rate):
+@pytest.mark.parametrize(("asked_s", "left"), [(1.5, 0), (2.0, 0), (STATED_MAX_S, 2)])
+def test_a_stated_wait_is_kept_up_to_a_minute(rate, asked_s, left):
+    rate.block.stated_waits.left = left
     note = go(rate)
-    assert refuse(rate, note, asked_s=1.5) is Finding.BLOCKED
+    assert refuse(rate, note, asked_s=asked_s) is Finding.BLOCKED
     assert rate.phase is RatePhase.BLOCKED
-    assert rate.next_at_ns == note.sent_ns + SOON_NS + round(1.5 * NS)
+    assert rate.next_at_ns == note.sent_ns + SOON_NS + round(asked_s * NS)
 
 
 def test_a_longer_stated_wait_is_tested_at_half(rate):
@@ -601,13 +603,6 @@ def test_the_share_rises_if_a_shortened_wait_is_refused_without_a_test():
     waits.share, waits.left = 0.25, 5
     assert waits.kept_s(8.0, again=True) == 4.0
     assert waits.share == 0.5
-
-
-def test_a_wait_is_kept_up_to_a_minute(rate):
-    rate.block.stated_waits.left = 2
-    note = go(rate)
-    refuse(rate, note, asked_s=STATED_MAX_S)
-    assert rate.next_at_ns == rate.last_ns + round(STATED_MAX_S * NS)
 
 
 # -- when an attempt is admitted
@@ -833,17 +828,13 @@ def test_a_check_without_a_refusal_ends_the_share():
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
 
 
-def test_a_check_that_admits_nothing_ends_the_share_and_waits():
+@pytest.mark.parametrize(("share", "doubted"), [(0.3, 2), (SHARE_MAX, 10)])
+def test_a_check_that_admits_nothing_ends_the_share_when_chance_may_not_refuse_all_of_it(share, doubted):
     rate = checking()
-    assert [refuse(rate, go(rate)) for _ in range(3)] == [Finding.DOUBTED, Finding.DOUBTED, Finding.BLOCKED]
+    rate.chance.share = share
+    findings = [refuse(rate, go(rate)) for _ in range(doubted + 1)]
+    assert findings == [Finding.DOUBTED] * doubted + [Finding.BLOCKED]
     assert rate.chance.share == 0.0
-
-
-def test_a_check_of_a_large_share_goes_on_while_chance_may_refuse_all_of_it():
-    rate = checking()
-    rate.chance.share = SHARE_MAX
-    findings = [refuse(rate, go(rate)) for _ in range(11)]
-    assert findings == [Finding.DOUBTED] * 10 + [Finding.BLOCKED]
 
 
 def test_a_share_is_forgotten_when_nothing_is_refused_any_more():
@@ -970,9 +961,3 @@ def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amo
     now_ns = note.sent_ns + SOON_NS
     asked_ns = rate.next_at_ns - now_ns + round(more_s * NS)
     assert rate.refused(now_ns, note, asked_ns) is finding
-
-
-def test_a_stated_wait_of_two_seconds_is_not_tested(rate):
-    note = go(rate)
-    refuse(rate, note, 2.0)
-    assert rate.next_at_ns == note.sent_ns + SOON_NS + 2 * NS
