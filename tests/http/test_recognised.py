@@ -36,6 +36,12 @@ def pools(limiter):
     return {name: pool["counts"]["granted"] for name, pool in limiter.status()["pools"].items()}
 
 
+@pytest.fixture
+def server():
+    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
+        yield server
+
+
 def send(limiter, server, times=1, path=PATH, body=CHAT):
     with limiter.attach(httpx2.Client()) as client:
         answers = [client.post(server.base_url + path, json=body) for _ in range(times)]
@@ -53,10 +59,9 @@ def send(limiter, server, times=1, path=PATH, body=CHAT):
     ],
     ids=["snowflake", "writer", "minimax", "watsonx chat", "watsonx text"],
 )
-def test_they_are_paced_once_an_llm_has_answered(log, path, body):
+def test_they_are_paced_once_an_llm_has_answered(log, server, path, body):
     limiter = paceline.Limiter(LIMIT)
-    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
-        assert {status for status, _ in send(limiter, server, 3, path, body)} == {200}
+    assert {status for status, _ in send(limiter, server, 3, path, body)} == {200}
     assert pools(limiter) == {"127.0.0.1/m": 2}
     [once] = [line for line in said(log) if "is not paced" in line]
     assert once.startswith("POST 127.0.0.1/")
@@ -129,14 +134,6 @@ def test_limits_for_a_server_here_hold_beside_the_provider_of_the_limiter(log, g
     assert "{'localhost/*': '600 requests/min'}" in line
 
 
-def test_with_limits_for_the_host_they_are_paced_at_once(log):
-    limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
-    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
-        send(limiter, server, 2)
-    assert pools(limiter) == {"127.0.0.1/m": 2}
-    assert said(log) == []
-
-
 @pytest.mark.parametrize(
     ("path", "content"),
     [
@@ -183,10 +180,9 @@ def answering(answer, limits, **settings):
     return attached(paceline.Limiter(limits, **settings), lambda _: httpx2.Response(200, json=answer))
 
 
-def test_the_limits_of_the_only_provider_hold_for_them(log):
+def test_the_limits_of_the_only_provider_hold_for_them(log, server):
     limiter = paceline.Limiter({"openai/*": "100 requests/min"})
-    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
-        send(limiter, server, 2)
+    send(limiter, server, 2)
     assert pools(limiter) == {"openai/m": 1}
     assert "limiter.attach(client, provider='openai')" in said(log)[0]
 
@@ -194,10 +190,9 @@ def test_the_limits_of_the_only_provider_hold_for_them(log):
 @pytest.mark.parametrize(
     "body", [{"q": "x"}, {"model": "m"}, {"messages": MESSAGES}, {"model": 5.5, "input": "x"}, [CHAT]]
 )
-def test_other_bodies_are_nobody_s_business(log, body):
+def test_other_bodies_are_nobody_s_business(log, server, body):
     limiter = paceline.Limiter(LIMIT)
-    with OddServer(lambda *_: (200, JSON, ANSWER)) as server:
-        send(limiter, server, 2, "/rpc", body)
+    send(limiter, server, 2, "/rpc", body)
     assert pools(limiter) == {}
     assert said(log) == []
 
@@ -215,12 +210,9 @@ def test_a_body_that_has_to_be_read_is_not_read():
         assert client.post("http://host.example/upload", content=parts()).json()["taken"] > 0
 
 
-def test_at_a_known_provider_a_chat_is_paced_at_once():
+def test_at_a_known_provider_a_chat_is_paced_at_once(server):
     limiter = paceline.Limiter({"openai/*": "100 requests/min"})
-    with (
-        OddServer(lambda *_: (200, JSON, ANSWER)) as server,
-        limiter.attach(httpx2.Client(), provider="openai") as client,
-    ):
+    with limiter.attach(httpx2.Client(), provider="openai") as client:
         client.post(f"{server.base_url}/v9/talk", json=CHAT)
         client.post(f"{server.base_url}/v9/count_tokens", json=CHAT)
         client.post(f"{server.base_url}/v1/videos", json={"model": "m", "prompt": "a film"})
@@ -247,25 +239,29 @@ def test_hosts_for_speech_images_and_video_are_announced(log, url, name):
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "answer", "model"),
+    ("path", "body", "answer", "model", "lines"),
     [
+        (PATH, CHAT, ANSWER, "m", 0),
         (
             "/v1beta/models/gemini-x:generateContent",
             {"contents": [{"parts": [{"text": "Hello."}]}]},
             {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]},
             "gemini-x",
+            1,  # that no published limits hold there
         ),
         (
             "/model/a.b-v1:0/converse",
             {"messages": [{"role": "user", "content": [{"text": "Hello."}]}]},
             {"output": {"message": {"role": "assistant", "content": [{"text": "Hi."}]}}},
             "a.b-v1:0",
+            1,
         ),
     ],
-    ids=["gemini", "bedrock"],
+    ids=["any path", "gemini", "bedrock"],
 )
-def test_paths_that_name_the_model_are_known_at_any_host(path, body, answer, model):
+def test_with_limits_for_the_host_they_are_paced_at_once(log, path, body, answer, model, lines):
     limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
     with OddServer(lambda *_: (200, JSON, answer)) as server:
         send(limiter, server, 2, path, body)
     assert pools(limiter) == {f"127.0.0.1/{model}": 2}
+    assert len(said(log)) == lines

@@ -38,6 +38,10 @@ def rate_limited(retry_after="0.05", message="Rate limit reached", code="rate_li
 
 
 OK = 200, {}, ANSWER
+BOOKED = rate_limited(
+    message="Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
+)
+UNASKED = {name: value for name, value in CHAT.items() if name != "max_tokens"}
 
 
 def client(script, limiter):
@@ -60,20 +64,6 @@ async def test_a_refusal_is_held_and_retried_inside():
     assert spent(limiter)["requests"] == 2  # the refused attempt stays charged
 
 
-async def test_no_attempt_follows_after_the_time_and_the_sdk_sees_one_rate_limit_error():
-    limiter = make_limiter(retry=paceline.RetryPolicy(max_elapsed_s=1.5))
-    script = Script(*[rate_limited("0.8", "Rate limit reached for gpt-5")] * 2)
-    async with openai.AsyncOpenAI(
-        api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
-    ) as sdk:
-        with pytest.raises(
-            openai.RateLimitError, match=r"more than 1\.5 s after the first: Rate limit reached for gpt-5"
-        ) as error:
-            await sdk.chat.completions.create(**CHAT)
-    assert script.answers == []  # the SDK's own two retries did not happen
-    assert error.value.response.headers["x-paceline"] == "gave_up"
-
-
 async def test_a_long_wait_is_handed_up():
     limiter = make_limiter()
     limiter.pacer.pools.scheduler("openai/gpt-5").pool.progress.refuse(
@@ -87,16 +77,28 @@ async def test_a_long_wait_is_handed_up():
     assert "asks to wait 3,000 s" in response.json()["error"]["message"]
 
 
-async def test_full_servers_stay_a_503_after_the_last_attempt():
-    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01))
-    script = Script(*[(503, {}, {"error": {"message": "overloaded", "code": "server_is_overloaded"}})] * 2)
-    async with openai.AsyncOpenAI(
-        api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
-    ) as sdk:
-        with pytest.raises(openai.InternalServerError, match="2 attempts made: overloaded") as error:
+@pytest.mark.parametrize(
+    ("retry", "refused", "error", "said"),
+    [
+        (
+            paceline.RetryPolicy(max_elapsed_s=1.5), rate_limited("0.8", "Rate limit reached for gpt-5"),
+            openai.RateLimitError, r"more than 1\.5 s after the first: Rate limit reached for gpt-5",
+        ),
+        (
+            paceline.RetryPolicy(max_attempts=2, backoff_s=0.01), (503, {}, {"error": {"message": "overloaded"}}),
+            openai.InternalServerError, "2 attempts made: overloaded",
+        ),
+    ],
+    ids=["no time is left", "full servers stay a 503"],
+)  # fmt: skip
+async def test_no_attempt_follows_the_last_one_and_the_sdk_sees_one_error(retry, refused, error, said):
+    script = Script(refused, refused)
+    http_client = client(script, make_limiter(retry=retry))
+    async with openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1/v1", http_client=http_client) as sdk:
+        with pytest.raises(error, match=said) as caught:
             await sdk.chat.completions.create(**CHAT)
     assert script.answers == []  # the SDK's own two retries did not happen
-    assert (error.value.status_code, error.value.response.headers["x-paceline"]) == (503, "gave_up")
+    assert (caught.value.status_code, caught.value.response.headers["x-paceline"]) == (refused[0], "gave_up")
 
 
 @pytest.mark.parametrize(("error", "charged"), [(httpx2.ConnectError("no"), 0), (httpx2.ReadError("gone"), 1)])
@@ -110,13 +112,11 @@ async def test_what_was_never_sent_is_given_back(error, charged):
 
 
 async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():
-    message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
-    limiter, script = make_limiter(), Script(rate_limited(message=message), OK, OK, OK)
-    unasked = {key: value for key, value in CHAT.items() if key != "max_tokens"}
+    limiter, script = make_limiter(), Script(BOOKED, OK, OK, OK)
     async with client(script, limiter) as http:
-        await http.post(PATH, json=unasked)
+        await http.post(PATH, json=UNASKED)
         before = spent(limiter)["tokens"]
-        await http.post(PATH, json=unasked)  # charged what the provider books, also in the end
+        await http.post(PATH, json=UNASKED)  # charged what the provider books, also in the end
         booked = spent(limiter)["tokens"] - before
         await http.post(PATH, json=CHAT)  # one with a maximum is charged as before
     assert booked == pytest.approx(1_020, abs=10)
@@ -124,7 +124,6 @@ async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum
 
 
 async def test_a_request_that_waits_meanwhile_is_estimated_again():
-    message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
     limiter = paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min", "1 concurrency"]})
     seen = []
 
@@ -134,12 +133,10 @@ async def test_a_request_that_waits_meanwhile_is_estimated_again():
             await asyncio.sleep(0)  # the other request joins the queue meanwhile
             return self.handle_request(request)
 
-    script = Slow(rate_limited(message=message), OK, OK)
-    unasked = {key: value for key, value in CHAT.items() if key != "max_tokens"}
+    script = Slow(BOOKED, OK, OK)
     async with client(script, limiter) as http:
-        await asyncio.gather(*(http.post(PATH, json=unasked) for _ in range(2)))
+        await asyncio.gather(*(http.post(PATH, json=UNASKED) for _ in range(2)))
     assert seen[0] < 600
-    assert [b - a for a, b in itertools.pairwise(seen)] == pytest.approx(
-        [1_020, 1_020], abs=10
-    )  # also for the one that waited
+    booked = [b - a for a, b in itertools.pairwise(seen)]  # also for the one that waited
+    assert booked == pytest.approx([1_020, 1_020], abs=10)
     assert pool_of(limiter)["counts"]["settled"] == 2
