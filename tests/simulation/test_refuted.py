@@ -12,15 +12,7 @@ BLIND = {"headers": False, "body_numbers": False, "latency_s": 1.0, "jitter": 0.
 def run(true, jobs, workers, seed, told=UNKNOWN, changes=(), source="assumed", bad=(), **settings):
     limits = {"limits": {"m": true}, **BLIND, **settings}
     fleet = Fleet(
-        told,
-        limits,
-        source=source,
-        jobs=jobs,
-        workers=workers,
-        seed=seed,
-        words=(20, 200),
-        changes=changes,
-        bad=bad,
+        told, limits, source=source, jobs=jobs, workers=workers, seed=seed, words=(20, 200), changes=changes, bad=bad
     )
     fleet.run(3_600)
     assert fleet.lost == len(bad)

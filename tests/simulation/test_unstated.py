@@ -1,5 +1,7 @@
 """A provider that states no limit: the worlds of ``tests.simulation.unstated`` within bounds."""
 
+from math import inf
+
 import pytest
 from tests.simulation.planted import UNSTATED_BUGS
 from tests.simulation.unstated import (
@@ -127,28 +129,21 @@ def test_a_ceiling_that_falls_step_by_step_by_chance_is_doubted(seed):
 
 
 @pytest.mark.soak
-def test_the_chosen_worlds_together():
-    outcomes = [run(world) for world in CHOSEN if world.group != SHEDDING]
-    said = summary("chosen", outcomes)
+@pytest.mark.parametrize(
+    ("worlds", "refused", "times"),
+    [
+        ([world for world in CHOSEN if world.group != SHEDDING], 1_750, 1.2),
+        ([world for world in CHOSEN if world.group == SHEDDING], inf, 3.5),
+        ([world for world in map(drawn, range(80)) if world.group != SHEDDING], inf, 1.2),
+    ],
+    ids=["chosen", "by chance", "drawn"],
+)
+def test_worlds_together(worlds, refused, times):
+    outcomes = [run(world) for world in worlds]
+    said = summary("together", outcomes)
     assert sum(one.unserved for one in outcomes) == 0, said
-    assert sum(one.refused for one in outcomes) <= 1_750, said
-    assert geometric(outcomes) <= 1.2, said
-
-
-@pytest.mark.soak
-def test_the_worlds_that_refuse_by_chance_together():
-    outcomes = [run(world) for world in CHOSEN if world.group == SHEDDING]
-    said = summary("chosen", outcomes)
-    assert sum(one.unserved for one in outcomes) == 0, said
-    assert geometric(outcomes) <= 3.5, said
-
-
-@pytest.mark.soak
-def test_random_worlds_together():
-    outcomes = [run(world) for world in map(drawn, range(80)) if world.group != SHEDDING]
-    said = summary("drawn", outcomes)
-    assert sum(one.unserved for one in outcomes) == 0, said
-    assert geometric(outcomes) <= 1.2, said
+    assert sum(one.refused for one in outcomes) <= refused, said
+    assert geometric(outcomes) <= times, said
 
 
 FINDERS = {
