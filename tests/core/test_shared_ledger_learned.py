@@ -16,6 +16,11 @@ from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
 
 
+@pytest.fixture
+def pool():
+    return Shared("60 tokens/min")
+
+
 class TestConfiguration:
     @pytest.mark.parametrize(
         ("before", "after", "used"),
@@ -45,8 +50,7 @@ class TestConfiguration:
         pool.wait(59)
         assert pool.ask("a", 1).wait_ns
 
-    def test_a_refund_stays_guarded(self):
-        pool = Shared("60 tokens/min")
+    def test_a_refund_stays_guarded(self, pool):
         marks = pool.take("a", 10)
         pool.wait(3_600)  # full again: what it was charged has long come back
         pool.take("a", 50)
@@ -99,8 +103,7 @@ class TestLessons:
         pool.tell("a", *(Change(0, what, value) for what, value in lessons))
         return pool.standing().learned
 
-    def test_two_who_learn_the_same_move_it_once(self):
-        pool = Shared("60 tokens/min")
+    def test_two_who_learn_the_same_move_it_once(self, pool):
         pool.tell("z")
         for who in "ab":
             reply = pool.tell(who, Change(0, "shift", 5.0 * NS), versions=[0])
@@ -116,8 +119,7 @@ class TestLessons:
         assert (learned.shifted_ns, learned.burst_cap, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
         assert learned.version == 4
 
-    def test_only_who_does_not_know_is_told(self):
-        pool = Shared("60 tokens/min")
+    def test_only_who_does_not_know_is_told(self, pool):
         assert pool.tell("a", versions=[-1]).standings[0].learned.version == 0
         assert pool.tell("a").standings[0].learned is None
         pool.tell("b", Change(0, "cap_burst", 20.0))
@@ -138,8 +140,7 @@ class TestLessons:
         assert wait_s(pool.ask("b", 11)) > 3_600
         assert pool.take("b", 10)
 
-    def test_a_bucket_that_must_be_spread(self):
-        pool = Shared("60 tokens/min")
+    def test_a_bucket_that_must_be_spread(self, pool):
         pool.take("a", 30)
         reply = pool.tell("a", Change(0, "spread"))
         assert reply.standings[0].learned.spread
@@ -148,8 +149,7 @@ class TestLessons:
         pool.tell("a", Change(0, "spread"), versions=[1])  # again: it is one already
         assert pool.standing().lack_ns == 30 * NS
 
-    def test_a_quota_that_one_of_them_came_to_know(self):
-        pool = Shared("60 tokens/min")
+    def test_a_quota_that_one_of_them_came_to_know(self, pool):
         added = Quota("images", 5, 60.0)
         both = (*pool.quotas, added)
         assert len(pool.tell("a", quotas=both, wants=[[1.0, 1.0]] * 9).grants) == 5
@@ -220,8 +220,7 @@ class TestClockSetBack:
         pool.wait(-21 * 3_600)
         assert pool.ask("b", 1).wait_ns
 
-    def test_many_small_steps_back_gain_nothing(self):
-        pool = Shared("60 tokens/min")
+    def test_many_small_steps_back_gain_nothing(self, pool):
         pool.tell("a", Charged([60.0]))
         for _ in range(1_000):
             pool.wait(-0.001)

@@ -132,6 +132,11 @@ def sent(limiter, provider, body=None, **headers):
     return None if payer is None else payer.account.name
 
 
+@pytest.fixture
+def limiter():
+    return paceline.Limiter()
+
+
 @pytest.mark.parametrize(
     ("provider", "one", "other"),
     [
@@ -143,8 +148,7 @@ def sent(limiter, provider, body=None, **headers):
         ("huggingface", {"authorization": "Bearer a"}, {"authorization": "Bearer a", "x_hf_bill_to": "team"}),
     ],
 )
-def test_who_pays_is_the_credential_and_what_it_names(provider, one, other):
-    limiter = paceline.Limiter()
+def test_who_pays_is_the_credential_and_what_it_names(provider, one, other, limiter):
     names = [sent(limiter, provider, **headers) for headers in (one, other, one, other)]
     assert names[0] == names[2] == provider
     assert names[1] == names[3] != provider
@@ -162,8 +166,7 @@ def test_who_pays_is_the_credential_and_what_it_names(provider, one, other):
         ("openai", {"x_other": "{}"}),
     ],
 )
-def test_what_changes_by_itself_or_does_not_count_is_no_account(provider, headers):
-    limiter = paceline.Limiter()
+def test_what_changes_by_itself_or_does_not_count_is_no_account(provider, headers, limiter):
     for number in range(3):
         given = {name: value.format(number) for name, value in headers.items()}
         assert sent(limiter, provider, **given) in (None, provider)
@@ -189,8 +192,7 @@ LOGINS = {
 
 
 @pytest.mark.parametrize(("provider", "claims"), LOGINS.values(), ids=LOGINS)
-def test_a_renewed_token_keeps_its_account_and_two_people_have_two(provider, claims):
-    limiter = paceline.Limiter()
+def test_a_renewed_token_keeps_its_account_and_two_people_have_two(provider, claims, limiter):
 
     def name(token, number):
         credential = f"Bearer sk-ant-oat01-{token}" if provider == "anthropic" else f"Bearer eyJ{token}"
@@ -203,23 +205,20 @@ def test_a_renewed_token_keeps_its_account_and_two_people_have_two(provider, cla
     assert name("b2", 2) == two
 
 
-def test_the_user_in_a_json_web_token_is_known_again():
-    limiter = paceline.Limiter()
+def test_the_user_in_a_json_web_token_is_known_again(limiter):
     seats = [sent(limiter, "openai", authorization=jwt(who), chatgpt_account_id="team") for who in "ab"]
     assert len({*seats}) == 2
     assert sent(limiter, "openai", authorization=jwt("a") + "new", chatgpt_account_id="team") == seats[0]
 
 
-def test_a_token_of_a_gateway_is_a_key_and_chatgpts_a_login():
-    limiter = paceline.Limiter()
+def test_a_token_of_a_gateway_is_a_key_and_chatgpts_a_login(limiter):
     assert sent(limiter, "openai", authorization=jwt("a")) == "openai"
     assert sent(limiter, "openai", authorization=jwt("a") + "renewed") == "openai"
     login = sent(limiter, "openai", authorization=jwt("a", **{"https://api.openai.com/auth": {}}))
     assert login in limiter.limits.untabled
 
 
-def test_an_api_key_is_not_joined_by_what_its_client_claims():
-    limiter = paceline.Limiter()
+def test_an_api_key_is_not_joined_by_what_its_client_claims(limiter):
     names = {sent(limiter, "anthropic", x_api_key=key, x_claude_code_session_id="s", body=person(1)) for key in "abc"}
     assert len(names) == 3
 
@@ -230,8 +229,7 @@ def stop(limiter, name, model="claude-opus-4-5"):
     scheduler.pause(scheduler.now_ns() + 3_600 * 10**9)
 
 
-def test_a_claim_gives_no_part_in_the_refusal_of_another():
-    limiter = paceline.Limiter()
+def test_a_claim_gives_no_part_in_the_refusal_of_another(limiter):
     login = {"x_claude_code_session_id": "s"}
     shut = sent(limiter, "anthropic", authorization="Bearer sk-ant-oat01-a", **login)
     stop(limiter, shut)

@@ -24,7 +24,8 @@ OF_A_MODEL = Refusal(RefusalKind.RATE, retry_after_s=HOUR, window="7d_oi")
 ENDLESS = Refusal(RefusalKind.RATE, window="7d", of_account=True)
 
 
-def limiter_of(clock):
+@pytest.fixture
+def limiter(clock):
     return Limiter({"anthropic/*": "6000 requests/min", "openai/*": "6000 requests/min"}, clock=clock)
 
 
@@ -46,8 +47,7 @@ def rows(limiter):
 
 
 @virtual
-async def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account(clock):
-    limiter = limiter_of(clock)
+async def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_account(clock, limiter):
     async with limiter.acquire(OTHER, tokens=0):
         await refused(limiter, FIVE_HOURS)
     tasks = waits(limiter, ONE, OTHER, ELSEWHERE)
@@ -74,8 +74,7 @@ async def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_acc
 
 
 @virtual
-async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock):
-    limiter = limiter_of(clock)
+async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock, limiter):
     limiter.pacer.pools.scheduler(ONE)
     limiter.pacer.pools.read_plan("anthropic", [reading(0.5)])
     with paceline.lane("interactive", priority=1):
@@ -93,8 +92,7 @@ async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock):
 
 
 @virtual
-async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock):
-    limiter = limiter_of(clock)
+async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits(clock, limiter):
     stated = PlanReading("7d_oi", 1.0, HOUR, scope="Fable", read_s=START_S)
     limiter.pacer.pools.plans.read("anthropic", [stated])
     assert rows(limiter) == [("anthropic", "7d_oi", "open", 0, "Fable")]
@@ -111,10 +109,11 @@ async def test_the_models_that_were_refused_are_named_and_a_test_where_one_waits
 
 @pytest.mark.parametrize(("login", "later_s", "shut"), [(True, 30, True), (True, 40, False), (False, 30, False)])
 @virtual
-async def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_window(clock, login, later_s, shut):
+async def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_window(
+    clock, limiter, login, later_s, shut
+):
     """Within a hundredth of the wait. Models of a key can have days of their own, which end together."""
     unnamed = replace(FIVE_HOURS, window=None, of_account=False)
-    limiter = limiter_of(clock)
     limiter.pacer.pools.limits.untabled |= {"anthropic"} if login else set()
     await refused(limiter, unnamed)
     await refused(limiter, replace(unnamed, retry_after_s=HOUR + later_s), OTHER)
@@ -127,8 +126,7 @@ async def test_two_models_of_a_login_that_are_refused_to_the_same_end_are_one_wi
 
 
 @virtual
-async def test_a_refusal_about_a_rate_says_nothing_of_the_plan(clock):
-    limiter = limiter_of(clock)
+async def test_a_refusal_about_a_rate_says_nothing_of_the_plan(clock, limiter):
     await refused(limiter, FIVE_HOURS)
     await asyncio.sleep(60)
     permit = await limiter.acquire(ONE, tokens=0)  # the test
@@ -140,8 +138,7 @@ async def test_a_refusal_about_a_rate_says_nothing_of_the_plan(clock):
 
 
 @virtual
-async def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends(clock):
-    limiter = limiter_of(clock)
+async def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends(clock, limiter):
     await refused(limiter, FIVE_HOURS)
     with pytest.raises(AcquireTimeoutError) as raised:
         await limiter.acquire(OTHER, tokens=0, timeout=30)
@@ -154,9 +151,8 @@ async def test_a_request_that_cannot_wait_so_long_is_told_when_it_ends(clock):
 
 
 @virtual
-async def test_none_waits_for_a_model_with_the_turn_of_the_account(clock):
+async def test_none_waits_for_a_model_with_the_turn_of_the_account(clock, limiter):
     """The model's requests arrived first, and its window is shut for longer."""
-    limiter = limiter_of(clock)
     await refused(limiter, FIVE_HOURS)
     first = waits(limiter, ONE, ONE)
     await asyncio.sleep(60)
@@ -173,8 +169,7 @@ async def test_none_waits_for_a_model_with_the_turn_of_the_account(clock):
 
 
 @virtual
-async def test_an_account_with_a_plan_that_is_shut_is_not_forgotten(clock):
-    limiter = limiter_of(clock)
+async def test_an_account_with_a_plan_that_is_shut_is_not_forgotten(clock, limiter):
     await refused(limiter, FIVE_HOURS)
     scheduler = limiter.pacer.pools.scheduler(ONE)
     assert not limiter.pacer.pools.forget(scheduler)
@@ -211,8 +206,7 @@ def reading(used, **others):
 
 
 @virtual
-async def test_a_share_is_kept_for_a_person_by_what_answers_state(clock):
-    limiter = limiter_of(clock)
+async def test_a_share_is_kept_for_a_person_by_what_answers_state(clock, limiter):
     pools = limiter.pacer.pools
     limiter.pacer.pools.scheduler(ONE)
     pools.read_plan("anthropic", [reading(0.5), PlanReading("7d_oi", 1.0, 9.0, scope="Fable", read_s=START_S)])

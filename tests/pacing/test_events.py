@@ -39,9 +39,13 @@ def limiter_with(heard, **options):
     return paceline.Limiter(QUOTAS, events=heard, **{"clock": ManualClock(), **options})
 
 
+@pytest.fixture
+def heard():
+    return Heard()
+
+
 class TestByHand:
-    def test_acquired_and_settled(self):
-        heard = Heard()
+    def test_acquired_and_settled(self, heard):
         limiter = limiter_with(heard)
         with paceline.lane("night"), limiter.acquire("jobs", tokens=500) as permit:
             assert heard.kinds == ["acquired"]
@@ -60,8 +64,7 @@ class TestByHand:
             ("refused settle", None),
         ],
     )
-    def test_only_the_first_act_counts(self, acts, used):
-        heard = Heard()
+    def test_only_the_first_act_counts(self, acts, used, heard):
         permit, acts = limiter_with(heard).try_acquire("jobs", tokens=10), acts.split()
         for act in acts:
             getattr(permit, act)()
@@ -75,13 +78,11 @@ class TestByHand:
             (None, {"retry_after_s": 7}, ("rate", 7)),  # the pause that the caller knows
         ],
     )
-    def test_a_refusal_has_its_reason_and_its_pause(self, refusal, options, told):
-        heard = Heard()
+    def test_a_refusal_has_its_reason_and_its_pause(self, refusal, options, told, heard):
         limiter_with(heard).try_acquire("jobs").refused(refusal, **options)
         assert (heard[1].reason, heard[1].retry_after_s) == told
 
-    def test_forgotten_in_its_block(self):
-        heard = Heard()
+    def test_forgotten_in_its_block(self, heard):
         with pytest.warns(paceline.PacelineWarning), limiter_with(heard).acquire("jobs", tokens=5):
             pass
         assert heard[1].used == {"tokens": 5, "requests": 1}
@@ -97,8 +98,7 @@ class TestByHand:
         assert heard.kinds == ["acquired", "acquired", "cancelled"]
 
     @virtual
-    async def test_nobody_hears_of_a_grant_that_nobody_took(self, clock):
-        heard = Heard()
+    async def test_nobody_hears_of_a_grant_that_nobody_took(self, clock, heard):
         limiter = limiter_with(heard, clock=clock)
         limiter.try_acquire("jobs").settle()
         waiting = asyncio.create_task(limiter.acquire("jobs")._wait_async())
@@ -109,8 +109,7 @@ class TestByHand:
 
 
 class TestWhereItIsTold:
-    def test_threads_that_settle_the_same_permit_tell_it_once(self):
-        heard = Heard()
+    def test_threads_that_settle_the_same_permit_tell_it_once(self, heard):
         limiter = paceline.Limiter({"jobs": "1M requests/s"}, events=heard, headroom_s=0)
         for _ in range(50):
             permit, scheduler = limiter.try_acquire("jobs"), threading.Barrier(4)
@@ -124,8 +123,7 @@ class TestWhereItIsTold:
         assert len(heard) == 100
         assert heard.kinds.count("acquired") == 50
 
-    def test_in_the_thread_that_acts(self):
-        heard = Heard()
+    def test_in_the_thread_that_acts(self, heard):
         limiter = limiter_with(heard)
         worker = started(lambda: limiter.acquire("jobs").wait().settle())
         join(worker)

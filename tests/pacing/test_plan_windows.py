@@ -16,8 +16,12 @@ def ns(seconds):
     return round(seconds * 1e9)
 
 
-def test_the_newest_reading_counts_until_its_window_ends():
-    kept = Plans()
+@pytest.fixture
+def kept():
+    return Plans()
+
+
+def test_the_newest_reading_counts_until_its_window_ends(kept):
     kept.read(
         "b", [PlanReading("7d", 0.3, None, read_s=NOW_S), PlanReading("5h", 0.9, 60.0, length_s=5 * H, read_s=NOW_S)]
     )
@@ -34,8 +38,7 @@ def test_the_newest_reading_counts_until_its_window_ends():
     assert len(kept.status(ns(NOW_S))) == 1
 
 
-def test_a_window_of_which_only_a_status_is_stated_is_shown_when_it_is_used_up():
-    kept = Plans()
+def test_a_window_of_which_only_a_status_is_stated_is_shown_when_it_is_used_up(kept):
     kept.read("a", [PlanReading("overage", status="rejected", scope="money", read_s=NOW_S)])
     assert kept.status(ns(NOW_S)) == []
     shut = Shut("overage", "shut", ns(NOW_S), 0, ns(NOW_S + 60), 1)
@@ -43,8 +46,7 @@ def test_a_window_of_which_only_a_status_is_stated_is_shown_when_it_is_used_up()
     assert (row["window"], row["state"], row["status"]) == ("overage", "shut", "rejected")
 
 
-def test_what_went_through_here_is_of_the_present_window_only():
-    kept = Plans()
+def test_what_went_through_here_is_of_the_present_window_only(kept):
     for used in (0.5, 0.7):
         kept.read("a", [PlanReading("5h", used, 60.0, length_s=5 * H, read_s=NOW_S)])
         kept.charge("a", ["5h"], Usage(input_tokens=100))
@@ -53,16 +55,14 @@ def test_what_went_through_here_is_of_the_present_window_only():
     assert [(row["own"], len(row["sessions"]), row["state"]) for row in rows] == [(0.2, 1, "shut"), (None, 0, "shut")]
 
 
-def test_an_answer_that_is_older_than_what_is_known_changes_nothing():
-    kept = Plans()
+def test_an_answer_that_is_older_than_what_is_known_changes_nothing(kept):
     used = (0.5, 1.0, 0.96)
     told = [[PlanReading("5h", one, 60.0, read_s=NOW_S + n)] for n, one in enumerate(used)]
     assert [kept.read("a", one, sent_s=NOW_S - 1) for one in told] == [*told[:2], []]
     assert [row["used"] for row in kept.status(ns(NOW_S + 3))] == [1.0]
 
 
-def test_a_note_of_another_version_leaves_no_window_behind():
-    kept = Plans()
+def test_a_note_of_another_version_leaves_no_window_behind(kept):
     with pytest.raises(TypeError):
         kept.hear("a", "5h", '[0.5, "soon", 18000, "allowed", null, false]', ns(NOW_S))
     assert kept.status(ns(NOW_S)) == []

@@ -220,24 +220,16 @@ class TestLeases:
         assert world.store.charged()[1] == 2_000
         assert world.store.charged(1)[1] == 2_000 * 50
 
-    def test_what_nobody_spends_is_given_back_after_its_time(self, world):
+    @pytest.mark.parametrize("closing", [False, True], ids=["after its time", "by closing"])
+    def test_what_nobody_spends_is_given_back(self, world, closing):
         limiter = world.limiter(FAST, lease_s=1.0)
         for _ in range(20):
             limiter.acquire("jobs", tokens=100).wait().settle()
         world.move(0.02)
         assert world.store.charged()[1] > 20
-        world.move(1.1)
+        limiter.close() if closing else world.move(1.1)
         assert world.store.charged()[1] == 20
         assert world.store.charged(1)[1] == 20 * 100
-
-    def test_closing_gives_the_rest_back(self, world):
-        limiter = world.limiter(FAST, lease_s=1.0)
-        for _ in range(20):
-            limiter.acquire("jobs", tokens=100).wait().settle()
-        world.quiet()
-        assert world.store.charged()[1] > 20
-        limiter.close()
-        assert world.store.charged()[1] == 20
 
     async def test_all_units_or_none(self, world):
         limiter = world.limiter("6000 requests/min burst 1000, 600 tokens/min burst 100", lease_s=1.0)

@@ -135,6 +135,11 @@ class TestAStoreThatNeverAnswered:
 
 
 class TestAStoreThatIsLost:
+    @pytest.fixture
+    def limiter(self, world):
+        """Another process knows of it."""
+        return pair(world)[0]
+
     @pytest.mark.parametrize("failure", [GONE, ValueError("odd")], ids=["gone", "broken"])
     @pytest.mark.parametrize(("mode", "went"), [("fail_safe", 10), ("fail_closed", 0), ("fail_open", 20)])
     async def test_those_who_wait_go_on_as_declared(self, world, caplog, mode, went, failure):
@@ -176,8 +181,7 @@ class TestAStoreThatIsLost:
         world.close()
         assert world.store.charged()[1] == granted([task for task in tasks if not task.cancelled()])
 
-    async def test_an_answer_that_makes_no_sense(self, world, monkeypatch, caplog):
-        limiter, _ = pair(world)
+    async def test_an_answer_that_makes_no_sense(self, world, limiter, monkeypatch, caplog):
         with monkeypatch.context() as patch:
             patch.setattr(world.store, "exchange", lambda pool, message: None)
             (await asyncio.wait_for(limiter.acquire("jobs", tokens=0)._wait_async(), BOUND_S)).settle()
@@ -187,9 +191,8 @@ class TestAStoreThatIsLost:
         world.close()
         assert world.store.charged()[1] == 1
 
-    def test_an_answer_that_was_lost(self, world, monkeypatch):
+    def test_an_answer_that_was_lost(self, world, limiter, monkeypatch):
         """It may have been granted: it stays charged. What was told with it is told again, and counts once."""
-        limiter, _ = pair(world)
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
 
         def deaf(pool, message):
@@ -204,8 +207,7 @@ class TestAStoreThatIsLost:
         world.close()
         assert world.store.charged(1)[1] == 40 + 7 + 7
 
-    def test_what_was_granted_before_is_settled_meanwhile(self, world):
-        limiter, _ = pair(world)
+    def test_what_was_granted_before_is_settled_meanwhile(self, world, limiter):
         permit = limiter.acquire("jobs", tokens=100).wait()
         world.store.failure = GONE
         limiter.acquire("jobs", tokens=7).wait().settle(tokens=3)
@@ -217,16 +219,14 @@ class TestAStoreThatIsLost:
         world.close()
         assert world.store.charged(1)[1] == 60 + 3 + 80
 
-    def test_a_try_is_answered(self, world):
-        limiter, _ = pair(world)
+    def test_a_try_is_answered(self, world, limiter):
         closed, _ = pair(world, on_store_failure="fail_closed")
         world.store.failure = GONE
         world.take(limiter).settle()
         later = closed.try_acquire("jobs", tokens=0)
         assert (later.quota, later.retry_after_s) == ("store lost", pytest.approx(1, abs=0.5))
 
-    def test_a_try_whose_thread_continues_after_the_failure(self, world, monkeypatch):
-        limiter, _ = pair(world)
+    def test_a_try_whose_thread_continues_after_the_failure(self, world, limiter, monkeypatch):
         world.store.failure = GONE
         block = Scheduler._block
 
@@ -293,8 +293,7 @@ class TestAStoreThatIsLost:
         world.move(4)
         assert newcomer.try_acquire("jobs", tokens=0)
 
-    def test_threads_end_while_it_is_lost(self, world):
-        limiter, _ = pair(world)
+    def test_threads_end_while_it_is_lost(self, world, limiter):
         world.store.failure = GONE
         limiter.acquire("jobs", tokens=0).wait().settle()
         limiter.close()

@@ -22,9 +22,13 @@ LOOPS, TASKS, THREADS, EACH = 2, 20, 3, 2
 RATE, BURST = 500, 50
 
 
+@pytest.fixture
+def limiter(world):
+    return world.limiter()
+
+
 class TestWaysToAsk:
-    def test_with_and_wait(self, world):
-        limiter = world.limiter()
+    def test_with_and_wait(self, world, limiter):
         with limiter.acquire("jobs", tokens=100) as permit:
             permit.settle(tokens=40)
         limiter.acquire("jobs", tokens=100).wait().cancel()
@@ -33,8 +37,7 @@ class TestWaysToAsk:
         assert world.store.charged(0) == (3, 2)
         assert world.store.charged(1) == (300, 190)
 
-    def test_try(self, world):
-        limiter = world.limiter()
+    def test_try(self, world, limiter):
         permit = limiter.try_acquire("jobs", tokens=9_000)
         assert isinstance(permit, Permit)
         later = limiter.try_acquire("jobs", tokens=3_000)
@@ -47,8 +50,7 @@ class TestWaysToAsk:
         world.close()
         assert world.store.charged(1) == (9_000, 0)
 
-    async def test_while_the_store_is_asked_it_binds(self, world):
-        limiter = world.limiter()
+    async def test_while_the_store_is_asked_it_binds(self, world, limiter):
         world.store.hold()
         acquisition = limiter.acquire("jobs", tokens=0)
         task = asyncio.ensure_future(acquisition)
@@ -58,8 +60,7 @@ class TestWaysToAsk:
         (await task).settle()
         assert world.status(limiter)["binds"] is None
 
-    def test_a_cost_that_never_fits(self, world):
-        limiter = world.limiter()
+    def test_a_cost_that_never_fits(self, world, limiter):
         with pytest.raises(paceline.NeverFitsError):
             limiter.acquire("jobs", tokens=10_001).wait()
         assert store_threads() == []  # nobody needs to be asked for that
@@ -104,8 +105,7 @@ def test_loops_threads_and_two_limiters_share_one_promise():
 class TestWhoGoesAway:
     """Whatever was granted to nobody is given back."""
 
-    async def test_while_its_message_is_under_way(self, world):
-        limiter = world.limiter()
+    async def test_while_its_message_is_under_way(self, world, limiter):
         world.store.hold()
         task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
@@ -115,8 +115,7 @@ class TestWhoGoesAway:
         assert world.store.messages[0].wants == [[1.0, 0.0]]
 
     @pytest.mark.parametrize("told", [False, True], ids=["before its loop knows", "when its loop knows"])
-    async def test_after_the_grant_and_before_it_runs(self, world, told):
-        limiter = world.limiter()
+    async def test_after_the_grant_and_before_it_runs(self, world, told, limiter):
         world.store.hold()
         task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
@@ -135,8 +134,7 @@ class TestWhoGoesAway:
 
     @pytest.mark.parametrize("way", ["wait", "try"])
     @pytest.mark.parametrize("granted", [False, True], ids=["before the grant", "after the grant"])
-    def test_an_interrupted_thread(self, world, monkeypatch, way, granted):
-        limiter = world.limiter()
+    def test_an_interrupted_thread(self, world, monkeypatch, way, granted, limiter):
 
         class Interrupted(scheduler_module.ThreadOwner):
             def wait(self):
@@ -155,8 +153,7 @@ class TestWhoGoesAway:
         assert world.store.charged() == (1, 0)
         assert (world.status(limiter)["waiting"], world.status(limiter)["in_flight"]) == (0, 0)
 
-    def test_a_loop_that_is_closed(self, world):
-        limiter = world.limiter()
+    def test_a_loop_that_is_closed(self, world, limiter):
         world.store.hold()
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"

@@ -263,10 +263,8 @@ class Checked:
         """Check each grant of the pool of ``process``: nothing overtakes inside a lane, and no lower priority goes first."""
         pool = process.limiter.pacer.pools.scheduler(self.o.model).pool
         pump, submit = pool.pump, pool.submit
-        numbers, order = (
-            count(),
-            dict[str, int](),
-        )  # by name; a further attempt keeps its place, unless it is to go behind the others
+        numbers = count()
+        order = dict[str, int]()  # by name; a further attempt keeps its place, unless it is to go behind the others
 
         def ordered(now_ns: int, waiter):
             if not waiter.returned:
@@ -304,9 +302,7 @@ class Checked:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 16 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
         handful += (o.calls // 8) if o.others or o.net_s > 0.02 or o.estimate < 1 else 0
-        if (
-            o.slots and o.others
-        ):  # who finds a slot free is luck, and a refusal that names no quota is blamed on the rate
+        if o.slots and o.others:  # who finds a slot free is luck; a refusal that names no quota is blamed on the rate
             handful += o.calls
         if o.slots and o.cancelled:  # the next attempt has the slot of a cancelled one, which the provider still counts
             handful += round(2 * o.cancelled * o.calls)
@@ -384,9 +380,8 @@ class Checked:
                 )
             over.cancel()
         each_s = 1.5 * o.latency_s + 2 * o.net_s
-        saturated = (
-            not o.slots and 40 / each_s > 1.5 * o.limits[0][1] / o.period_s
-        )  # forty callers demand the whole rate
+        # Forty callers demand the whole rate.
+        saturated = not o.slots and 40 / each_s > 1.5 * o.limits[0][1] / o.period_s
         # A refusal that asks to wait twenty times too long is obeyed, and others cause one again and again.
         obeyed = o.retry_after == "long" and o.others
         if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated and not obeyed:

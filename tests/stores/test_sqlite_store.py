@@ -273,17 +273,12 @@ class TestTheWallClock:
         assert charged(opened(), "one") == 80_000
         assert by_hand(store._path, "SELECT name FROM pools") == [("one",)]
 
-    def test_after_a_new_start_of_the_machine_it_is_believed(self, opened, times):
-        store = opened()
-        assert self.grants(store, 1) == 60
-        times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, 20 * NS
-        assert self.grants(opened(), 2) == 60
-
-    def test_a_start_has_a_name_where_the_machine_ran_longer_than_before(self, opened, times, monkeypatch):
-        store = opened()
-        assert self.grants(store, 1) == 60
-        monkeypatch.setattr(sqlite, "_boot", lambda: "the second start")
-        times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, times.elapsed_ns + 20 * NS
+    @pytest.mark.parametrize("named", [False, True], ids=["ran for a shorter time", "ran longer, and has a name"])
+    def test_after_a_new_start_of_the_machine_it_is_believed(self, opened, times, monkeypatch, named):
+        assert self.grants(opened(), 1) == 60
+        if named:
+            monkeypatch.setattr(sqlite, "_boot", lambda: "the second start")
+        times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, named * times.elapsed_ns + 20 * NS
         assert self.grants(opened(), 2) == 60
 
     def test_a_ledger_of_an_older_version_has_no_such_clock(self, opened, times, path):
