@@ -215,6 +215,12 @@ class Bound:
             found.append(self.in_time.timed_out(self.now_ns, note))
         return found
 
+    def time_out(self, answered_s=8.0):
+        """Send 48, answer 8 of them after ``answered_s``, and give up the others after 10 s."""
+        notes = self.send(48)
+        self.answer(notes[:8], answered_s)
+        return self.give_up(notes[8:], 10.0 - answered_s)
+
     def rounds(self, n, took_s):
         """Rounds that fill the bound, in which an answer takes so long; attempts are answered in order."""
         notes = deque()
@@ -227,125 +233,109 @@ class Bound:
         self.answer(notes)
 
 
-def signed() -> Bound:
+@pytest.fixture
+def signed():
     """A bound after a time-out of 10 s: 8 were answered in it, and 40 others were in flight and timed out."""
     bound = Bound()
-    notes = bound.send(48)
-    bound.answer(notes[:8], 8.0)
-    assert all(bound.give_up(notes[8:], 2.0))
+    assert all(bound.time_out())
     assert bound.in_time.timed_out_ns == 10 * NS
     return bound
 
 
-def test_half_of_what_was_answered_is_in_flight_after_a_sign():
-    bound = signed()
-    assert bound.in_time.size == 4
-    assert bound.in_time.rate == pytest.approx(0.8 / NS)
+def test_half_of_what_was_answered_is_in_flight_after_a_sign(signed):
+    assert signed.in_time.size == 4
+    assert signed.in_time.rate == pytest.approx(0.8 / NS)
 
 
-def test_what_has_timed_out_keeps_its_place_until_the_server_has_worked_on_it():
-    bound = signed()
-    busy_ns, each_ns = bound.in_time.busy_ns, round(1.25 * NS)
-    assert busy_ns == bound.now_ns + 37 * each_ns  # the first three were the sign
-    assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.now_ns  # one may try
-    bound.send()
+def test_what_has_timed_out_keeps_its_place_until_the_server_has_worked_on_it(signed):
+    busy_ns, each_ns = signed.in_time.busy_ns, round(1.25 * NS)
+    assert busy_ns == signed.now_ns + 37 * each_ns  # the first three were the sign
+    assert signed.in_time.earliest_ns(signed.now_ns, 0) == signed.now_ns  # one may try
+    signed.send()
     two_left_ns = busy_ns - 2 * each_ns
-    assert bound.in_time.earliest_ns(bound.now_ns, 0) == two_left_ns
-    assert bound.in_time.earliest_ns(two_left_ns, 0) == two_left_ns
-    bound.send(3)
-    assert bound.in_time.earliest_ns(busy_ns, 0) == FAR_NS
+    assert signed.in_time.earliest_ns(signed.now_ns, 0) == two_left_ns
+    assert signed.in_time.earliest_ns(two_left_ns, 0) == two_left_ns
+    signed.send(3)
+    assert signed.in_time.earliest_ns(busy_ns, 0) == FAR_NS
 
 
-def test_after_a_sign_without_an_answer_all_that_has_timed_out_keeps_its_place():
-    bound = signed()
-    bound.in_time._begin(0.0, 4, 40)
-    bound.send()
-    assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.in_time.busy_ns
+def test_after_a_sign_without_an_answer_all_that_has_timed_out_keeps_its_place(signed):
+    signed.in_time._begin(0.0, 4, 40)
+    signed.send()
+    assert signed.in_time.earliest_ns(signed.now_ns, 0) == signed.in_time.busy_ns
 
 
-def test_an_answer_to_a_later_attempt_shows_that_what_has_timed_out_has_left():
-    bound = signed()
-    bound.answer(bound.send(), 1.0)
-    assert bound.in_time.earliest_ns(bound.now_ns, 3) == bound.now_ns
+def test_an_answer_to_a_later_attempt_shows_that_what_has_timed_out_has_left(signed):
+    signed.answer(signed.send(), 1.0)
+    assert signed.in_time.earliest_ns(signed.now_ns, 3) == signed.now_ns
 
 
-def test_an_attempt_that_tries_and_times_out_behind_the_others_refutes_nothing():
-    bound = signed()
-    assert bound.give_up(bound.send(), 10.0) == [True]
-    assert bound.in_time.size == 4
+def test_an_attempt_that_tries_and_times_out_behind_the_others_refutes_nothing(signed):
+    assert signed.give_up(signed.send(), 10.0) == [True]
+    assert signed.in_time.size == 4
 
 
-def free() -> Bound:
+@pytest.fixture
+def free(signed):
     """The same, when the server has worked on all that had timed out."""
-    bound = signed()
-    bound.now_ns = bound.in_time.busy_ns
-    assert bound.in_time.earliest_ns(bound.now_ns, 1) == bound.now_ns
-    assert not bound.in_time.busy_ns
-    return bound
+    signed.now_ns = signed.in_time.busy_ns
+    assert signed.in_time.earliest_ns(signed.now_ns, 1) == signed.now_ns
+    assert not signed.in_time.busy_ns
+    return signed
 
 
-def test_the_first_round_shows_the_number_at_work():
-    bound = free()
-    bound.rounds(1, 10.0)  # 0.8 per second, each of 10 s
-    assert bound.in_time.usual == pytest.approx(8, rel=0.3)
+def test_the_first_round_shows_the_number_at_work(free):
+    free.rounds(1, 10.0)  # 0.8 per second, each of 10 s
+    assert free.in_time.usual == pytest.approx(8, rel=0.3)
 
 
-def test_it_grows_while_the_answers_per_second_grow():
-    bound = free()
-    bound.rounds(1, 1.0)
+def test_it_grows_while_the_answers_per_second_grow(free):
+    free.rounds(1, 1.0)
     sizes = []
     for _ in range(6):
-        bound.rounds(1, 1.0)
-        sizes.append(bound.in_time.size)
+        free.rounds(1, 1.0)
+        sizes.append(free.in_time.size)
     assert sizes == [6, 9, 14, 21, 32, 48]
 
 
-def test_a_test_without_more_answers_per_second_is_repeated_ever_later():
-    bound = free()
-    bound.rounds(1, 1.0)
+def test_a_test_without_more_answers_per_second_is_repeated_ever_later(free):
+    free.rounds(1, 1.0)
     rests = []
     for _ in range(8):
-        bound.rounds(1, 1.0)
-        assert bound.in_time.size == 6
-        bound.rounds(1, 1.5)
-        assert bound.in_time.size == bound.in_time.usual == pytest.approx(4)
-        rests.append(bound.in_time.rest)
+        free.rounds(1, 1.0)
+        assert free.in_time.size == 6
+        free.rounds(1, 1.5)
+        assert free.in_time.size == free.in_time.usual == pytest.approx(4)
+        rests.append(free.in_time.rest)
     assert rests == [2, 4, 8, 16, 30, 30, 30, 30]
     assert rests[-1] == FULL_MAX_N // FULL_N
 
 
 @pytest.mark.parametrize(("took_s", "size"), [(5.0, 6), (5.5, 6), (6.5, 6), (8.0, 7)])
-def test_in_a_test_answers_take_three_quarters_of_the_time_out_at_most_or_one_more_is_tested(took_s, size):
-    bound = free()
-    bound.rounds(2, took_s)
-    assert (bound.in_time.usual, bound.in_time.size) == (round(0.8 * took_s), size)
+def test_in_a_test_answers_take_three_quarters_of_the_time_out_at_most_or_one_more_is_tested(took_s, size, free):
+    free.rounds(2, took_s)
+    assert (free.in_time.usual, free.in_time.size) == (round(0.8 * took_s), size)
 
 
-def test_time_outs_in_a_round_count_as_time_without_an_answer():
-    bound = free()
-    bound.send(3)
+def test_time_outs_in_a_round_count_as_time_without_an_answer(free):
+    free.send(3)
     for _ in range(FULL_N - 1):
-        bound.answer(bound.send(), 1.0)
-        assert bound.give_up(bound.send(), 9.0) == [False]
-    bound.answer(bound.send(), 1.0)
-    assert bound.in_time.usual == round(0.8 * 31 / 4)  # 0.8 per second, and 4 answers in 31 s
+        free.answer(free.send(), 1.0)
+        assert free.give_up(free.send(), 9.0) == [False]
+    free.answer(free.send(), 1.0)
+    assert free.in_time.usual == round(0.8 * 31 / 4)  # 0.8 per second, and 4 answers in 31 s
 
 
-def test_an_attempt_that_was_alone_and_timed_out_refutes_the_bound_for_a_while():
-    bound = free()
+def test_an_attempt_that_was_alone_and_timed_out_refutes_the_bound_for_a_while(free):
     for n in range(2):
-        assert bound.give_up(bound.send(), 10.0) == [False]
-        assert bound.in_time.size == inf
-        notes = bound.send(48)
-        bound.answer(notes[:8], 8.0)
-        assert not any(bound.give_up(notes[8:], 2.0))
-        assert bound.in_time.size == inf
-        bound.now_ns += 2**n * LASTS_NS
-        notes = bound.send(48)
-        bound.answer(notes[:8], 8.0)
-        assert all(bound.give_up(notes[8:], 2.0))
-        assert bound.in_time.size == 4
-        bound.in_time.busy_ns = 0
+        assert free.give_up(free.send(), 10.0) == [False]
+        assert free.in_time.size == inf
+        assert not any(free.time_out())
+        assert free.in_time.size == inf
+        free.now_ns += 2**n * LASTS_NS
+        assert all(free.time_out())
+        assert free.in_time.size == 4
+        free.in_time.busy_ns = 0
 
 
 def test_an_attempt_that_was_alone_says_nothing_where_there_is_no_bound():
@@ -356,9 +346,7 @@ def test_an_attempt_that_was_alone_says_nothing_where_there_is_no_bound():
 
 def test_time_outs_after_quick_answers_say_nothing():
     bound = Bound()
-    notes = bound.send(48)
-    bound.answer(notes[:8], 4.0)
-    assert not any(bound.give_up(notes[8:], 6.0))
+    assert not any(bound.time_out(4.0))
     assert bound.in_time.size == inf
 
 

@@ -89,36 +89,36 @@ def fleet():
     return Fleet(1)
 
 
+@pytest.fixture
+def pool(fleet):
+    return fleet.pools[0]
+
+
 class TestGrants:
-    def test_the_first_one_waits_for_the_store_and_the_others_do_not(self, fleet):
-        [pool] = fleet.pools
+    def test_the_first_one_waits_for_the_store_and_the_others_do_not(self, fleet, pool):
         assert not isinstance(pool.submit(T0, Waiter({})), Reservation)
         fleet.exchange(pool)
         assert fleet.serve(pool, 3) > 20
         assert fleet.messages <= 2
 
-    def test_an_opening_rate_spaces_them(self, fleet):
-        [pool] = fleet.pools
+    def test_an_opening_rate_spaces_them(self, fleet, pool):
         fleet.take(pool)
         outcome = pool.try_grant(fleet.now_ns, Waiter({}))
         assert isinstance(outcome, WaitUntil)
         assert outcome.at_ns - fleet.now_ns == pytest.approx(NS / START, rel=0.01)
 
-    def test_a_process_that_waits_or_has_attempts_in_flight_reports_every_five_seconds(self, fleet):
-        [pool] = fleet.pools
+    def test_a_process_that_waits_or_has_attempts_in_flight_reports_every_five_seconds(self, fleet, pool):
         held = fleet.take(pool)
         fleet.exchange(pool)
         assert pool.capacity.exchange_ns == pytest.approx(fleet.now_ns + 5 * NS, abs=NS // 10)
         pool.settle(fleet.now_ns, held, {"requests": 1.0})
         assert pool.capacity.exchange_ns > fleet.now_ns + 3_600 * NS
 
-    def test_a_cancelled_attempt_leaves_its_turn(self, fleet):
-        [pool] = fleet.pools
+    def test_a_cancelled_attempt_leaves_its_turn(self, fleet, pool):
         pool.cancel(fleet.now_ns, fleet.take(pool))
         assert isinstance(pool.try_grant(fleet.now_ns, Waiter({})), Reservation)
 
-    def test_a_pause_of_the_store_sends_one_probe(self, fleet):
-        [pool] = fleet.pools
+    def test_a_pause_of_the_store_sends_one_probe(self, fleet, pool):
         fleet.serve(pool, 1)
         pool.refuse(fleet.now_ns, fleet.take(pool), Refusal(RefusalKind.CAPACITY), 3.0)
         began_ns = fleet.now_ns
@@ -146,8 +146,7 @@ class TestOtherProcesses:
             fleet.tell(one, other)
         assert rate_of(one).cycle.top == pytest.approx(rate_of(other).cycle.top, rel=0.1)
 
-    def test_one_that_joins_begins_with_what_each_of_them_could_have(self, fleet):
-        [pool] = fleet.pools
+    def test_one_that_joins_begins_with_what_each_of_them_could_have(self, fleet, pool):
         fleet.measure(pool, 8.0)
         fleet.tell(pool)
         new = fleet.join()
@@ -200,8 +199,7 @@ class TestOtherProcesses:
             assert [account.name for account in pool.ledger.entries if account.name.startswith("600")]
             assert rate_of(pool).phase is RatePhase.OFF
 
-    def test_a_limit_that_an_answer_states_counts_what_was_sent_before(self, fleet):
-        [pool] = fleet.pools
+    def test_a_limit_that_an_answer_states_counts_what_was_sent_before(self, fleet, pool):
         sent = fleet.take(pool)
         pool.settle(fleet.now_ns, sent, {"requests": 1.0})
         pool.observe(fleet.now_ns, [Reading("requests", limit=600, remaining=100, period_s=60.0)], sent)
@@ -210,8 +208,7 @@ class TestOtherProcesses:
         assert level == pytest.approx(100, abs=15)
 
 
-def test_the_attempts_of_the_parent_hold_no_place_in_a_forked_child(fleet):
-    [pool] = fleet.pools
+def test_the_attempts_of_the_parent_hold_no_place_in_a_forked_child(fleet, pool):
     fleet.take(pool)
     fleet.take(pool)
     assert unstated(pool)._in_flight.bound.flight.in_flight == 2
@@ -219,8 +216,7 @@ def test_the_attempts_of_the_parent_hold_no_place_in_a_forked_child(fleet):
     assert unstated(pool)._in_flight.bound.flight.in_flight == 0
 
 
-def test_refusals_measure_the_rate_without_a_message_and_without_a_store(fleet):
-    [pool] = fleet.pools
+def test_refusals_measure_the_rate_without_a_message_and_without_a_store(fleet, pool):
     fleet.serve(pool, 2)
     refused, before = fleet.take(pool), fleet.messages
     pool.refuse(fleet.now_ns, refused, BARE, 0.0)
@@ -241,7 +237,6 @@ def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
     assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.flight.in_flight) == (0, 0)
 
 
-def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate(fleet):
-    [pool] = fleet.pools
+def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate(fleet, pool):
     fleet.take(pool, requests=0.0)
     assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.flight.in_flight) == (0, 1)
