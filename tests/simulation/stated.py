@@ -128,7 +128,6 @@ class Outcome:
     took_s: float
     ideal_s: float
     refused: int
-    answered: int
     limiter: paceline.Limiter
     server: Server
 
@@ -156,7 +155,7 @@ def ideal_s(server: Server, jobs: int, workers: int) -> float:
 def run(
     server: Server, told: str | None, *, jobs: int = 600, workers: int = 50, limit_s: float = 3_600.0, **options
 ) -> Outcome:
-    """Let ``workers`` send ``jobs`` requests by an attached client."""
+    """Let ``workers`` send ``jobs`` requests by an attached client. Each is answered in the end."""
 
     async def main(clock):
         limiter = paceline.Limiter({f"{HOST}/m": told} if told else {}, clock=clock, **options)
@@ -176,7 +175,8 @@ def run(
 
             async with asyncio.timeout(limit_s):
                 await asyncio.gather(*(work() for _ in range(workers)))
-        return Outcome(server.now_s, ideal_s(server, jobs, workers), len(server.refused_s), answered, limiter, server)
+        assert answered == jobs
+        return Outcome(server.now_s, ideal_s(server, jobs, workers), len(server.refused_s), limiter, server)
 
     state = random.getstate()
     random.seed(1)  # the instants at which workers begin again are a matter of luck
