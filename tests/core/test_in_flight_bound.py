@@ -46,13 +46,17 @@ class Server:
         while self.bound.flight.in_flight < self.bound.size and self.send():
             pass
 
+    def go_on(self) -> None:
+        """Send what may go, and answer the oldest."""
+        self.fill()
+        self.answer()
+
 
 def bounded(slots: int = 5) -> Server:
     """A server whose slots have been found."""
     server = Server(slots)
     while server.bound.size == inf:
-        server.fill()
-        server.answer()
+        server.go_on()
     assert server.bound.size == slots
     return server
 
@@ -103,16 +107,14 @@ def test_one_admitted_attempt_with_as_many_in_flight_is_proof_against_the_bound(
     assert (server.bound.border, server.bound.witnesses) == (5, 1)
     server.answer()
     server.slots = 6
-    server.fill()
-    server.answer()
+    server.go_on()
     assert server.send()
     assert (server.bound.border, server.bound.witnesses) == (inf, 0)
 
 
 def test_a_refusal_with_no_more_in_flight_than_were_admitted_is_no_witness():
     server = Server(5)
-    server.fill()
-    server.answer()
+    server.go_on()
     server.slots = 3
     assert not server.send()
     assert (server.bound.witnesses, server.bound.border) == (0, inf)
@@ -125,8 +127,7 @@ def test_an_old_attempt_does_not_bound_what_is_compared():
     while len(server.served) > 2:
         server.answer()
     for _ in range(2 * RECENT_N):
-        server.fill()
-        server.answer()
+        server.go_on()
     assert server.bound.size == 3
 
 
@@ -184,8 +185,7 @@ def test_a_refusal_that_comes_late_frees_its_place(bound):
 def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server):
     before, server.sizes = server.refused, []
     for _ in range(600):
-        server.fill()
-        server.answer()
+        server.go_on()
     assert set(server.sizes) == {5, 6}
     assert server.bound.full_needed == FULL_MAX_N
     assert 6 <= server.refused - before <= 10  # after 4, 8, 16, 32, 64, 120, 120, ... attempts that filled it
@@ -195,8 +195,7 @@ def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server
 def test_the_bound_grows_fast_if_the_provider_has_more(server):
     server.slots = 500
     for _ in range(400):
-        server.fill()
-        server.answer()
+        server.go_on()
     assert server.bound.size > 50
 
 
@@ -207,8 +206,7 @@ def test_the_bound_returns_to_the_last_refused_number_and_goes_on_by_one():
         server.answer()
     server.sizes = []
     for _ in range(200):
-        server.fill()
-        server.answer()
+        server.go_on()
     assert sorted(set(server.sizes)) == [4, 5, 7, 10, 11]
 
 

@@ -194,30 +194,27 @@ def test_full_servers_open_the_breaker_and_an_answer_closes_it():
 class TestFaultsByHand:
     """The breaker heeds them; the pool pauses after five in a row, and an answer ends that."""
 
-    def pool(self, name=POOL):
-        self.clock = ManualClock()
-        self.limiter = paceline.Limiter({POOL: "600 requests/min", "starts": "600 starts/min"}, clock=self.clock)
-        self.name = name
+    @pytest.fixture(autouse=True)
+    def pools(self, clock):
+        self.limiter = paceline.Limiter({POOL: "600 requests/min", "starts": "600 starts/min"}, clock=clock)
 
-    def fail(self, error, times=5, *, reported=False):
+    def fail(self, error, times=5, *, pool=POOL, reported=False):
         for _ in range(times):
-            cost = {"starts": 1} if self.name == "starts" else {}
-            with contextlib.suppress(type(error)), self.limiter.acquire(self.name, **cost) as permit:
+            cost = {"starts": 1} if pool == "starts" else {}
+            with contextlib.suppress(type(error)), self.limiter.acquire(pool, **cost) as permit:
                 if not reported:
                     raise error
                 permit.failed(error)
-        return self.limiter.status()["pools"][self.name]["cool_down_s"]
+        return self.limiter.status()["pools"][pool]["cool_down_s"]
 
     @pytest.mark.parametrize("reported", [False, True])
     @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), httpx.ReadTimeout("no"), answered(502)])
     def test_five_in_a_row_pause_the_pool(self, error, reported):
-        self.pool()
         assert self.fail(error, 4, reported=reported) == 0
         assert self.fail(error, 1, reported=reported) == pytest.approx(1.0, abs=0.01)
         assert self.limiter.status()["pools"][POOL]["in_flight"] == 0
 
     def test_an_answer_between_ends_the_row_and_one_after_it_the_pause(self):
-        self.pool()
         for _ in range(3):
             assert self.fail(TimeoutError(), 4) == 0
             self.limiter.try_acquire(POOL).settle()
@@ -228,22 +225,18 @@ class TestFaultsByHand:
 
     @pytest.mark.parametrize("error", [ValueError("no"), answered(400), KeyError("x")])
     def test_another_error_is_none(self, error):
-        self.pool()
         assert self.fail(error, 9) == 0
 
     def test_in_a_pool_of_ones_own_only_what_is_reported_counts(self):
-        self.pool("starts")
-        assert self.fail(TimeoutError(), 9) == 0
-        assert self.fail(TimeoutError(), 4, reported=True) == 0
-        assert self.fail(TimeoutError(), 1, reported=True) == pytest.approx(1.0, abs=0.01)
+        assert self.fail(TimeoutError(), 9, pool="starts") == 0
+        assert self.fail(TimeoutError(), 4, pool="starts", reported=True) == 0
+        assert self.fail(TimeoutError(), 1, pool="starts", reported=True) == pytest.approx(1.0, abs=0.01)
 
-    def test_they_count_where_limits_are_not_learned(self):
-        self.pool()
-        self.limiter = paceline.Limiter({POOL: "600 requests/min"}, clock=self.clock, learn=False)
+    def test_they_count_where_limits_are_not_learned(self, clock):
+        self.limiter = paceline.Limiter({POOL: "600 requests/min"}, clock=clock, learn=False)
         assert self.fail(TimeoutError()) > 0
 
     def test_without_a_connection_the_charge_is_given_back(self):
-        self.pool()
         self.limiter.try_acquire(POOL).failed(httpx.ConnectError("no"))
         self.limiter.try_acquire(POOL).failed()
         counts = self.limiter.status()["pools"][POOL]["counts"]

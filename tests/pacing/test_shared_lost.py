@@ -43,6 +43,34 @@ async def end(tasks):
             task.result().settle()
 
 
+def pools_of(world, *names):
+    """A limiter with these pools, joined."""
+    limiter = world.limiter()
+    limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+    for name in names:
+        limiter.acquire(name).wait().settle()
+    world.move(0.02)
+    return limiter
+
+
+def failing(store, pool, error):
+    """The exchange of ``store``, which fails for this pool."""
+    exchange = store.exchange
+
+    def some(name, message):
+        if name == pool:
+            raise error
+        return exchange(name, message)
+
+    return some
+
+
+def restored(world):
+    """The store answers again, and all have heard of it."""
+    world.store.failure = None
+    world.move(4)
+
+
 def store_of(world, limiter):
     """What the status says of the store, but for the age of its last reply."""
     return {name: value for name, value in world.status(limiter)["store"].items() if name != "replied_ago_s"}
@@ -127,8 +155,7 @@ class TestAStoreThatNeverAnswered:
             limiter.acquire("jobs", tokens=0).wait().settle()
         assert not limiter.try_acquire("jobs", tokens=0)
         assert world.status(limiter)["store"]["state"] == "lost"
-        world.store.failure = None
-        world.move(4)
+        restored(world)
         assert store_of(world, limiter) == {"state": "joined", "peers": 1}
         assert world.store.charged() == (99, 99)
         assert len(warnings(caplog)) == 2
@@ -213,8 +240,7 @@ class TestAStoreThatIsLost:
         limiter.acquire("jobs", tokens=7).wait().settle(tokens=3)
         permit.settle(tokens=60)
         alone = limiter.acquire("jobs", tokens=50).wait()
-        world.store.failure = None
-        world.move(4)
+        restored(world)
         alone.settle(tokens=80)
         world.close()
         assert world.store.charged(1)[1] == 60 + 3 + 80
@@ -238,19 +264,10 @@ class TestAStoreThatIsLost:
         world.take(limiter).settle()
         assert world.status(limiter)["in_flight"] == 0
 
-    def pools(self, world, *names):
-        """A limiter with these pools, joined."""
-        limiter = world.limiter()
-        limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
-        for name in names:
-            limiter.acquire(name).wait().settle()
-        world.move(0.02)
-        return limiter
-
     def test_when_two_have_waited_no_other_pool_does(self, world, monkeypatch):
         monkeypatch.setattr("paceline.shared.contact.QUICK_S", -1.0)  # any failure takes longer
         names = ("one", "two", "three", "four")
-        limiter = self.pools(world, *names)
+        limiter = pools_of(world, *names)
         world.store.failure, told = GONE, len(world.store.messages)
         for name in names:
             limiter.acquire(name).wait().settle()
@@ -258,15 +275,8 @@ class TestAStoreThatIsLost:
         assert {pool["store"]["state"] for pool in limiter.status()["pools"].values()} == {"lost"}
 
     def test_one_pool_s_books_that_cannot_be_read_are_its_own_affair(self, world, monkeypatch):
-        limiter = self.pools(world, "good", "bad")
-        exchange = world.store.exchange
-
-        def failing(pool, message):
-            if pool == "bad":
-                raise GONE
-            return exchange(pool, message)
-
-        monkeypatch.setattr(world.store, "exchange", failing)
+        limiter = pools_of(world, "good", "bad")
+        monkeypatch.setattr(world.store, "exchange", failing(world.store, "bad", GONE))
         for _ in range(5):
             for name in ("bad", "good"):
                 limiter.acquire(name).wait().settle()
@@ -324,8 +334,7 @@ class TestTheLog:
             world.store.failure = GONE
             ask(limiter, "jobs")
             world.move(2)
-            world.store.failure = None
-            world.move(4)
+            restored(world)
             ask(limiter, "jobs")
             world.move(0.1)
 
@@ -344,8 +353,7 @@ class TestTheLog:
         ask(limiter, "jobs")
         world.move(120)
         assert warnings(caplog)[7:] == ["jobs: the store failed 3 times; it does not answer for a minute"]
-        world.store.failure = None
-        world.move(4)
+        restored(world)
         assert warnings(caplog)[8:] == [self.BACK]
         world.move(61)
         ask(limiter, "jobs")
@@ -360,8 +368,7 @@ class TestTheLog:
         assert warnings(caplog) == 3 * [self.LOST, self.BACK]
 
     def test_many_pools_on_one_store(self, world, caplog):
-        limiter = world.limiter()
-        limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        limiter = pools_of(world)
         names = [f"pool {number}" for number in range(20)]
 
         def once():
@@ -373,8 +380,7 @@ class TestTheLog:
         for _ in range(4):
             world.store.failure = GONE
             once()
-            world.store.failure = None
-            world.move(4)
+            restored(world)
             once()
         first, *rest = warnings(caplog)
         assert first.startswith("pool 0 (one of the 20 pools of this store): obedient:store: gone; continuing")
@@ -384,25 +390,14 @@ class TestTheLog:
         ]
 
     def test_an_unreadable_ledger_names_its_pool(self, world, caplog, monkeypatch):
-        limiter = world.limiter()
-        limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
-        for name in ("good", "bad"):
-            ask(limiter, name)
-        world.move(0.02)
-        exchange = world.store.exchange
-
-        def failing(pool, message):
-            if pool == "bad":
-                raise StoreError("obedient:store: the ledger of pool 'bad' cannot be read")
-            return exchange(pool, message)
-
+        limiter = pools_of(world, "good", "bad")
+        unreadable = StoreError("obedient:store: the ledger of pool 'bad' cannot be read")
         with monkeypatch.context() as patch:
-            patch.setattr(world.store, "exchange", failing)
+            patch.setattr(world.store, "exchange", failing(world.store, "bad", unreadable))
             ask(limiter, "bad")
             world.store.failure = GONE
             ask(limiter, "good")
-            world.store.failure = None
-            world.move(4)
+            restored(world)
         world.move(4)
         bad, good, *back = warnings(caplog)
         assert bad.startswith("bad: obedient:store: the ledger of pool 'bad' cannot be read; continuing")
