@@ -98,13 +98,18 @@ def test_a_process_that_was_stopped_lets_the_others_report_first_in_mode_fail_op
 class TestSeen:
     """What a look at the ledger tells of its processes."""
 
-    def states(self, shared):
-        return {seen.who: (seen.state, seen.ago_s, seen.waits) for seen in shared.ledger.processes(shared.now_ns)}
-
-    def test_who_is_alive_and_who_waits(self):
+    @pytest.fixture
+    def shared(self):
+        """One has taken the only request, and another waits for the next."""
         shared = Shared("1 requests/min")
         shared.take("a", 1.0)
         shared.ask("b", 1.0, place_s=1.0)
+        return shared
+
+    def states(self, shared):
+        return {seen.who: (seen.state, seen.ago_s, seen.waits) for seen in shared.ledger.processes(shared.now_ns)}
+
+    def test_who_is_alive_and_who_waits(self, shared):
         shared.wait(0.5)
         shared.tell("c", leaving=True)
         assert self.states(shared) == {"a": ("alive", 0.5, False), "b": ("alive", 0.5, True), "c": ("left", 0.0, False)}
@@ -112,10 +117,7 @@ class TestSeen:
         assert parts["a"] > parts["b"] > parts["c"] == 0.0
         assert sum(parts.values()) < 1
 
-    def test_one_that_does_not_report_is_silent_and_one_with_nothing_to_report_is_idle(self):
-        shared = Shared("1 requests/min")
-        shared.take("a", 1.0)
-        shared.ask("b", 1.0, place_s=1.0)
+    def test_one_that_does_not_report_is_silent_and_one_with_nothing_to_report_is_idle(self, shared):
         shared.wait(20.0)
         shared.tell("c")
         assert self.states(shared) == {
@@ -124,10 +126,7 @@ class TestSeen:
             "c": ("alive", 0.0, False),
         }
 
-    def test_one_that_is_known_to_have_ended(self):
-        shared = Shared("1 requests/min")
-        shared.take("a", 1.0)
-        shared.ask("b", 1.0, place_s=1.0)
+    def test_one_that_is_known_to_have_ended(self, shared):
         shared.wait(4.0)
         shared.ledger.apply(shared.now_ns, Message("c", 1), ended=lambda who: who == "b")
         shared.wait(4.0)

@@ -67,13 +67,17 @@ def make_limiter(**options):
     return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
 
 
+@pytest.fixture
+def limiter():
+    return make_limiter()
+
+
 @pytest.mark.parametrize("library", [httpx, httpx2])
 @pytest.mark.parametrize("encoding", ["gzip", "", "identity", "unheard-of"])
 @pytest.mark.parametrize(
     ("body", "sent"), [(BODY, ANSWER), ({**BODY, "stream": True}, EVENTS)], ids=["whole", "stream"]
 )
-def test_a_compressed_answer_is_passed_on_and_settled(library, encoding, body, sent):
-    limiter = make_limiter()
+def test_a_compressed_answer_is_passed_on_and_settled(library, encoding, body, sent, limiter):
     packed = gzip.compress(sent) if encoding == "gzip" else sent
     http, _ = client(limiter, library, 200, {"content-encoding": encoding}, packed)
     with http, http.stream("POST", PATH, json=body) as response:
@@ -83,8 +87,7 @@ def test_a_compressed_answer_is_passed_on_and_settled(library, encoding, body, s
 
 @pytest.mark.parametrize("library", [httpx, httpx2])
 @pytest.mark.parametrize("status", [400, 500])
-def test_an_error_is_the_callers_to_read(library, status):
-    limiter = make_limiter()
+def test_an_error_is_the_callers_to_read(library, status, limiter):
     http, _ = client(
         limiter, library, status, {"content-encoding": "gzip"}, gzip.compress(b'{"error": {"message": "no"}}')
     )
@@ -121,8 +124,7 @@ def test_a_huge_refusal_is_looked_at_and_let_go():
     assert [stream.closed for stream in streams] == [True, True]
 
 
-def test_numbers_without_end_and_json_without_end():
-    limiter = make_limiter()
+def test_numbers_without_end_and_json_without_end(limiter):
     body = ANSWER.replace(b'"prompt_tokens": 12', b'"prompt_tokens": ' + b"9" * 400)
     http, _ = client(limiter, httpx2, 200, {}, body)
     with http:
@@ -132,8 +134,7 @@ def test_numbers_without_end_and_json_without_end():
     assert all(pool["in_flight"] == 0 for pool in limiter.status()["pools"].values())
 
 
-def test_a_request_sent_again_is_paced_again():
-    limiter = make_limiter()
+def test_a_request_sent_again_is_paced_again(limiter):
     http, _ = client(limiter, httpx2, 200, {}, ANSWER)
     with http:
         request = http.build_request("POST", PATH, json=BODY)
@@ -142,8 +143,7 @@ def test_a_request_sent_again_is_paced_again():
     assert pool_of(limiter)["counts"]["granted"] == 3
 
 
-def test_two_sdks_on_one_http_client_are_told_apart_or_refused():
-    limiter = make_limiter()
+def test_two_sdks_on_one_http_client_are_told_apart_or_refused(limiter):
     with httpx2.Client() as http:
         limiter.attach(http, provider="openai")
         limiter.attach(http, provider="openai")
