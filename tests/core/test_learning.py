@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from core_pools import use_up
 
 from paceline.core.learning import charges, learning
 from paceline.core.learning.resets import Refill
@@ -1084,28 +1085,22 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
 class TestRefusedSlots:
     REFUSED = Refusal(RefusalKind.RATE, unit="concurrency")
 
-    def full(self, pool, at_s):
-        granted = []
-        while isinstance(one := pool.try_grant(T0 + at_s * NS, Waiter({})), Reservation):
-            granted.append(one)
-        return granted
-
     def test_attempts_in_flight_at_a_refusal_count_once_with_it(self):
         pool = ungentle("8 concurrency")
-        granted = self.full(pool, 0)
+        granted = use_up(pool, T0)
         for one in granted[:3]:
             pool.refuse(T0 + NS, one, self.REFUSED, 0.0)
         assert amount_of(pool) == 7 * 3 // 4
 
     def test_a_number_that_a_refusal_has_stated_rises_again_to_the_given_one(self):
         pool = ungentle("20 concurrency", SourceKind.GIVEN)
-        granted = self.full(pool, 0)
+        granted = use_up(pool, T0)
         pool.refuse(T0 + NS, granted.pop(), replace(self.REFUSED, limit=4.0), 0.0)
         assert amount_of(pool) == 4
         for second in range(2, 60):
             for one in granted:
                 pool.settle(T0 + second * NS, one, {"requests": 1})
-            granted = self.full(pool, second)
+            granted = use_up(pool, T0 + second * NS)
         assert amount_of(pool) == 20
         assert not pool.capacity.learning.guesses.tested
 
