@@ -520,9 +520,7 @@ class TestGuesses:
         """All slots at once, ``rounds`` times, with answers after ``seconds``; the amounts that were seen."""
         seen, now_ns = [amount_of(pool)], T0 + round(from_s * NS)
         for _ in range(rounds):
-            sent = []
-            while isinstance(outcome := pool.try_grant(now_ns, Waiter({})), Reservation):
-                sent.append(outcome)
+            sent = use_up(pool, now_ns)
             now_ns += round(seconds * NS)
             for outcome in sent:
                 pool.settle(now_ns, outcome, {"requests": 1})
@@ -563,8 +561,7 @@ class TestGuesses:
         amounts = []
         for _ in range(30):  # each is answered while the others are in flight
             pool.settle(T0, held.pop(0), {"requests": 1})
-            while isinstance(granted := pool.try_grant(T0, Waiter({})), Reservation):
-                held.append(granted)
+            held += use_up(pool, T0)
             amounts.append(amount_of(pool))
         assert [amounts.index(slots) + 1 for slots in (4, 5, 6, 7, 8)] == [3, 7, 12, 18, 25]
         assert pool.ledger.entries[0].source.kind is SourceKind.GIVEN
