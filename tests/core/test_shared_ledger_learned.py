@@ -251,12 +251,12 @@ class TestDeadlines:
         member.wait(10)
         member.pool.submit(member.now_ns, Waiter({"tokens": 1}, LaneSpec("default"), member.now_ns + NS))
         member.exchange()
-        assert [len(list(member.ledger._peers.places)), member.pool.queue.length] == [1, 0]
+        assert [len(member.ledger._peers.places.dump()), member.pool.queue.length] == [1, 0]
         member.wait(0.2)
         message = ask(member.pool, member.now_ns)  # it is due by itself
         assert message is not None
         member.ledger.apply(member.now_ns, message)
-        assert not list(member.ledger._peers.places)
+        assert not member.ledger._peers.places.dump()
 
 
 def test_what_a_request_larger_than_a_quota_leaves_out_stays_as_it_was_charged():

@@ -12,8 +12,10 @@ are exact in any order. A differential test compares this with ``stores/peers.lu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -46,23 +48,18 @@ EVENTS_MAX = 200
 """How many events a call takes; the rest waits for the next call."""
 
 
-@dataclass(slots=True)
-class PeerPlace:
+class PeerPlace(NamedTuple):
     """The next request of a waiting process.
 
     Attributes:
-        who: The process.
         number: Rises from place to place.
         until_us: Until when the process may ask again.
         amounts: What the request needs, by account.
-        front: Whether it is one of the exact ones.
     """
 
-    who: str
     number: int
     until_us: int
     amounts: list[float]
-    front: bool
 
 
 @dataclass(slots=True)
@@ -136,28 +133,24 @@ class Seen(NamedTuple):
 
 _FIELDS = [one.name for one in fields(Peer)]
 _values = attrgetter(*_FIELDS)
-_place_values = attrgetter(*[one.name for one in fields(PeerPlace)])
-"""Of a process and of a place, in a dump."""
+"""Of a process, in a dump."""
 
 
 class Places:
     """The places of the processes that wait, in their order: the first are exact, the others are a sum.
 
     Attributes:
-        amounts: What the places behind the exact ones need, by account.
+        behind: How many places are behind the exact ones.
+        amounts: What those need, by account.
         number: The number of the last place.
-        moved: The number of the last place that has come to the front.
+        moved: The number of the last exact one, or a later number.
     """
 
     def __init__(self) -> None:
+        self.behind = 0
         self.amounts: list[float] = []
         self.number = self.moved = 0
-        self._front: list[PeerPlace] = []
-        self._behind: dict[int, PeerPlace] = {}  # the other places, by number
-        self._of: dict[str, PeerPlace] = {}  # all of them, by process
-
-    def __iter__(self) -> Iterator[PeerPlace]:
-        return iter(self._of.values())
+        self._of: OrderedDict[str, PeerPlace] = OrderedDict()  # by process, in the order of their numbers
 
     def until_us(self, who: str) -> int:
         """Until when a process may ask again to keep its place; 0: it has none."""
@@ -173,49 +166,32 @@ class Places:
         mine = self._of.get(who)
         if mine is None:
             self.number += 1
-            front = len(self._front) < FRONT and not self._behind
-            mine = PeerPlace(who, self.number, until_us, amounts, front)
-            self.enter(mine)
+            if not self.behind and len(self._of) < FRONT:
+                self.moved = self.number
         else:
-            if not mine.front:
-                self._add(mine.amounts, -1.0)
-            mine.amounts, mine.until_us = amounts, until_us
-        if not mine.front:
-            self._add(amounts)
-
-    def enter(self, place: PeerPlace) -> None:
-        """Add a place, which the sum has already."""
-        self._of[place.who] = place
-        if place.front:
-            self._front.append(place)
-        else:
-            self._behind[place.number] = place
+            self._count(mine, -1)
+        place = self._of[who] = PeerPlace(self.number if mine is None else mine.number, until_us, amounts)
+        self._count(place, 1)
 
     def remove(self, who: str) -> None:
         """Take out the place of a process, if it has one."""
         place = self._of.pop(who, None)
-        if place is None:
-            return
-        if place.front:
-            self._front.remove(place)
-        else:
-            del self._behind[place.number]
-            self._add(place.amounts, -1.0)
+        if place is not None:
+            self._count(place, -1)
 
     def advance(self) -> None:
-        """Move places to the front, while it has room."""
-        while self._behind and len(self._front) < FRONT:
-            place = self._behind.pop(next(iter(self._behind)))
-            self._add(place.amounts, -1.0)
-            place.front, self.moved = True, place.number
-            self._front.append(place)
-        if not self._behind:
+        """Make the first of the others exact, while there is room."""
+        while self.behind and (exact := len(self._of) - self.behind) < FRONT:
+            place = next(islice(self._of.values(), exact, None))
+            self._count(place, -1)
+            self.moved = place.number
+        if not self.behind:
             self.amounts, self.moved = [], self.number
 
     def ahead(self, who: str, sums: list[float]) -> tuple[list[float], list[float]]:
         """What goes before the place of a process, and before a new one, by account; each begins with ``sums``."""
         before, others, passed, mine = list(sums), list(sums), False, self._of.get(who)
-        for place in self._front:
+        for place in islice(self._of.values(), len(self._of) - self.behind):
             if place is mine:
                 passed = True
                 continue
@@ -223,23 +199,34 @@ class Places:
                 others[i] += amount
                 if not passed:
                     before[i] += amount
-        if self._behind:
-            inside = mine is not None and not mine.front
-            part = 0.0 if passed else 1.0
-            if mine is not None and inside:
+        if self.behind:
+            part, own = 0.0 if passed else 1.0, list[float]()
+            if mine is not None and not passed:
                 # WEAK: an estimate from its position. The places before it may need more or less than the mean.
-                part = (mine.number - self.moved - 1) / (self.number - self.moved)
+                part, own = (mine.number - self.moved - 1) / (self.number - self.moved), mine.amounts
             for i, amount in enumerate(self.amounts):
-                own = mine.amounts[i] if mine is not None and inside and i < len(mine.amounts) else 0.0
-                rest = max(amount - own, 0.0)
+                rest = max(amount - (own[i] if i < len(own) else 0.0), 0.0)
                 others[i] += rest
                 before[i] += rest * part
         return before, others
 
-    def _add(self, amounts: Sequence[float], times: float = 1.0) -> None:
-        self.amounts += [0.0] * (len(amounts) - len(self.amounts))
-        for i, amount in enumerate(amounts):
-            self.amounts[i] += amount * times
+    def _count(self, place: PeerPlace, times: int) -> None:
+        """Count ``place``, unless it is exact; with -1 no more."""
+        if place.number > self.moved:
+            self.behind += times
+            self.amounts += [0.0] * (len(place.amounts) - len(self.amounts))
+            for i, amount in enumerate(place.amounts):
+                self.amounts[i] += amount * times
+
+    def dump(self) -> list[tuple[str, int, int, list[float], bool]]:
+        """All places as plain values, each with whether it is exact."""
+        return [(who, *place, place.number <= self.moved) for who, place in self._of.items()]
+
+    def load(self, state: list[list[Any]]) -> None:
+        """Take the places that :meth:`dump` returned."""
+        for who, number, until_us, amounts, exact in state:
+            self._of[who] = PeerPlace(number, until_us, amounts)
+            self.behind += not exact
 
 
 class Peers:
@@ -397,7 +384,7 @@ class Peers:
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, places.amounts],
             "times": [self._quiet_us, self.away_us, self._charged_us, places.number, places.moved],
             "peers": dict(zip(self._peers, map(_values, self._peers.values()), strict=True)),
-            "places": list(map(_place_values, places)),
+            "places": places.dump(),
         }
 
     @classmethod
@@ -415,6 +402,5 @@ class Peers:
             peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
             peers._events.append((peer.event_us, who))
         heapq.heapify(peers._events)
-        for values in state["places"]:
-            places.enter(PeerPlace(*values))
+        places.load(state["places"])
         return peers
