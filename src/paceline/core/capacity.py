@@ -84,7 +84,9 @@ class Capacity(Protocol):
 
     behind: str
     exchange_due: bool
-    ledger: Ledger
+
+    @property
+    def ledger(self) -> Ledger: ...
 
     @property
     def learning(self) -> Learner | None: ...

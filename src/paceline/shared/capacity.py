@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paceline.core.capacity import PENDING
+from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.pause import PausePhase
 from paceline.core.queue import Waiter
@@ -32,6 +33,11 @@ class SharedCapacity(StoreSide):
     """Quotas that processes share; a :class:`~paceline.core.capacity.Capacity`."""
 
     behind = STORE
+
+    @property
+    def ledger(self) -> Ledger:
+        """The snapshot; while the store is lost, the ledger of the fallback."""
+        return self.snapshot.ledger if self.fallback is None else self.fallback.ledger
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         if now_ns < self._pause.until_ns:
@@ -90,7 +96,7 @@ class SharedCapacity(StoreSide):
         fallback = self.fallback
         if fallback is None:
             # In the future in any case, or the scheduler would try again without an end.
-            return WaitUntil(max(self.ask_ns, now_ns + 1), STORE_LOST)
+            return WaitUntil(max(self.membership.try_ns, now_ns + 1), STORE_LOST)
         decision = fallback.reserve(now_ns, waiter)
         if self._pause.phase is not PausePhase.OPEN and isinstance(decision, Reservation):
             self._pause.granted(now_ns, decision)

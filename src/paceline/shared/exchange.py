@@ -10,7 +10,6 @@ report what they have spent, and a moment later the store is authoritative again
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +22,8 @@ from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import STORE_LOST, Reservation, StoreFormatError, StoreLost, WaitUntil
 from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.holdings import Holdings
-from paceline.shared.membership import FEW, Membership, State
-from paceline.shared.messages import POLL_NS, SHARED_PART, Message, StoreReply
+from paceline.shared.membership import Membership, State
+from paceline.shared.messages import POLL_NS, Message, StoreReply
 from paceline.shared.outbox import LINGER_NS
 from paceline.shared.snapshot import Fallback
 
@@ -37,6 +36,63 @@ ASK_MIN_NS = NS // 1_000
 
 RENEW_NS = 5 * NS
 """How often a process that holds slots, or has measured a limit, reports them."""
+
+
+class Head:
+    """The head of the queue, as the last reply has left it: when to ask the store for it again.
+
+    Attributes:
+        queue: The requests that wait for the quotas.
+        ask_ns: When to ask again.
+        placed: Whether the store keeps a place for it.
+    """
+
+    __slots__ = ("_asked", "_ungranted", "ask_ns", "placed", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue, self.ask_ns, self.placed = queue, 0, False
+        self._asked: Waiter | None = None  # that was not granted; none, or the head is asked for at once
+        self._ungranted: list[float] | None = None  # the amounts of the first request that was not granted
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it was asked for; or the one that it overtakes, because its prompt is cached.
+
+        Else each cached request that arrives would cost a message, and what the store has left would be no more.
+        """
+        if self._asked is None or (head := self.queue.head()) is None:
+            return False
+        return head is self._asked or (bool(head.lost_ns) and self.queue.waits(self._asked))
+
+    def replied(self, now_ns: int, asked: Message, reply: StoreReply, *, measured: bool, by_slots: bool) -> None:
+        """Plan when to ask again for a request that the reply to ``asked`` does not grant.
+
+        ``measured``: the store is asked for a part of each request; ``by_slots``: the request waits for a slot.
+        """
+        ungranted = asked.wants[len(reply.grants) :]
+        self._ungranted = ungranted[0] if ungranted and not (asked.slack_ns or measured) else None
+        wait_ns, self.placed = (
+            max(reply.wait_ns, ASK_MIN_NS) if ungranted else 0,
+            bool(ungranted) and asked.place_ns > 0,
+        )
+        polls_ns = max(reply.peers, 1) * POLL_NS
+        # After an eighth of the wait, since a refund may have shortened it. Many processes ask more rarely.
+        self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
+        if by_slots and reply.peers > 1:
+            # When one becomes free is unknown, so it is asked for as often as the store can bear.
+            self.ask_ns = min(self.ask_ns, now_ns + polls_ns)
+
+    def conclude(self, undecided: Sequence[Waiter]) -> None:
+        """Note what the pool has not granted by the reply; ``undecided``: the waiters in its message."""
+        turned_away = undecided and any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
+        # Waiters that came meanwhile are asked for at once, and one that asks for something else now.
+        head = self.queue.head()
+        moved = self._ungranted is not None and head is not None and head.amounts != self._ungranted
+        self._asked = None if turned_away or moved else head
+
+    def failed(self) -> None:
+        """Ask for it at once, when the store answers again."""
+        self._asked = None
 
 
 class StoreSide(Holdings):
@@ -53,14 +109,12 @@ class StoreSide(Holdings):
         learns: Whether answers change the quotas.
 
     Attributes:
-        ledger: The snapshot; while the store is lost, the ledger of the fallback.
         membership: What this process knows of the store.
+        head: The head of the queue.
         asked: The message that has no reply yet; ``None`` between two exchanges.
-        ask_ns: When to ask again for the head of the queue; while the store is lost, when to try it again.
         free_ns: Until when a limit that this process measures holds the head of the queue back.
     """
 
-    ledger: Ledger
     exchange_due = False
 
     def __init__(
@@ -75,21 +129,15 @@ class StoreSide(Holdings):
         learns: Learns = False,
     ) -> None:
         Holdings.__init__(self, ledger, now_ns, lease_s=lease_s, learns=learns)
-        self.ledger = ledger
-        self.membership = Membership(now_ns, on_store_failure)
-        self._queue = queue
+        self.membership = Membership(now_ns, on_store_failure, who)
         self._pause: Pause[Reservation] = Pause()  # of this process alone
-        self.ask_ns = self.free_ns = 0
-        self._begin(who, now_ns)
+        self.free_ns = 0
+        self._begin(queue, now_ns)
 
-    def _begin(self, who: str, now_ns: int) -> None:
-        self._who, self._random = who, random.Random(who)
+    def _begin(self, queue: Queue, now_ns: int) -> None:
+        self.head = Head(queue)
         self.asked: Message | None = None
         self._undecided: Sequence[Waiter] = ()  # the waiters whose costs it carries
-        self._ungranted: list[float] | None = None  # the amounts of the first request that the last reply did not grant
-        # The head of the queue that the last reply did not grant; none, or it is asked for at once.
-        self._head: Waiter | None = None
-        self._placed = False  # whether the store keeps a place for the head
         self._sent_ns, self._left = now_ns, False  # the last message, and whether the process left with it
 
     @property
@@ -100,39 +148,29 @@ class StoreSide(Holdings):
     @property
     def _due_ns(self) -> int:
         """When a message is due, if nothing happens before; ``FAR_NS``: not before the next event."""
-        membership = self.membership
+        membership, head = self.membership, self.head
         # While the store is lost, only the next attempt to reach it counts.
         if membership.state.alone:
-            return self.ask_ns
+            return membership.try_ns
         leases, due_ns = self.leases, self.outbox.due_ns
         if leases.leases:
             # Of the oldest lease: what is left of it goes back, for the others.
             due_ns = min(due_ns, leases.leases[0].expires_ns)
-        if self._queue.length:
-            due_ns = min(due_ns, max(self.ask_ns if self._is_asked else 0, self._pause.until_ns, self.free_ns))
-        elif self._placed or (leases.slack_ns and leases.low):
+        if head.queue.length:
+            due_ns = min(due_ns, max(head.ask_ns if head.is_asked else 0, self._pause.until_ns, self.free_ns))
+        elif head.placed or (leases.slack_ns and leases.low):
             # It gives up its place; or it asks for the next lease before this one is spent.
             due_ns = min(due_ns, self._sent_ns + LINGER_NS)
         ledger = self.snapshot.ledger
         reports = ledger.in_flight if ledger.entries.slots else 0
         if self.unstated.meters and self.unstated.is_limiting:
-            reports = ledger.in_flight or self._queue.length
+            reports = ledger.in_flight or head.queue.length
         if reports:
             due_ns = min(due_ns, self._sent_ns + max(RENEW_NS, membership.peers * POLL_NS))
-        if not (membership.state.known or self._queue.length):
+        if not (membership.state.known or head.queue.length):
             # A store that refuses this process is tried no more often than a lost one.
-            due_ns = max(due_ns, self.ask_ns)
+            due_ns = max(due_ns, membership.try_ns)
         return due_ns
-
-    @property
-    def _is_asked(self) -> bool:
-        """Whether the head of the queue was asked for; or the one that it overtakes, because its prompt is cached.
-
-        Else each cached request that arrives would cost a message, and what the store has left would be no more.
-        """
-        if self._head is None or (head := self._queue.head()) is None:
-            return False
-        return head is self._head or (bool(head.lost_ns) and self._queue.waits(self._head))
 
     @property
     def settled(self) -> bool:
@@ -149,7 +187,7 @@ class StoreSide(Holdings):
         """
         if self.asked is not None:
             return None
-        leases, fallback, membership = self.leases, self.fallback, self.membership
+        leases, fallback, membership, waiting = self.leases, self.fallback, self.membership, self.head.queue.length
         due_ns, known = self._due_ns, membership.state.known
         leaving = at_once and known and not self._left
         if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
@@ -159,13 +197,13 @@ class StoreSide(Holdings):
         wants = self._wants(now_ns, undecided) if asks else []
         # Taken last: what is given back above is part of it.
         news = self.outbox.take(now_ns, leases.slack_ns, fallback)
-        message = Message(self._who, self.outbox.number, fresh=not known, news=news, wants=wants)
+        message = Message(membership.who, self.outbox.number, fresh=not known, news=news, wants=wants)
         message.held, message.slack_ns = self.held(measured=not at_once), leases.slack_ns
         message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
         message.share = membership.share_at(now_ns) if fallback is None else fallback.share
-        message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
+        message.place_ns = PLACE_NS if waiting > len(undecided) else 0
         # A process that holds slots stays, or others would take them.
-        message.leaving = at_once and not any(message.held) and not self._queue.length
+        message.leaving = at_once and not any(message.held) and not waiting
         self.snapshot.introduce(now_ns, message)
         self._sent_ns, self._left = now_ns, message.leaving
         self.asked, self._undecided = message, tuple(undecided)
@@ -173,7 +211,7 @@ class StoreSide(Holdings):
 
     def _wants(self, now_ns: int, undecided: Sequence[Waiter]) -> list[list[float]]:
         """The costs that the store is asked for: of one request, while a probe or a measurement goes alone."""
-        wants = self.leases.wants(now_ns, self.snapshot.ledger, self._queue, self.membership.peers)
+        wants = self.leases.wants(now_ns, self.snapshot.ledger, self.head.queue, self.membership.peers)
         if self.learning is not None:
             self.learning.sent_within(self.leases.slack_ns)
         if self.outbox.teaches_first and not undecided:
@@ -189,12 +227,10 @@ class StoreSide(Holdings):
         self.asked, self._undecided = None, ()
         assert asked is not None
         membership, pause = self.membership, self._pause
-        before = membership.state
+        before, measured = membership.state, bool(self.unstated.meters)
         # The others report first what they have spent without this process.
         if before.late:
             pause.until_ns = max(pause.until_ns, now_ns + membership.report_ns)
-        refused = asked.wants[len(reply.grants) :]
-        self._ungranted = refused[0] if refused and not (asked.slack_ns or self.unstated.meters) else None
         membership.replied(now_ns, asked, self._sent_ns, reply)
         self.outbox.confirm()
         if before.alone:
@@ -203,15 +239,15 @@ class StoreSide(Holdings):
                 return Resolution((), WaitUntil(now_ns, STORE_LOST))
             self.end_fallback()
         changed = self.take(now_ns, asked, reply)
-        self._ask_again(now_ns, asked, reply)
-        binding = self.snapshot.ledger.name(reply.binds)
-        until = WaitUntil(max(now_ns + reply.wait_ns, pause.until_ns), binding)
+        ledger = self.snapshot.ledger
+        by_slots = reply.binds >= 0 and ledger.entries[reply.binds].meter.holds
+        self.head.replied(now_ns, asked, reply, measured=measured, by_slots=by_slots)
+        until = WaitUntil(max(now_ns + reply.wait_ns, pause.until_ns), ledger.name(reply.binds))
         return Resolution(undecided, until, changed=before.alone or changed)
 
     def _report(self, now_ns: int, *, first: bool) -> None:
         """Report what the fallback has spent: the store answers again."""
         membership, fallback = self.membership, self.fallback
-        self.ask_ns = now_ns if first else membership.back_ns + membership.report_ns
         if fallback is None:
             return
         if (news := fallback.news(now_ns)) is not None:
@@ -222,26 +258,10 @@ class StoreSide(Holdings):
             if first:
                 fallback.spend_no_more_at_once(now_ns)
 
-    def _ask_again(self, now_ns: int, asked: Message, reply: StoreReply) -> None:
-        """Plan when to ask again for a request that the reply does not grant."""
-        wanting = len(reply.grants) < len(asked.wants)
-        wait_ns, self._placed = max(reply.wait_ns, ASK_MIN_NS) if wanting else 0, wanting and asked.place_ns > 0
-        peers = self.membership.peers
-        polls_ns = peers * POLL_NS
-        # After an eighth of the wait, since a refund may have shortened it. Many processes ask more rarely.
-        self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and peers > 1 and self.snapshot.ledger.entries[reply.binds].meter.holds:
-            # When a slot becomes free is unknown, so it is asked for as often as the store can bear.
-            self.ask_ns = min(self.ask_ns, now_ns + polls_ns)
-
     def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
         """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
         if not self.membership.state.alone:
-            turned_away = undecided and any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
-            # Waiters that came meanwhile are asked for at once, and one that asks for something else now.
-            head = self._queue.head()
-            moved = self._ungranted is not None and head is not None and head.amounts != self._ungranted
-            self._head = None if turned_away or moved else head
+            self.head.conclude(undecided)
             self.give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
@@ -254,34 +274,22 @@ class StoreSide(Holdings):
         """
         self.asked, self._undecided, membership = None, (), self.membership
         before = membership.state
-        membership.failed(reason, final=final)
-        # Many processes that try again at the same moment would keep a store down that has just come up.
-        apart = 1.0 if membership.peers <= FEW else self._random.uniform(0.5, 1.5)
-        self.ask_ns = now_ns + round(apart * membership.retry_ns)
+        membership.failed(now_ns, reason, final=final)
+        self.head.failed()
         if not membership.state.alone:
-            # The queue is refused, so there is no head to ask for.
-            self._head = None
             self.end_fallback()
             return Resolution((), StoreLost(reason))
-        if not before.alone:
-            self._head = None
-            if membership.mode != "fail_closed":
-                share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
-                # The random number is the process's place among all that send a request larger than their share.
-                self.fallback = Fallback(self.snapshot, self._sent_ns, now_ns, share, self._random.random())
+        if not before.alone and membership.mode != "fail_closed":
+            share = 1.0 if membership.mode == "fail_open" else membership.share_at(now_ns)
+            # The random number is the process's place among all that send a request larger than their share.
+            self.fallback = Fallback(self.snapshot, self._sent_ns, now_ns, share, membership.random.random())
         return Resolution((), None, newly_lost=not before.alone)
-
-    def replied(self, now_ns: int, reply: StoreReply | None) -> None:  # noqa: ARG002
-        """Go on with what the exchange has taken of a reply; ``None``: there is none."""
-        self.ledger = self.snapshot.ledger if self.fallback is None else self.fallback.ledger
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
-        # Its own random numbers: with the parent's it would try again in step with it, and with other children.
-        self._begin(who, now_ns)
+        self._begin(self.head.queue, now_ns)
         self.leave_to_parent(now_ns)
-        # The least of what a process is told, because its parent keeps the share.
-        self.membership.share *= (1 - SHARED_PART) ** 2
+        self.membership.forked(who)
         if self.fallback is not None and self.membership.mode == "fail_safe":
             self.fallback.resize(now_ns, self.membership.share)
         # The timer stayed with the parent.
@@ -318,13 +326,12 @@ def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
 def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
     side = side_of(pool)
-    if isinstance(reply, str | StoreFormatError):
-        resolution, heard = side.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError)), None
+    if lost := isinstance(reply, str | StoreFormatError):
+        resolution = side.failed(now_ns, str(reply), final=isinstance(reply, StoreFormatError))
     else:
-        resolution, heard = side.receive(now_ns, reply), reply
-    side.replied(now_ns, heard)
+        resolution = side.receive(now_ns, reply)
     side.exchange_due = True
     done = pool.resolve(now_ns, resolution)
-    if heard is not None:
+    if not lost:
         side.conclude(now_ns, resolution.asked)
     return done

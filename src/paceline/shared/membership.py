@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from random import Random
 from types import MappingProxyType
 from typing import Final
 
 from paceline.core.quota import NS
 from paceline.pacing.settings import OnStoreFailure
-from paceline.shared.messages import REJOIN_NS, WANE_NS, WANES, Message, StoreReply
+from paceline.shared.messages import REJOIN_NS, SHARED_PART, WANE_NS, WANES, Message, StoreReply
 
 RETRY_NS = 1 * NS
 """How often a lost store is tried."""
@@ -84,6 +85,8 @@ class Membership:
     """What a process knows of the store and of the processes that share its quotas.
 
     Attributes:
+        who: Its unique name.
+        random: Its random numbers.
         mode: What it grants while the store is lost: a share of the limits (``fail_safe``), nothing (``fail_closed``),
             or the whole limits (``fail_open``).
         state: Who grants its requests.
@@ -93,11 +96,15 @@ class Membership:
         share: The share of the limits for this process while the store is lost, at the last reply.
         announced: Whether the store knew at the last reply when this process reports again.
         heard_ns: When the last message with a reply was sent.
+        try_ns: When to try the store again, while it is lost or refuses this process.
     """
 
-    __slots__ = ("announced", "back_ns", "heard_ns", "mode", "peers", "reason", "share", "state")
+    __slots__ = (
+        "announced", "back_ns", "heard_ns", "mode", "peers", "random", "reason", "share", "state", "try_ns", "who",
+    )  # fmt: skip
 
-    def __init__(self, now_ns: int, mode: OnStoreFailure) -> None:
+    def __init__(self, now_ns: int, mode: OnStoreFailure, who: str) -> None:
+        self.who, self.random = who, Random(who)
         self.mode = mode
         self.state = State.NEW
         self.reason: str | None = None
@@ -106,6 +113,7 @@ class Membership:
         self.share = 0.0
         self.announced = False
         self.heard_ns = now_ns
+        self.try_ns = 0
 
     @property
     def retry_ns(self) -> int:
@@ -132,15 +140,27 @@ class Membership:
         self.state = NEXT[before, MembershipEvent.REPLY]
         if self.state is State.BACK:
             if before is not State.BACK:
-                self.back_ns = now_ns
+                self.back_ns = self.try_ns = now_ns
             elif now_ns >= self.back_ns + self.report_ns:
                 self.state = NEXT[self.state, MembershipEvent.REPORTED]
+            else:
+                self.try_ns = self.back_ns + self.report_ns
         if self.state is State.JOINED:
             self.reason = None
 
-    def failed(self, reason: str, *, final: bool) -> None:
+    def failed(self, now_ns: int, reason: str, *, final: bool) -> None:
         """Note that a message has no reply; ``final``: and that no message will have one."""
         opens = self.mode == "fail_open" and not self.state.known
         event = MembershipEvent.FINAL if final else MembershipEvent.OPEN_FAILURE if opens else MembershipEvent.FAILURE
         self.state = NEXT[self.state, event]
         self.reason = reason
+        # Many processes that try again at the same moment would keep a store down that has just come up.
+        apart = 1.0 if self.peers <= FEW else self.random.uniform(0.5, 1.5)
+        self.try_ns = now_ns + round(apart * self.retry_ns)
+
+    def forked(self, who: str) -> None:
+        """Be the process ``who`` from now on, in a forked child."""
+        # Its own random numbers: with the parent's it would try again in step with it, and with other children.
+        self.who, self.random = who, Random(who)
+        # The least of what a process is told, because its parent keeps the share.
+        self.share *= (1 - SHARED_PART) ** 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from paceline.core.capacity import PENDING
+from paceline.core.capacity import PENDING, Resolution
 from paceline.core.ledger import Ledger
 from paceline.core.local import OPENS_NS
 from paceline.core.pause import CLOSED, PausePhase
@@ -33,9 +33,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
 
     def __init__(self, plan: Plan, queue: Queue, now_ns: int, *, who: str, **options: Any) -> None:
         PlanCapacity.__init__(self, plan, now_ns)
-        own = self.ledger
         StoreSide.__init__(self, Ledger((), now_ns), queue, now_ns, who=who, **options | {"lease_s": 0.0})
-        self.ledger = own
         self._probe: Reservation | None = None  # that all processes wait for
         self._goes = self._probes = False  # the last reply lets one go, as the probe
         self._tested_ns = 0  # until then the outcome of another process's probe is awaited
@@ -89,10 +87,11 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self.outbox.add(now_ns, Noted(key, text))
         self.exchange_due = True
 
-    def replied(self, now_ns: int, reply: StoreReply | None) -> None:
-        """Take what other processes know, and whether one may go."""
-        if reply is None or self.membership.state.alone:
-            return
+    def receive(self, now_ns: int, reply: StoreReply) -> Resolution:
+        """See :meth:`StoreSide.receive`; takes what other processes know, and whether one may go."""
+        resolution = super().receive(now_ns, reply)
+        if self.membership.state.alone:
+            return resolution
         pause, self._goes = self.ledger.pause, bool(reply.grants)
         if self._goes:
             self._tested_ns = 0
@@ -102,13 +101,14 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         for note in reply.notes:
             self._hear(now_ns, note)
         if now_ns < self._tested_ns:
-            self.ask_ns = min(self.ask_ns, self._ask_ns(now_ns))
+            self.head.ask_ns = min(self.head.ask_ns, self._ask_ns(now_ns))
         if self._goes:
             self._probes = reply.probe
             if pause.phase is CLOSED and self.outbox.empty:
                 pause.lift(now_ns, pause.until_ns)
         elif reply.pause_ns > 0 and self.allowance.is_shut and pause.phase is not PausePhase.PROBING:
             pause.begin(now_ns + reply.pause_ns, COOL_DOWN, OPENS_NS)
+        return resolution
 
     def _hear(self, now_ns: int, note: Note) -> None:
         try:
