@@ -93,7 +93,6 @@ class SharedLedger:
 
     def __init__(self) -> None:
         self._accounts: list[SharedAccount] = []
-        self._index: dict[str, int] = {}  # of the accounts, by key
         # The quotas of the last message, and their accounts.
         self._known: tuple[tuple[Quota, ...], list[int]] = (), []
         self._peers = Peers()
@@ -176,19 +175,18 @@ class SharedLedger:
         known, index = self._known
         if message.quotas is known and not message.fresh:
             return index
-        index = []
+        index, keys = [], [account.key for account in self._accounts]
         for n, quota in enumerate(message.quotas):
             # Quotas with an equal unit and period are the same one, even if processes have read other limits of it.
             key = f"{quota.unit}/{float(quota.period_s)!r}"
-            i = self._index.get(key, len(self._accounts))
-            index.append(i)
-            if i == len(self._accounts):
-                fresh = SharedAccount(key, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle), quota)
-                fresh.sharing.recall(fresh.meter, now_ns, message.recalled[n] if n < len(message.recalled) else [])
-                self._accounts.append(fresh)
-                self._index[key] = i
-            elif message.fresh and self._accounts[i].given != quota:
-                account = self._accounts[i]
+            if key not in keys:
+                keys.append(key)
+                meter = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
+                of(meter).recall(meter, now_ns, message.recalled[n] if n < len(message.recalled) else [])
+                self._accounts.append(SharedAccount(key, meter, quota))
+            index.append(keys.index(key))
+            account = self._accounts[index[-1]]
+            if message.fresh and account.given != quota:
                 account.given = quota
                 account.replace_meter(now_ns, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle))
                 account.version += 1
@@ -350,7 +348,7 @@ class SharedLedger:
                     "given": _fields(a.given),
                     "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
-                    "meter": dict(zip(a.sharing.state, a.sharing.values(a.meter), strict=False)),
+                    "meter": a.sharing.dump(a.meter),
                     **dict(zip(_NUMBERS, _numbers(a), strict=True)),
                 }
                 for a in self._accounts
@@ -380,7 +378,6 @@ class SharedLedger:
             make: Callable[[Quota, int, float], Meter] = Spread if a["spread"] else new_meter
             m = make(quota, now_ns, a["headroom_s"])
             of(m).load(m, a["meter"])
-            ledger._index[a["key"]] = len(ledger._accounts)
             ledger._accounts.append(SharedAccount(a["key"], m, _quota(a["given"]), *(a[name] for name in _NUMBERS)))
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])

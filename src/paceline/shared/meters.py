@@ -1,7 +1,4 @@
-"""What sharing needs of the meter of each rule: its state as plain values, a part of it, use by other processes.
-
-There is a class for each rule, and :func:`of` chooses it.
-"""
+"""What sharing needs of the meter of each rule: its state as plain values, a part of it, use by other processes."""
 
 from __future__ import annotations
 
@@ -47,28 +44,32 @@ class Sharing(Generic[M]):
     Attributes:
         use: The attributes of a meter with its use, by their names in a dump.
         learned: The attributes that answers change, in the same way.
-        state: Both: what a dump has of a meter, as plain values, instants in nanoseconds.
-        values: Returns them, and one more: a getter of one name alone returns no tuple.
+        charged: Whether a process that was alone reports its use as charges.
     """
 
     use: ClassVar[Mapping[str, str]] = MappingProxyType({"used": "used"})
     learned: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    charged: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.state = {**self.use, **self.learned}
-        self.values = attrgetter(*self.state.values(), "quota")
+        self._state = {**self.use, **self.learned}
+        self._values = attrgetter(*self._state.values(), "quota")  # of one name alone it would return no tuple
 
     def told(self, m: M) -> Quota:
         """The quota that a store has for ``m``."""
         return m.quota
 
+    def dump(self, m: M) -> dict[str, Any]:
+        """The state of ``m`` as plain values, instants in nanoseconds."""
+        return dict(zip(self._state, self._values(m), strict=False))
+
     def load(self, m: M, state: dict[str, Any]) -> None:
-        """Set a new meter to the :attr:`state` of another one.
+        """Set a new meter to the state that :meth:`dump` returned.
 
         Raises:
             KeyError, TypeError: ``state`` is invalid.
         """
-        for key, name in self.state.items():
+        for key, name in self._state.items():
             _take(m, name, state[key])
 
     def standing(self, m: M, now_ns: int) -> tuple[int, float, float]:
@@ -93,13 +94,7 @@ class Sharing(Generic[M]):
     def alone(self, m: M, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
         """A meter for one process while the store is lost: ``share`` of ``m``, less what others may have spent meanwhile.
 
-        Args:
-            m: The meter in the state of ``as_of_ns``, the last reply.
-            now_ns: The present.
-            share: The share of the process.
-            held: What the process holds of it.
-            as_of_ns: See above.
-            asked_ns: When the message without a reply was sent.
+        ``held``: what the process holds of it. ``as_of_ns``, ``asked_ns``: the last reply, and the message without one.
         """
         part = self.part(m, now_ns, share)
         # What others may have been granted since the last reply is taken as spent, or it would be spent twice.
@@ -113,11 +108,11 @@ class Sharing(Generic[M]):
         return m
 
     def recalled(self, m: M, now_ns: int) -> Left:
-        """The state of ``m`` for :attr:`Message.recalled <paceline.shared.messages.Message.recalled>`."""
+        """What ``m`` lacks, for :attr:`Message.recalled <paceline.shared.messages.Message.recalled>`."""
         return [m.quota.amount - m.level(now_ns)]
 
     def recall(self, m: M, now_ns: int, left: Left) -> None:
-        """Set a new meter to the state that :meth:`recalled` returned in a process, where its quota was maybe spread."""
+        """Let a new meter lack what :meth:`recalled` returned in a process, where its quota was maybe spread."""
         self.absorb(m, now_ns, left)
 
     def left(self, m: M, reported: M, now_ns: int) -> Left:
@@ -143,8 +138,7 @@ class Sharing(Generic[M]):
     def beyond(self, m: M, left: Left, presumed_ns: float) -> tuple[Left, float]:  # noqa: ARG002
         """``left`` without the ``presumed_ns`` that :meth:`spend` has charged to a bucket for the same process.
 
-        Returns:
-            What is left to charge, and how much of ``presumed_ns`` was counted.
+        Also how much of ``presumed_ns`` that was.
         """
         return left, 0.0
 
@@ -160,6 +154,8 @@ class Sharing(Generic[M]):
 class SlotsSharing(Sharing[Slots]):
     """Each process reports the slots that it holds."""
 
+    charged = False
+
     def alone(self, m: Slots, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
         """The slots that the process holds, and its share of the free ones."""
         free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
@@ -174,24 +170,19 @@ class SlotsSharing(Sharing[Slots]):
     def stand(self, m: Slots, now_ns: int, lack_ns: int, used: float, opened: float) -> None:  # noqa: ARG002
         m.used = used
 
-    def left(self, m: Slots, reported: Slots, now_ns: int) -> Left:  # noqa: ARG002
-        return []
-
 
 class FoundSharing(Sharing[FoundMeter[Any]]):
     """Each process measures a limit by itself, and reports what it has found as slots that it holds.
 
-    So the store knows the sum. It bounds nothing, and what is measured goes on while the store is lost. A process hears of the slots
-    by :meth:`FoundMeter.among <paceline.core.unstated.measured.FoundMeter.among>`.
+    So the store knows the sum, which bounds nothing. What is measured goes on while the store is lost.
     """
+
+    charged = False
 
     def told(self, m: FoundMeter[Any]) -> Quota:
         return Quota(FOUND + m.quota.unit, BOUNDLESS, 0.0, rule=Rule.SLOTS)
 
     def recalled(self, m: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
-        return []
-
-    def left(self, m: FoundMeter[Any], reported: FoundMeter[Any], now_ns: int) -> Left:  # noqa: ARG002
         return []
 
     def lease_amount(self, m: FoundMeter[Any], now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002

@@ -14,7 +14,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Decision, Reservation
 from paceline.core.unstated.measured import FoundMeter
-from paceline.shared.messages import Charged, LearnedState, Message, StoreReply
+from paceline.shared.messages import Charged, LearnedState, Left, Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
 
 
@@ -230,13 +230,11 @@ class Fallback(LocalCapacity):
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
-        ledger, reported = self.ledger, self._reported
-        more = [
-            0.0 if of(entry.meter).told(entry.meter).rule is Rule.SLOTS else max(entry.spent - before, 0.0)
-            for entry, before in zip(ledger.entries, self._spent_reported, strict=True)
-        ]
-        left = [of(m).left(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]
-        self._spent_reported = [a + b for a, b in zip(self._spent_reported, more, strict=True)]
-        for m, rest in zip(reported, left, strict=True):
-            of(m).absorb(m, now_ns, rest)
+        more, left = list[float](), list[Left]()
+        for i, (entry, reported) in enumerate(zip(self.ledger.entries, self._reported, strict=True)):
+            sharing = of(entry.meter)
+            more.append(max(entry.spent - self._spent_reported[i], 0.0) if sharing.charged else 0.0)
+            left.append(sharing.left(entry.meter, reported, now_ns) if sharing.charged else [])
+            self._spent_reported[i] += more[i]
+            of(reported).absorb(reported, now_ns, left[i])
         return Charged(more, left) if any(more) else None
