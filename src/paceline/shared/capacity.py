@@ -3,7 +3,7 @@
 Between two replies a process reads a *snapshot*: a ledger in the state of the last reply. A message asks for as many requests
 from the head of the queue as should fit. The grants arrive as leases (:mod:`~paceline.shared.leases`), and the queue spends
 them in its own order. The outcomes of attempts wait for the next message, and what answers teach for its reply
-(:mod:`~paceline.shared.outbox`).
+(:mod:`~paceline.shared.holdings`).
 
 No part of a capacity does IO. The life of an exchange, and the reasons for one, are in :mod:`~paceline.shared.exchange`, and what the
 process knows of the store in :mod:`~paceline.shared.membership`.
@@ -21,9 +21,9 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import COOL_DOWN, STORE, STORE_LOST, Decision, Reading, Refusal, Reservation, WaitUntil
 from paceline.shared.exchange import StoreSide
+from paceline.shared.holdings import Lesson
 from paceline.shared.leases import LeasedReservation
 from paceline.shared.messages import Charged, Refused, Settled
-from paceline.shared.outbox import Lesson
 
 CURRENT_NS = NS // 4
 """An older reply turns no request away: another process may have given something back."""

@@ -21,10 +21,9 @@ from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import STORE_LOST, Reservation, StoreFormatError, StoreLost, WaitUntil
 from paceline.pacing.settings import OnStoreFailure
-from paceline.shared.holdings import Holdings
+from paceline.shared.holdings import LINGER_NS, Holdings
 from paceline.shared.membership import Membership, State
 from paceline.shared.messages import POLL_NS, Message, StoreReply
-from paceline.shared.outbox import LINGER_NS
 from paceline.shared.snapshot import Fallback
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS

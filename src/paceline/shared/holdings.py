@@ -1,17 +1,125 @@
-"""What one process has of shared quotas, between two messages to their store."""
+"""What one process has of shared quotas between two messages to their store, and what waits for the next one."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from paceline.core.capacity import Learns
 from paceline.core.changes import Change
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.quota import Quota
+from paceline.core.quota import FAR_NS, NS, Quota
 from paceline.core.unstated.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
-from paceline.shared.messages import Message, StoreReply
-from paceline.shared.outbox import Outbox
+from paceline.shared.messages import Message, News, Noted, StoreReply
 from paceline.shared.snapshot import Fallback, Snapshot
+
+LINGER_NS, LINGER_PART = NS // 100, 8
+"""How long news waits for a message with requests; with leases at least one part in so many of their duration."""
+
+NEWS_MAX = 100_000
+"""How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
+
+Lesson = Callable[[int], bool]
+"""Learns from one answer, at the given present; returns whether quotas have changed."""
+
+
+class Outbox:
+    """The news for the store: sent once, in order, and again with the same number when there was no reply.
+
+    The lessons of answers wait beside them, until the reply to the message that reports the attempts. Then the snapshot equals the
+    shared ledger. What a lesson teaches goes into the next message, and applies unless another process was faster.
+
+    Attributes:
+        due_ns: When to send a message for the news alone; ``FAR_NS``: there is none.
+        linger_ns: How long news waits for a message with requests.
+        number: The number of the last message.
+    """
+
+    __slots__ = (
+        "_due", "_lessons", "_news", "_settled", "_unconfirmed", "_untaught", "due_ns", "linger_ns", "number",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.due_ns = FAR_NS
+        self.linger_ns = LINGER_NS
+        self.number = 0
+        self._news: list[News] = []
+        self._settled: list[Lease] = []  # with ended attempts
+        self._unconfirmed: list[News] | None = None  # of the last message, until its reply
+        self._lessons: list[Lesson] = []  # of answers since the last message
+        self._due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
+        self._untaught = True  # no lesson has been learned
+
+    def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
+        """Add one update, to be sent soon or at once."""
+        self._news.append(news)
+        if len(self._news) > NEWS_MAX:
+            # Half at once, because to drop one for each that comes would move the whole list.
+            del self._news[: NEWS_MAX // 2]
+        self.soon(now_ns)
+        if at_once:
+            self.due_ns = now_ns
+
+    def soon(self, now_ns: int) -> None:
+        """Send a message within :attr:`linger_ns`."""
+        # The first news sets the time. Later news would put it off without an end.
+        if self.due_ns == FAR_NS:
+            self.due_ns = now_ns + self.linger_ns
+
+    def settled(self, now_ns: int, lease: Lease) -> None:
+        """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
+        self._settled.append(lease)
+        self.soon(now_ns)
+
+    def take(self, now_ns: int, slack_ns: int, fallback: Fallback | None) -> list[News]:
+        """The news for the next message, with the news of ``fallback``; the previous news while it is unconfirmed.
+
+        News that comes after it lingers longer while leases last for ``slack_ns``.
+        """
+        self.linger_ns = max(LINGER_NS, slack_ns // LINGER_PART)
+        self._due, self._lessons = self._due + self._lessons, []
+        # Until its reply, the same news goes again under the same number, so that it is applied once.
+        if self._unconfirmed is None:
+            self.number += 1
+            settled = [news for lease in self._settled if (news := lease.news()) is not None]
+            alone = fallback.news(now_ns) if fallback is not None else None
+            self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
+            self._news, self._settled = [], []
+        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else FAR_NS
+        return self._unconfirmed
+
+    @property
+    def empty(self) -> bool:
+        """Whether the store has applied all news."""
+        return not (self._news or self._settled or self._unconfirmed)
+
+    def has_note(self, key: str) -> bool:
+        """Whether a note under ``key`` waits for the next message."""
+        return any(isinstance(news, Noted) and news.key == key for news in self._news)
+
+    def confirm(self) -> None:
+        """The store has applied the news of the last message."""
+        self._unconfirmed = None
+
+    def teach(self, now_ns: int, lesson: Lesson) -> None:
+        """Add the lesson of an answer."""
+        self._lessons.append(lesson)
+        self.soon(now_ns)
+
+    @property
+    def teaches_first(self) -> bool:
+        """Whether the next reply brings the first lessons: until then the limits may be other ones."""
+        return self._untaught and bool(self._lessons)
+
+    def learn(self, now_ns: int) -> bool:
+        """Learn what the last reply allows; whether quotas have changed."""
+        changed = False
+        self._untaught = self._untaught and not self._due
+        for lesson in self._due:
+            changed |= lesson(now_ns)
+        self._due = []
+        return changed
 
 
 class Holdings:
