@@ -26,31 +26,22 @@ LOOK_S = 60.0
 
 
 class Losses:
-    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: a line for each lasting state.
+    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: a line for each lasting state."""
 
-    Args:
-        name: What the lines begin with.
-
-    Attributes:
-        pools: The names of the pools that are lost.
-    """
-
-    __slots__ = ("_failures", "_name", "_turned_ns", "pools")
+    __slots__ = ("_failures", "_name", "_pools", "_turned_ns")
 
     def __init__(self, name: str) -> None:
-        self.pools: set[str] = set()
-        self._name = name
+        self._name, self._pools = name, set[str]()  # that are lost
         self._turned_ns = -STEADY_NS
         self._failures = 0  # since the last lasting state; of more than one only the first two are told
 
     def lost(self, now_ns: int, pool: str, line: str) -> None:
         """A pool is lost, as ``line`` says."""
-        first = not self.pools
-        self.pools.add(pool)
+        first = not self._pools
+        self._pools.add(pool)
         if not first:
             return
-        self._failures += 1
-        self._turned_ns = now_ns
+        self._failures, self._turned_ns = self._failures + 1, now_ns
         if self._failures == 1:
             log.warning("%s", line)
         elif self._failures == 2:
@@ -58,24 +49,21 @@ class Losses:
 
     def back(self, now_ns: int, pool: str) -> None:
         """A pool is not lost any more."""
-        if pool not in self.pools:
-            return
-        self.pools.discard(pool)
-        if self.pools:
-            return
-        self._turned_ns = now_ns
-        if self._failures < 2:
-            log.warning("%s: the store answers again", self._name)
+        if self._pools == {pool}:  # the last one
+            self._turned_ns = now_ns
+            if self._failures < 2:
+                log.warning("%s: the store answers again", self._name)
+        self._pools.discard(pool)
 
     def over(self, now_ns: int) -> bool:
         """Whether there is nothing left to say; to be asked at each reply, before the above."""
         if now_ns - self._turned_ns < STEADY_NS:
             return False
         if self._failures > 1:
-            state = "does not answer" if self.pools else "answers"
+            state = "does not answer" if self._pools else "answers"
             log.warning("%s: the store failed %d times; it %s for a minute", self._name, self._failures, state)
-            self._failures = int(bool(self.pools))
-        return not self.pools
+            self._failures = int(bool(self._pools))
+        return not self._pools
 
 
 class Contact:

@@ -68,7 +68,7 @@ class Outbox:
             self.due_ns = now_ns + self.linger_ns
 
     def settled(self, now_ns: int, lease: Lease) -> None:
-        """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
+        """Add a lease when the first of its attempts has ended: they are reported as one update."""
         self._settled.append(lease)
         self.soon(now_ns)
 
@@ -125,8 +125,6 @@ class Outbox:
 class Holdings:
     """What one process knows of shared quotas, what it may spend of them, and what it has to report.
 
-    For the arguments see :class:`~paceline.shared.exchange.StoreSide`.
-
     Attributes:
         snapshot: The shared ledger at the last reply, and the attempts in flight.
         fallback: What this process spends while the store is lost; ``None`` at other times, and in mode ``fail_closed``.
@@ -177,16 +175,11 @@ class Holdings:
 
     def take(self, now_ns: int, asked: Message, reply: StoreReply) -> bool:
         """Take the state of the quotas and the grants of a reply, and learn; whether quotas have changed."""
-        changed_limits = self.snapshot.update(now_ns, reply, self.learning)
+        changed = self.snapshot.update(now_ns, reply, self.learning)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self.leases.leases.append(lease)
-        measured = {meter.index for meter in self.unstated.meters}
-        for index, before in changed_limits.items():
-            # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
-            if self.learning is not None and index not in measured:
-                self.learning.guesses.learned_elsewhere(now_ns, index, before)
-        return self.outbox.learn(now_ns) or bool(changed_limits)
+        return self.outbox.learn(now_ns) or changed
 
     def end_fallback(self) -> None:
         """Spend grants of the store again; what is in flight stays so."""

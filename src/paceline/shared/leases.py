@@ -42,7 +42,7 @@ class Lease:
     """Amounts that the store has charged at ``marks``, and what is left of them until ``expires_ns``."""
 
     __slots__ = (
-        "_actual", "_charged", "_half", "amounts", "expires_ns", "granted_ns", "left", "low", "marks", "probe", "taken",
+        "_ended", "_half", "amounts", "expires_ns", "granted_ns", "left", "low", "marks", "probe", "taken",
     )  # fmt: skip
 
     def __init__(
@@ -57,8 +57,8 @@ class Lease:
         self.expires_ns = now_ns + slack_ns
         self.probe = probe
         self.taken = 0  # requests
-        self._charged: list[float] | None = None  # of the requests that ended since the last news; None: there are none
-        self._actual: list[float] = []  # their true costs
+        # Of the requests that ended since the last news: the charges, and the true costs.
+        self._ended: tuple[list[float], list[float]] | None = None
 
     def take(self, amounts: list[float]) -> bool:
         """Spend ``amounts``, all or none; a quota that became known meanwhile may be missing here or in ``amounts``."""
@@ -82,10 +82,10 @@ class Lease:
         # A quota became known since the lease was granted, or since the request was.
         if len(amounts) != len(self.left):
             amounts, actual = self._fit(amounts), self._fit(actual)
-        charged, used = self._charged, self._actual
-        if charged is None:
-            self._charged, self._actual = amounts.copy(), actual.copy()
+        if self._ended is None:
+            self._ended = amounts.copy(), actual.copy()
             return True
+        charged, used = self._ended
         for i, amount in enumerate(amounts):
             charged[i] += amount
             used[i] += actual[i]
@@ -98,11 +98,12 @@ class Lease:
 
     def news(self) -> Settled | None:
         """The charges and true costs of the requests that ended since the last call."""
-        if self._charged is None:
+        if self._ended is None:
             return None
-        settled = Settled(self._charged, self.marks, list(self._actual), probe=self.probe)
+        charged, actual = self._ended
+        settled = Settled(charged, self.marks, list[float | None](actual), probe=self.probe)
         # The store is told of the probe once: a second time would end the pause after the next one.
-        self._charged, self.probe = None, False
+        self._ended, self.probe = None, False
         return settled
 
     def rest(self) -> Settled | None:
@@ -116,10 +117,7 @@ class Lease:
 
 
 class LeasedReservation(Reservation):
-    """A reservation whose amounts were taken from ``lease``, which is set right after the constructor (the hot path).
-
-    ``None``: only measured limits bind its request. The store has not granted it, and does not count it.
-    """
+    """Its amounts were taken from ``lease``, or only measured limits bind it (``None``), which the store does not count."""
 
     __slots__ = ("lease",)
     lease: Lease | None
@@ -220,10 +218,9 @@ class Leases:
     def next_lease(
         self, now_ns: int, entries: Sequence[Entry], waiting: list[list[float]], peers: int
     ) -> list[float] | None:
-        """The amounts of the lease to ask for, if any.
+        """The lease to ask for, if any: twice what was spent from the last one in the same time, and the ``waiting`` requests.
 
-        That is twice what was spent from the last lease in the same time, plus the ``waiting`` requests; at most this
-        process's part of the quota, and at least the first of ``waiting``.
+        It has at most this process's part of the quota, and at least the first of ``waiting``.
         """
         if not waiting and not self.low:
             return None

@@ -41,14 +41,16 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._person_ns = 0  # when a person was told of
 
     def forked(self, who: str, now_ns: int) -> None:
-        """Start as a new process ``who`` in a forked child: the probe is its parent's."""
         super().forked(who, now_ns)
-        self._probe, self._goes, self._probes = None, False, False
+        self._probe, self._goes, self._probes = None, False, False  # the probe is the parent's
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         pause = self.ledger.pause
-        asks = pause.phase is CLOSED and now_ns >= pause.until_ns
-        if not (self.membership.state.alone or (self._goes if asks else self._is_known(now_ns, pause.phase))):
+        if pause.phase is CLOSED:
+            knows = self._goes or now_ns < pause.until_ns
+        else:
+            knows = self.membership.state.known and now_ns < self.snapshot.as_of_ns + KNOWN_NS
+        if not (knows or self.membership.state.alone):
             self.free_ns = 0
             return PENDING
         decision = super().reserve(now_ns, waiter)
@@ -64,7 +66,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         return decision
 
     def is_free(self, now_ns: int, lane: LaneSpec) -> bool:  # noqa: ARG002
-        """See :meth:`PlanCapacity.is_free`: another process may know better."""
+        """Another process may know better."""
         return False
 
     def _ask_ns(self, now_ns: int) -> int:
@@ -72,15 +74,11 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         after_ns = ASK_AGAIN_NS if now_ns < self._tested_ns else PLACE_NS
         return self.snapshot.as_of_ns + max(after_ns, self.membership.peers * POLL_NS)
 
-    def _is_known(self, now_ns: int, phase: PausePhase) -> bool:
-        return phase is CLOSED or (self.membership.state.known and now_ns < self.snapshot.as_of_ns + KNOWN_NS)
-
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         at_ns = super().wake_ns(now_ns, head, until)
         return at_ns if at_ns is None or at_ns > now_ns or self.membership.state.alone else None  # a reply lets it go
 
     def note_window(self, now_ns: int, window: str, text: str) -> None:
-        """Tell the processes that share the plan what is known of a window."""
         self._note(now_ns, WINDOW + window, text)
 
     def _note(self, now_ns: int, key: str, text: str) -> None:
@@ -133,7 +131,6 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         return true
 
     def admitted(self, now_ns: int, reservation: Reservation) -> None:
-        """The answer to ``reservation`` has begun, and is no refusal: the other processes are told."""
         super().admitted(now_ns, reservation)
         self._ended(now_ns, reservation)
 
@@ -142,7 +139,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._ended(now_ns, reservation, answered=False)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, **options: bool) -> bool:
-        """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
+        """All processes pause."""
         changed = super().refuse(now_ns, reservation, refusal, pause_ns, **options)
         self._goes = self._probes = False
         if reservation is self._probe:

@@ -53,10 +53,10 @@ class Snapshot:
             message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
             message.recalled.append(of(entry.meter).recalled(entry.meter, now_ns))
 
-    def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> dict[int, float]:
-        """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
+    def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> bool:
+        """Apply the states of a reply; whether a quota is new, or has another limit."""
         ledger, self.as_of_ns, self.noted = self.ledger, now_ns, reply.noted
-        changed = {}
+        changed = False
         for i, standing in enumerate(reply.standings):
             is_new = i >= len(ledger.entries)
             if is_new and ledger.own:  # one that the user has taken back, or has given to other processes
@@ -84,7 +84,10 @@ class Snapshot:
                 if tracker is not None:
                     tracker.charges.log(now_ns, standing.charged)
             if is_new or m.quota.amount != before:
-                changed[i] = before
+                changed = True
+                # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
+                if learning is not None and not isinstance(m, FoundMeter):
+                    learning.guesses.learned_elsewhere(now_ns, i, before)
         ledger.pause.until_ns = now_ns + reply.pause_ns
         return changed
 
@@ -136,11 +139,8 @@ class Fallback(LocalCapacity):
         snapshot: The ledger at the last reply.
         asked_ns: When the message without a reply was sent.
         now_ns: The present.
-        share: The share.
-        phase: A random number from 0 to 1 of this process, see :meth:`_take_turn`.
-
-    Attributes:
         share: The share, from 0 to 1.
+        phase: A random number from 0 to 1 of this process, see :meth:`_take_turn`.
     """
 
     def __init__(self, snapshot: Snapshot, asked_ns: int, now_ns: int, share: float, phase: float) -> None:
@@ -185,7 +185,7 @@ class Fallback(LocalCapacity):
                 reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
-        """As any capacity; a request that is larger than the share of this process waits for its turn."""
+        """A request that is larger than the share of this process waits for its turn."""
         self._take_turn(now_ns, waiter.amounts)
         return super().reserve(now_ns, waiter)
 

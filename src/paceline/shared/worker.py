@@ -1,8 +1,7 @@
 """The store worker: the thread that exchanges the messages of shared pools with their store.
 
 Only this thread waits for the store; tasks and event loops never do. A scheduler with something to send calls
-:meth:`StoreWorker.poke`. The worker makes one exchange after the other and delivers the replies, which wake the granted
-requests as the timer does in a local pool.
+:meth:`StoreWorker.poke`. A reply wakes the granted requests as the timer does in a local pool.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ class StoreWorker:
         aside: Called in the thread while the store answers: after the first exchange, each minute of use, and at the end. It
             keeps what is no quota.
         stored_as: By account what it is called in the store.
-        contact: The calls to the store.
     """
 
     def __init__(
@@ -115,8 +113,11 @@ class StoreWorker:
                 self._queue.put(None)
                 self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
                 before = self._thread
-                self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue, before), daemon=True)
-                self._thread.name = "paceline-store"
+                serve = partial(_serve, weakref.ref(self), self._queue, before)
+                disturbed = "the exchange with the store was disturbed; it continues"
+                self._thread = threading.Thread(
+                    target=go_on, args=(serve, disturbed), name="paceline-store", daemon=True
+                )
                 try:
                     self._thread.start()
                 # If there are no more threads for now, the next message tries again.
@@ -191,11 +192,8 @@ class StoreWorker:
 
     @property
     def running(self) -> bool:
-        """Whether the thread is being started, or has started and not ended.
-
-        Under gevent other greenlets come here while one starts the thread: the lock, if it is older than the patch, lets them in, because
-        they are one thread to it.
-        """
+        """Whether the thread is being started, or has started and not ended."""
+        # Under gevent other greenlets come here while one starts the thread. To a lock from before the patch they are one thread.
         thread = self._thread
         return not self._closed and thread is not None and (thread.ident is None or thread.is_alive())
 
@@ -229,11 +227,6 @@ def _new_name() -> str:
     # A name goes into keys and logs of the store, so a strange hostname is cut to plain characters.
     host = re.sub(r"[^\w.-]", "", socket.gethostname(), flags=re.ASCII)[:HOST_MAX]
     return f"{host}:{os.getpid()}:{os.urandom(8).hex()}"
-
-
-def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
-    """Make exchanges until the worker is closed or deleted, also after an exception of any kind, raised at any point."""
-    go_on(lambda: _serve(worker, queue, before), "the exchange with the store was disturbed; it continues")
 
 
 def _serve(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
