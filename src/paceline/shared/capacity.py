@@ -2,11 +2,7 @@
 
 Between two replies a process reads a *snapshot*: a ledger in the state of the last reply. A message asks for as many requests
 from the head of the queue as should fit. The grants arrive as leases (:mod:`~paceline.shared.leases`), and the queue spends
-them in its own order. The outcomes of attempts wait for the next message, and what answers teach for its reply
-(:mod:`~paceline.shared.holdings`).
-
-No part of a capacity does IO. The life of an exchange, and the reasons for one, are in :mod:`~paceline.shared.exchange`, and what the
-process knows of the store in :mod:`~paceline.shared.membership`.
+them in its own order. The outcomes of attempts wait for the next message, and what answers teach for its reply.
 """
 
 from __future__ import annotations
@@ -162,7 +158,7 @@ class SharedCapacity(StoreSide):
         teaches: bool = True,
         gently: bool = False,
     ) -> bool:
-        """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
+        """Learning follows the next reply."""
         learning = self.learning if teaches else None
         another = learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
@@ -204,7 +200,7 @@ class SharedCapacity(StoreSide):
         return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""
+        """Learning follows the next reply."""
         if self.learning is not None:
             observe = self.learning.readings.observe
             self._study(now_ns, reservation, lambda at_ns: observe(at_ns, readings, reservation))
@@ -229,7 +225,7 @@ class SharedCapacity(StoreSide):
 
     @property
     def pause_reason(self) -> str:
-        """The reason of the longest pause: the pause of all processes, or of this one."""
+        """Of the longest pause: the pause of all processes, or of this one."""
         of_all, own = self.ledger.pause, self._pause
         return own.reason if own.until_ns >= of_all.until_ns else of_all.reason
 

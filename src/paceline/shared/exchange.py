@@ -1,11 +1,7 @@
 """One process's side of shared quotas: the life of its exchanges with the store, and the reasons for the next one.
 
-It does no IO. :meth:`StoreSide.message` returns the next message, :meth:`StoreSide.receive` takes the reply, and
-:meth:`StoreSide.failed` the reason why there is none. :meth:`StoreSide.conclude` follows when the pool has granted what the
-reply allows.
-
-While the store is lost, a fallback grants this process's share of the snapshot. When the store answers again, all processes
-report what they have spent, and a moment later the store is authoritative again.
+It does no IO: :func:`ask` returns the next message of a pool, and :func:`answer` takes the reply, or the reason why there is
+none. While the store is lost, a fallback grants this process's share of the snapshot.
 """
 
 from __future__ import annotations
@@ -102,14 +98,11 @@ class StoreSide(Holdings):
         queue: The requests that wait for the quotas.
         now_ns: The present.
         who: A unique name of this process.
-        on_store_failure: While the store is lost: grant a share of the limits (``fail_safe``), nothing
-            (``fail_closed``), or the whole limits (``fail_open``).
+        on_store_failure: See :attr:`Membership.mode`.
         lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
         learns: Whether answers change the quotas.
 
     Attributes:
-        membership: What this process knows of the store.
-        head: The head of the queue.
         asked: The message that has no reply yet; ``None`` between two exchanges.
         free_ns: Until when a limit that this process measures holds the head of the queue back.
     """
@@ -146,7 +139,7 @@ class StoreSide(Holdings):
 
     @property
     def _due_ns(self) -> int:
-        """When a message is due, if nothing happens before; ``FAR_NS``: not before the next event."""
+        """The same, while no message waits for its reply."""
         membership, head = self.membership, self.head
         # While the store is lost, only the next attempt to reach it counts.
         if membership.state.alone:
@@ -179,10 +172,8 @@ class StoreSide(Holdings):
     def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
         """The message to send now; ``None`` when none is due.
 
-        Args:
-            now_ns: The present.
-            undecided: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
-            at_once: Whether to send all there is, before it is due.
+        ``undecided``: the waiters in the queue that the reply grants or turns away; they keep no place in the store.
+        ``at_once``: send all there is, before it is due.
         """
         if self.asked is not None:
             return None
@@ -266,10 +257,7 @@ class StoreSide(Holdings):
     def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
         """Note that there is no reply; what the store may have granted stays charged.
 
-        Args:
-            now_ns: The present.
-            reason: Why there is none.
-            final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
+        ``final``: nor can there be one, now that a newer version uses the store. The process stops in every mode.
         """
         self.asked, self._undecided, membership = None, (), self.membership
         before = membership.state
@@ -315,7 +303,7 @@ def side_of(pool: Pool) -> StoreSide:
 
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """The message of ``pool`` to its store now; see :meth:`StoreSide.message`."""
+    """See :meth:`StoreSide.message`."""
     side = side_of(pool)
     message = side.message(now_ns, pool.undecided, at_once=at_once)
     side.exchange_due = message is None
