@@ -200,8 +200,7 @@ class Leases:
         self.set_slack(now_ns, ledger.entries)
         if self.slack_ns:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
-            lease = self.next_lease(now_ns, ledger.entries, waiting, peers)
-            return [lease] if lease else []
+            return self._next_lease(now_ns, ledger.entries, waiting, peers)
         # One request is asked for as it is: whether it fits is for the store to say.
         if queue.length <= 1 or not ledger.entries:
             head = queue.head()
@@ -215,15 +214,15 @@ class Leases:
                 break
         return wants
 
-    def next_lease(
+    def _next_lease(
         self, now_ns: int, entries: Sequence[Entry], waiting: list[list[float]], peers: int
-    ) -> list[float] | None:
+    ) -> list[list[float]]:
         """The lease to ask for, if any: twice what was spent from the last one in the same time, and the ``waiting`` requests.
 
         It has at most this process's part of the quota, and at least the first of ``waiting``.
         """
         if not waiting and not self.low:
-            return None
+            return []
         head = waiting[0] if waiting else [0.0] * len(entries)
         demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
         if self.leases:
@@ -235,4 +234,4 @@ class Leases:
         for entry, least, wanted in zip(entries, head, demand, strict=True):
             part = of(entry.meter).lease_amount(entry.meter, now_ns, self.slack_ns, peers)
             amounts.append(max(least, min(wanted, part)))
-        return amounts if any(amounts) else None
+        return [amounts] if any(amounts) else []

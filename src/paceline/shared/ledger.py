@@ -53,7 +53,7 @@ from paceline.shared.messages import (
     Standing,
     StoreReply,
 )
-from paceline.shared.meters import Sharing, carry, of
+from paceline.shared.meters import of, replaced
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers, Seen
 
 GRACE_NS = 2 * NS
@@ -76,16 +76,6 @@ class SharedAccount:
     charged: float = 0.0
     spent: float = 0.0
     refused: float = 0.0
-
-    @property
-    def sharing(self) -> Sharing[Any]:
-        """What sharing needs of the meter."""
-        return of(self.meter)
-
-    def replace_meter(self, now_ns: int, meter: Meter) -> None:
-        """Count the quota with another meter from now on; the use stays."""
-        carry(now_ns, self.meter, meter)
-        self.meter = meter
 
 
 class SharedLedger:
@@ -117,13 +107,16 @@ class SharedLedger:
         last_us, now_us = (self._last_ns - self._set_ns) // 1_000, (now_ns - self._set_ns) // 1_000
         spent_ns = self._peers.advance(last_us, now_us, ended) * 1e-6
         if spent_ns:
-            for account in self._accounts:
-                account.sharing.spend(account.meter, self._last_ns, now_ns, spent_ns)
+            for m in self._meters:
+                of(m).spend(m, self._last_ns, now_ns, spent_ns)
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._peers.meet(message.who, now_us)
-        if peer.presumed_ns and not message.alone:
-            self._give_back(now_ns, now_us, peer)
+        # What it was presumed to spend comes back, if it was late, and never alone.
+        if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
+            for m in self._meters:
+                of(m).unspend(m, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
+            peer.presumed_ns = 0.0
         # A message without a reply is sent again under its number. Its news was applied the first time.
         if message.number > peer.number:
             peer.number = message.number
@@ -150,13 +143,9 @@ class SharedLedger:
             reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
 
-    def _give_back(self, now_ns: int, now_us: int, peer: Peer) -> None:
-        """Take back what a process was presumed to spend, if it was late, and never alone."""
-        if peer.due_us != peer.seen_us:
-            for account in self._accounts:
-                since_ns = now_ns - (now_us - peer.due_us) * 1_000
-                account.sharing.unspend(account.meter, since_ns, now_ns, peer.presumed_ns)
-            peer.presumed_ns = 0.0
+    @property
+    def _meters(self) -> list[Meter]:
+        return [account.meter for account in self._accounts]
 
     def processes(self, now_ns: int) -> list[Seen]:
         """The processes that share the ledger, as of ``now_ns``."""
@@ -164,8 +153,8 @@ class SharedLedger:
 
     def clock_was_set(self, by_ns: int) -> None:
         """The store's clock was set, by so many nanoseconds, since the last message: all waits stay as long as they were."""
-        for account in self._accounts:
-            account.sharing.turn(account.meter, by_ns)
+        for m in self._meters:
+            of(m).turn(m, by_ns)
         self._pause.until_ns += by_ns
         self._set_ns += by_ns
         self._last_ns += by_ns
@@ -188,7 +177,8 @@ class SharedLedger:
             account = self._accounts[index[-1]]
             if message.fresh and account.given != quota:
                 account.given = quota
-                account.replace_meter(now_ns, new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle))
+                meter = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
+                account.meter = replaced(now_ns, account.meter, meter)
                 account.version += 1
                 account.epoch += 1
         self._known = message.quotas, index
@@ -218,8 +208,8 @@ class SharedLedger:
                     account = self._accounts[i]
                     account.charged += amount
                     account.spent += amount
-                    more, ns = account.sharing.beyond(account.meter, rest, peer.presumed_ns)
-                    account.sharing.absorb(account.meter, now_ns, more)
+                    more, ns = of(account.meter).beyond(account.meter, rest, peer.presumed_ns)
+                    of(account.meter).absorb(account.meter, now_ns, more)
                     counted_ns = max(counted_ns, ns)
                 peer.presumed_ns -= counted_ns
             elif fresh[news.index]:
@@ -247,7 +237,7 @@ class SharedLedger:
         if change.what != What.SPREAD:
             apply(now_ns, m, change)
         elif m.bursts:
-            account.replace_meter(now_ns, Spread(m.quota, now_ns, m.headroom_s))
+            account.meter = replaced(now_ns, m, Spread(m.quota, now_ns, m.headroom_s))
         if change.what == What.SHIFT and m.refills:
             account.shifted_ns += round(change.value)
 
@@ -315,8 +305,7 @@ class SharedLedger:
         gone, sums = self._peers.gone / BILLION, [0.0] * len(self._accounts)
         if gone:
             # Their share of a window stays unused: they may spend it at its start, at its end, or all at once.
-            meters = [account.meter for account in self._accounts]
-            sums = [m.quota.amount * gone if isinstance(m, Window) else 0.0 for m in meters]
+            sums = [m.quota.amount * gone if isinstance(m, Window) else 0.0 for m in self._meters]
         return self._peers.places.ahead(who, sums)
 
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
@@ -328,10 +317,10 @@ class SharedLedger:
         for i, known in zip_longest([*index, *rest], versions, fillvalue=-1):
             account = self._accounts[i]
             m, learned = account.meter, None
-            lack_ns, used, opened = account.sharing.standing(m, now_ns)
+            lack_ns, used, opened = of(m).standing(m, now_ns)
             # Only what is new to the process, because most replies would repeat it.
             if account.version != known:
-                shifted_ns, taught = account.shifted_ns if m.refills else 0, account.sharing.taught(m)
+                shifted_ns, taught = account.shifted_ns if m.refills else 0, of(m).taught(m)
                 learned = LearnedState(
                     account.version, m.quota, m.is_spread_bucket, *taught, shifted_ns, account.epoch, account.refused
                 )
@@ -348,7 +337,7 @@ class SharedLedger:
                     "given": _fields(a.given),
                     "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
-                    "meter": a.sharing.dump(a.meter),
+                    "meter": of(a.meter).dump(a.meter),
                     **dict(zip(_NUMBERS, _numbers(a), strict=True)),
                 }
                 for a in self._accounts

@@ -405,8 +405,8 @@ def of(m: Meter) -> Sharing[Any]:
     return _SHARING[type(m)]
 
 
-def carry(now_ns: int, before: Meter, after: Meter) -> None:
-    """Copy the use of a meter to the one that replaces it; refunds of earlier charges stay guarded.
+def replaced(now_ns: int, before: Meter, after: Meter) -> Meter:
+    """The meter that replaces ``before``, with its use; refunds of earlier charges stay guarded.
 
     A bucket takes as long to be full as before, at its whole rate: a learned ceiling does not stay. One that opens gently
     refills evenly from there.
@@ -422,6 +422,7 @@ def carry(now_ns: int, before: Meter, after: Meter) -> None:
         if after.opened < inf:
             after.opened = max(after.opened, (after.full_at_ns - now_ns) / after.ns_per_unit)
             after.widen()
+    return after
 
 
 def _part_of(quota: Quota, share: float) -> Quota:

@@ -155,19 +155,17 @@ class Fallback(LocalCapacity):
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
         super().__init__(ledger)
-        self._reported = [of(m).part(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
-        self._spent_reported = [0.0] * len(ledger.entries)
+        # The share with the reported use.
+        self._reported = [entry.with_meter(of(entry.meter).part(entry.meter, now_ns, 1.0)) for entry in ledger.entries]
 
     def resize(self, now_ns: int, share: float) -> None:
         """Go on with another share; slots stay until the store answers again."""
         times, self.share = share / self.share, share
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
-        for i, entry in enumerate(self.ledger.entries):
+        for entry in (*self.ledger.entries, *self._reported):
             # Slots are whole, and attempts in flight hold them already.
             if not entry.meter.holds:
-                sharing = of(entry.meter)
-                entry.meter = sharing.part(entry.meter, now_ns, times)
-                self._reported[i] = sharing.part(self._reported[i], now_ns, times)
+                entry.meter = of(entry.meter).part(entry.meter, now_ns, times)
         for turn in turns:
             self._let_go(*turn)
 
@@ -176,7 +174,8 @@ class Fallback(LocalCapacity):
 
         Otherwise what its buckets hold could be granted after the store is authoritative for other processes.
         """
-        for i, (m, reported) in enumerate(zip(self.ledger.meters, self._reported, strict=True)):
+        for i, (entry, before) in enumerate(zip(self.ledger.entries, self._reported, strict=True)):
+            m, reported = entry.meter, before.meter
             if i in self._turns or not (isinstance(m, Bucket) and isinstance(reported, Bucket) and m.bursts):
                 continue  # what is no bucket grants at its rate already
             by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
@@ -196,15 +195,14 @@ class Fallback(LocalCapacity):
         after that time. In many processes, the requests follow each other at the rate of all shares.
         """
         for i, (entry, amount) in enumerate(zip(self.ledger.entries, amounts, strict=False)):
-            before, reported = entry.meter, self._reported[i]
             # It fits into the share, or a turn of that size is planned already.
-            if amount <= max(before.quota.burst, self._turns.get(i, 0.0)):
+            if amount <= max(entry.meter.quota.burst, self._turns.get(i, 0.0)):
                 continue
-            m, evenly = _as_bucket(before, now_ns), _as_bucket(reported, now_ns)
+            reported = self._reported[i]
+            m, evenly = _as_bucket(entry.meter, now_ns), _as_bucket(reported.meter, now_ns)
             if m is None or evenly is None:
                 continue
-            self._reported[i] = evenly
-            entry.meter = m
+            entry.meter, reported.meter = m, evenly
             # From now on: a bucket that was full in the past has saved nothing up for a large request.
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
@@ -231,10 +229,10 @@ class Fallback(LocalCapacity):
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         more, left = list[float](), list[Left]()
-        for i, (entry, reported) in enumerate(zip(self.ledger.entries, self._reported, strict=True)):
-            sharing = of(entry.meter)
-            more.append(max(entry.spent - self._spent_reported[i], 0.0) if sharing.charged else 0.0)
-            left.append(sharing.left(entry.meter, reported, now_ns) if sharing.charged else [])
-            self._spent_reported[i] += more[i]
-            of(reported).absorb(reported, now_ns, left[i])
+        for entry, reported in zip(self.ledger.entries, self._reported, strict=True):
+            m, before = entry.meter, reported.meter
+            more.append(max(entry.spent - reported.spent, 0.0) if of(m).charged else 0.0)
+            left.append(of(m).left(m, before, now_ns) if of(m).charged else [])
+            reported.spent += more[-1]
+            of(before).absorb(before, now_ns, left[-1])
         return Charged(more, left) if any(more) else None
