@@ -112,11 +112,8 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._peers.meet(message.who, now_us)
-        # What it was presumed to spend comes back, if it was late, and never alone.
-        if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
-            for m in self._meters:
-                of(m).unspend(m, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
-            peer.presumed_ns = 0.0
+        if peer.presumed_ns and not message.alone:
+            self._give_back(now_ns, now_us, peer)
         # A message without a reply is sent again under its number. Its news was applied the first time.
         if message.number > peer.number:
             peer.number = message.number
@@ -142,6 +139,13 @@ class SharedLedger:
         if message.noted != self._noted:
             reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
+
+    def _give_back(self, now_ns: int, now_us: int, peer: Peer) -> None:
+        """Take back what a process was presumed to spend, if it was late, and never alone."""
+        if peer.due_us != peer.seen_us:
+            for m in self._meters:
+                of(m).unspend(m, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
+            peer.presumed_ns = 0.0
 
     @property
     def _meters(self) -> list[Meter]:

@@ -73,20 +73,21 @@ class Snapshot:
                 self.versions[i] = -1
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
-                if not isinstance(m, FoundMeter):
-                    self._learn(now_ns, i, standing.learned, tracker)
-                    m = entry.meter
+            # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
             if isinstance(m, FoundMeter):
                 m.among(now_ns, standing.used, reply.peers)
-            else:
-                entry.spent = standing.spent
-                of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
-                if tracker is not None:
-                    tracker.charges.log(now_ns, standing.charged)
+                changed |= is_new
+                continue
+            if standing.learned is not None:
+                self._learn(now_ns, i, standing.learned, tracker)
+                m = entry.meter
+            entry.spent = standing.spent
+            of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
+            if tracker is not None:
+                tracker.charges.log(now_ns, standing.charged)
             if is_new or m.quota.amount != before:
                 changed = True
-                # What stands for a measured limit in the store is a number of slots, and no limit that was stated.
-                if learning is not None and not isinstance(m, FoundMeter):
+                if learning is not None:
                     learning.guesses.learned_elsewhere(now_ns, i, before)
         ledger.pause.until_ns = now_ns + reply.pause_ns
         return changed
