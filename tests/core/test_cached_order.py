@@ -56,7 +56,7 @@ def test_the_one_that_loses_its_prompt_first_goes_first(pool):
     first, late, soon, last = cold(), cached(lost_s=300), cached(lost_s=200), cold()
     submit(pool, first, late, soon, last)
     assert order(pool) == [soon, late, first, last]
-    assert pool.counts["overtook"] == 2
+    assert pool.record.counts["overtook"] == 2
 
 
 def test_a_returned_attempt_goes_before_all_that_it_had_not_overtaken(pool):
@@ -111,10 +111,10 @@ def test_many_that_leave_leave_nothing_behind(pool):
 def test_the_tokens_are_saved_of_those_that_would_have_been_lost(pool):
     submit(pool, *[cold(10.0) for _ in range(20)], cached(lost_s=100, cached_tokens=700))
     pool.pump(T0 + NS)
-    assert pool.saved_tokens == 700
+    assert pool.record.saved_tokens == 700
     submit(pool, cached(lost_s=300, cached_tokens=900))
     pool.pump(T0 + 2 * NS)
-    assert pool.saved_tokens == 700
+    assert pool.record.saved_tokens == 700
 
 
 class TestTheBeginningOfAnAnswer:
@@ -249,4 +249,4 @@ def test_without_cached_prompts_the_order_is_that_of_arrival(pool):
     waiters = [cold(1.0 + number % 3) for number in range(20)]
     submit(pool, *waiters)
     assert order(pool) == waiters
-    assert "overtook" not in pool.counts
+    assert "overtook" not in pool.record.counts

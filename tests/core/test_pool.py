@@ -89,10 +89,10 @@ class TestTheLine:
         pool.withdraw(T0, first)
         assert pump_at_wake(pool) == (T0 + NS, [second])
         pool.withdraw(T0 + NS, second)
-        assert pool.counts["cancelled"] == 1
+        assert pool.record.counts["cancelled"] == 1
         assert pool.pump(T0 + NS) == [third]  # what it had is free again
         pool.withdraw(T0 + NS, second)
-        assert pool.counts["cancelled"] == 1
+        assert pool.record.counts["cancelled"] == 1
 
 
 def test_an_attempt_at_once_after_a_refusal_keeps_its_place():
@@ -114,7 +114,7 @@ def test_an_attempt_that_is_closed_is_closed_once():
     pool.refuse(T0, outcome, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST), 0.0)
     pool.cancel(T0, outcome)
     assert [m.level(T0) for m in pool.ledger.meters] == [59, 70]
-    assert pool.counts == {"granted": 1, "settled": 1, "refused_rate": 1}
+    assert pool.record.counts == {"granted": 1, "settled": 1, "refused_rate": 1}
 
 
 class TestExpected:
@@ -279,9 +279,9 @@ class TestStore:
         granted = [waiter for waiter in attempts if isinstance(waiter.outcome, Reservation)]
         assert granted == attempts[:51]  # seven eighths of the 59 that are left
         assert {type(waiter.outcome) for waiter in attempts[51:]} == {WaitUntil}
-        assert store.pool.counts["store_lost"] == 1
+        assert store.pool.record.counts["store_lost"] == 1
         store.lose(T0 + NS)
-        assert store.pool.counts["store_lost"] == 1
+        assert store.pool.record.counts["store_lost"] == 1
 
     def test_what_it_granted_and_what_was_granted_without_it_is_closed_where_it_was_charged(self):
         store = Store("60 tokens/min, 9 concurrency")
@@ -316,7 +316,7 @@ class TestStore:
         assert isinstance(outcome, WaitUntil)
         assert store.exchange(T0 + NS) == [waiter]
         assert waiter.outcome == NeverFits("tokens", 51, 50)
-        assert (store.pool.waits.total_ns, store.pool.queue.length) == (0, 0)
+        assert (store.pool.record.waits.total_ns, store.pool.queue.length) == (0, 0)
 
     def test_a_forked_child_has_none_of_the_waiters(self):
         store = Store("60 requests/min")
@@ -333,7 +333,7 @@ class TestDeadlines:
         _, outcome = ask(pool, deadline_ns=T0 + NS - 1)
         assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
         assert pool.queue.length == 0
-        assert pool.counts["expired"] == 1
+        assert pool.record.counts["expired"] == 1
 
     def test_it_expires_on_time(self):
         pool = pool_of("60 requests/min burst 1")
@@ -450,14 +450,14 @@ class TestEstimates:
         pool = pool_of("60k tokens/min")
         _, reservation = ask(pool, input_tokens=100, output_tokens=50)
         pool.settle(T0, reservation, {"input_tokens": 80, "output_tokens": 20})
-        assert pool.estimates == {"input_tokens": [100, 80], "output_tokens": [50, 20], "tokens": [150, 100]}
+        assert pool.record.estimates == {"input_tokens": [100, 80], "output_tokens": [50, 20], "tokens": [150, 100]}
 
     def test_a_larger_charge_than_the_usage_is_no_error_of_the_estimate(self):
         pool = pool_of("60k tokens/min")
         waiter, reservation = ask(pool, tokens=100)
         waiter.reported = {"tokens": 30}
         pool.settle(T0, reservation, {"tokens": 90}, waiter)
-        assert pool.estimates == {"tokens": [100, 30]}
+        assert pool.record.estimates == {"tokens": [100, 30]}
         assert pool.ledger.entries[0].spent == 90
 
     def test_an_assumed_size_is_compared_with_nothing(self):
@@ -465,7 +465,7 @@ class TestEstimates:
         waiter, reservation = ask(pool, tokens=100)
         waiter.sized = False
         pool.settle(T0, reservation, {"tokens": 30}, waiter)
-        assert not pool.estimates
+        assert not pool.record.estimates
 
 
 def test_the_row_of_a_refusal_knows_the_other_attempts_in_flight(pool):

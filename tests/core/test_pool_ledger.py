@@ -62,7 +62,7 @@ class TestBooks:
             open_ones = [(waiter, reservation) for waiter, reservation in open_ones if reservation.open]
             assert pool.ledger.in_flight == len(open_ones)
             assert pool.queue.length == len(waiting)
-            assert pool.counts["granted"] == asked - turned_away - len(waiting)
+            assert pool.record.counts["granted"] == asked - turned_away - len(waiting)
             assert (pool.wake_ns is None) == (not waiting)
             assert pool.wake_ns is None or pool.wake_ns > now_ns
 
@@ -77,7 +77,7 @@ class TestBooks:
         use_up(pool)
         waiter, _ = ask(pool)
         assert pump_at_wake(pool) == (T0 + 10 * NS, [waiter])
-        assert pool.counts["lost"] == 1
+        assert pool.record.counts["lost"] == 1
 
 
 class TestStatus:

@@ -4,7 +4,8 @@ The order in which to read the modules:
 
 - values: quota, results (hints has parts of error messages);
 - the quotas of a pool: meters, entry, pause, ledger;
-- the pool: queue, capacity, silence, stop, allowance, progress, waits, pool, whose docstring has the order of calls;
+- the pool: queue, capacity, silence, stop, allowance, progress, waits, record, pool, whose docstring has the order of
+  calls;
 - what answers teach: changes, then the folder learning, which has its ideas and its own order; local, which brings it
   to a pool; plan, the pool of an account;
 - the limits that are stated nowhere: the folder unstated, which has its own order.

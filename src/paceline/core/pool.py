@@ -6,7 +6,6 @@ method returns, and sets one timer for :attr:`Pool.wake_ns`.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 from paceline.core.allowance import Shut
@@ -16,6 +15,7 @@ from paceline.core.pause import OPEN, PausePhase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
+from paceline.core.record import Record
 from paceline.core.results import (
     COOL_DOWN,
     QUEUE,
@@ -36,7 +36,6 @@ from paceline.core.results import (
 )
 from paceline.core.silence import Silence
 from paceline.core.stop import ENDS, STOP_MAX_NS, Stop
-from paceline.core.waits import Waits
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -64,14 +63,7 @@ class Pool:
         capacity: The quotas.
         queue: The waiters.
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
-        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, how many
-            overtook others, and how often the store was lost.
-        finishes: How many answers there were, by how far the model has come.
-        waits: The waits of all granted attempts.
-        saved_tokens: The cached tokens of the requests whose cache would not have lived through the work that they
-            overtook.
-        estimates: Per unit the sums of the reserved amounts and of those that the answers report, over all attempts of
-            a given or estimated size with a known true cost.
+        record: What has become of its attempts.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
         notices: What is to be logged about silences. ``Learner.notices`` has what the user should know of the limits.
@@ -92,11 +84,7 @@ class Pool:
         self.queue = Queue() if queue is None else queue
         self.queue.seconds_of = self._seconds_of
         self.wake_ns: int | None = None
-        self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
-        self.finishes: defaultdict[str, int] = defaultdict(int)
-        self.waits = Waits()
-        self.saved_tokens = 0
-        self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self.record = Record()
         self._stop: Stop | None = None
         self.progress = Progress()
         self.silence = Silence(capacity, watches=served)
@@ -196,7 +184,7 @@ class Pool:
 
     def _expired(self, now_ns: int, at_ns: int, quota: str) -> Outcome:
         """The outcome of a request whose deadline passes before ``quota`` would allow it at ``at_ns``."""
-        self.counts["expired"] += 1
+        self.record.counts["expired"] += 1
         return self._unsent(now_ns, Expired(self._told_ns(at_ns), quota))
 
     def _unsent(self, now_ns: int, outcome: Outcome) -> Outcome:
@@ -213,7 +201,7 @@ class Pool:
         if changed:
             self.recount()
         if until is None:
-            self.counts["store_lost"] += newly_lost
+            self.record.counts["store_lost"] += newly_lost
             return self._decide_alone(now_ns)
         done = self.pump(now_ns)
         if asked:
@@ -260,7 +248,7 @@ class Pool:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
-            self.counts["lost"] += ledger.lose_old(now_ns)
+            self.record.counts["lost"] += ledger.lose_old(now_ns)
         if self._stop is not None and (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
         if not queue.length:
@@ -303,9 +291,9 @@ class Pool:
 
     def _count_overtaken(self, now_ns: int, head: Waiter, overtaken: float) -> None:
         """Count a grant before its turn, and what it has saved: its prompt would be lost in the time of the others."""
-        self.counts["overtook"] += 1
+        self.record.counts["overtook"] += 1
         if overtaken * NS > head.lost_ns - now_ns:
-            self.saved_tokens += head.cached_tokens
+            self.record.saved_tokens += head.cached_tokens
 
     def _seconds_of(self, amounts: list[float]) -> float:
         """See :meth:`Ledger.seconds_of`, of the present ledger."""
@@ -358,7 +346,7 @@ class Pool:
         """
         if not reservation.open:
             return
-        self.counts["settled"] += 1
+        self.record.counts["settled"] += 1
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if not self.queue.length and (pause := self.capacity.ledger.pause).phase is not OPEN:
@@ -415,21 +403,22 @@ class Pool:
         self.silence.answered(now_ns)
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
-        """Add an estimated cost, and what was used of it, to :attr:`estimates`."""
+        """Add an estimated cost, and what was used of it, to :attr:`Record.estimates`."""
+        estimates, units = self.record.estimates, self.capacity.ledger.entries.units
         for unit, amount in actual.items():
             if unit in cost:
-                pair = self.estimates[unit]
+                pair = estimates[unit]
                 pair[0] += cost[unit]
                 pair[1] += amount
-        if TOKENS not in cost and TOKENS in self.capacity.ledger.units and TOKENS in (true := merged(cost, actual)):
-            pair = self.estimates[TOKENS]
+        if TOKENS not in cost and TOKENS in units and TOKENS in (true := merged(cost, actual)):
+            pair = estimates[TOKENS]
             pair[0] += total_tokens(cost)
             pair[1] += true[TOKENS]
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation`` and give back its charge: its request was never sent."""
         if reservation.open:
-            self.counts["cancelled"] += 1
+            self.record.counts["cancelled"] += 1
             self.capacity.cancel(now_ns, reservation)
             if self._stop is not None:
                 self._stop.cancelled(now_ns, reservation.granted_ns)
@@ -450,7 +439,7 @@ class Pool:
         corrects the charge, so that the request counts and none of its tokens, and takes back what the pool has wrongly
         learned from earlier refusals of the request.
         """
-        self.counts[f"refused_{refusal.kind.value}"] += 1
+        self.record.counts[f"refused_{refusal.kind.value}"] += 1
         self.silence.answered(now_ns)
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
@@ -591,13 +580,13 @@ class Pool:
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
-            self.counts["lost"] += ledger.lose_old(now_ns)
+            self.record.counts["lost"] += ledger.lose_old(now_ns)
         if now_ns >= self.silence.check_ns:
             self.silence.check(now_ns)
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):
-            self.counts["granted"] += 1
-            self.waits.add(waiter.lane.name, now_ns - waiter.arrived_ns)
+            self.record.counts["granted"] += 1
+            self.record.waits.add(waiter.lane.name, now_ns - waiter.arrived_ns)
         return decision
 
     def _overdue(self, now_ns: int, deadline_ns: int) -> list[Waiter]:

@@ -100,7 +100,7 @@ class Pools:
 
     def _is_used(self) -> bool:
         """Whether a permit has been granted; without the lock, which another thread may hold at a fork."""
-        return any(scheduler.pool.counts.get("granted") for scheduler in list(self._made.values()))
+        return any(scheduler.pool.record.counts.get("granted") for scheduler in list(self._made.values()))
 
     def forget(self, *schedulers: Scheduler, unserved: bool = False) -> bool:
         """Forget these pools, as if they had not been used.

@@ -239,7 +239,7 @@ class Scheduler:
 
     def finished(self, state: str) -> None:
         """Count an answer by how far the model has come with it."""
-        self.section.count(self.pool.finishes, state)
+        self.section.count(self.pool.record.finishes, state)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
@@ -372,7 +372,7 @@ class Scheduler:
     def _cancel_uncounted(self, now_ns: int, reservation: Reservation) -> None:
         self.pool.cancel(now_ns, reservation)
         for name in ("granted", "cancelled"):  # it was no request
-            self.pool.counts[name] -= 1
+            self.pool.record.counts[name] -= 1
 
     # Events.
 

@@ -207,20 +207,20 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "paused": _paused(pool, now_ns),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "by_chance": _by_chance(ledger.meters),
-        "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
-        "finishes": dict(sorted(pool.finishes.items())),
+        "counts": {name: count for name, count in sorted(pool.record.counts.items()) if count},
+        "finishes": dict(sorted(pool.record.finishes.items())),
         "wait_s": {
-            "mean": round(pool.waits.total_ns / NS / max(pool.counts.get("granted", 0), 1), 3),
-            "longest": round(pool.waits.longest_ns / NS, 3),
+            "mean": round(pool.record.waits.total_ns / NS / max(pool.record.counts.get("granted", 0), 1), 3),
+            "longest": round(pool.record.waits.longest_ns / NS, 3),
         },
-        "waits": {lane: {"counts": row[:-1], "sum_s": row[-1] / NS} for lane, row in pool.waits.lanes.items()},
+        "waits": {lane: {"counts": row[:-1], "sum_s": row[-1] / NS} for lane, row in pool.record.waits.lanes.items()},
         "estimates": {
             unit: {
                 "estimated": _rounded(unit, estimated),
                 "actual": _rounded(unit, actual),
                 "ratio": round(actual / estimated, 4) if estimated else None,
             }
-            for unit, (estimated, actual) in sorted(pool.estimates.items())
+            for unit, (estimated, actual) in sorted(pool.record.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
         },
         "cache": None
@@ -248,12 +248,12 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
             found.setdefault(f"{name}_reset_s", _reset_s(m, now_ns))
             if (at := _resets_at(m, now_ns)) is not None:
                 found[f"{name}_resets_at"] = at
-    counts, estimates = pool.counts, pool.estimates
+    counts, estimates = pool.record.counts, pool.record.estimates
     estimated, actual = estimates.get(TOKENS) or estimates.get(INPUT_TOKENS) or (0.0, 0.0)
     return found | {
         "in_flight": pool.ledger.in_flight,
         "rate_limit_429_count": counts.get("refused_rate", 0) + counts.get("refused_growth", 0),
-        "rate_limit_wait_seconds": round(pool.waits.total_ns / NS, 3),
+        "rate_limit_wait_seconds": round(pool.record.waits.total_ns / NS, 3),
         "estimate_ratio": round(actual / estimated, 4) if estimated else None,
     }
 
@@ -268,8 +268,8 @@ def _paused(pool: Pool, now_ns: int) -> str | None:
 
 def _cache(pool: Pool, prompt_cache: PromptCache, now_ns: int) -> dict[str, Any]:
     """What the answers have shown of the cache of the provider, and what the order by it has done."""
-    overtook = pool.counts.get("overtook", 0)
-    return prompt_cache.status(now_ns) | {"overtook": overtook, "saved_tokens": pool.saved_tokens}
+    overtook = pool.record.counts.get("overtook", 0)
+    return prompt_cache.status(now_ns) | {"overtook": overtook, "saved_tokens": pool.record.saved_tokens}
 
 
 def _rounded(unit: str, amount: float) -> float:

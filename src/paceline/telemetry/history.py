@@ -186,7 +186,7 @@ def _speed(kept: deque[Sample], now_s: float, state: PoolSample) -> dict[str, fl
 
 
 def _of_pool(pool: Pool, now_ns: int) -> PoolSample:
-    ledger, counts = pool.ledger, pool.counts
+    ledger, counts = pool.ledger, pool.record.counts
     known = [entry for entry in ledger.entries if entry.meter.is_known and entry.unit != ALONE]
     left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in known}
     spent = {
