@@ -212,7 +212,7 @@ class StoreSide(Holdings):
         return [self.unstated.without(want) for want in wants] if self.unstated.meters else wants
 
     def receive(self, now_ns: int, reply: StoreReply) -> Resolution:
-        """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
+        """Apply the store's reply, before the pool grants by it."""
         asked, undecided = self.asked, self._undecided
         self.asked, self._undecided = None, ()
         assert asked is not None
@@ -247,12 +247,6 @@ class StoreSide(Holdings):
             fallback.resize(now_ns, min(membership.share, fallback.share))
             if first:
                 fallback.spend_no_more_at_once(now_ns)
-
-    def conclude(self, now_ns: int, undecided: Sequence[Waiter]) -> None:
-        """Note what the pool has not granted by the last reply, and has not spent; ``undecided``: the waiters in its message."""
-        if not self.membership.state.alone:
-            self.head.conclude(undecided)
-            self.give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
         """Note that there is no reply; what the store may have granted stays charged.
@@ -319,6 +313,7 @@ def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) 
         resolution = side.receive(now_ns, reply)
     side.exchange_due = True
     done = pool.resolve(now_ns, resolution)
-    if not lost:
-        side.conclude(now_ns, resolution.asked)
+    if not (lost or side.membership.state.alone):
+        side.head.conclude(resolution.asked)
+        side.give_back(now_ns)
     return done

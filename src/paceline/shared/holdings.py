@@ -196,12 +196,11 @@ class Holdings:
         """
         self.outbox = Outbox()
         self.leases.give_back(now_ns, everything=True)
-        self._close_all(now_ns, self.snapshot.ledger)
+        ledgers = [self.snapshot.ledger]
         if self.fallback is not None:
-            self._close_all(now_ns, self.fallback.ledger)
+            ledgers.append(self.fallback.ledger)
             self.fallback.news(now_ns)
-
-    def _close_all(self, now_ns: int, ledger: Ledger) -> None:
-        for reservation in ledger.open_reservations:
-            ledger.close(now_ns, reservation)
-            self.unstated.unsent(now_ns, reservation)
+        for ledger in ledgers:
+            for reservation in ledger.open_reservations:
+                ledger.close(now_ns, reservation)
+                self.unstated.unsent(now_ns, reservation)

@@ -34,6 +34,7 @@ store: a burst is granted in a short time, but not often."""
 
 M = TypeVar("M", bound=Meter)
 B = TypeVar("B", bound=Bucket)
+C = TypeVar("C", bound=Bucket)
 
 
 class Sharing(Generic[M]):
@@ -253,9 +254,11 @@ class BucketSharing(Sharing[B]):
         m.low.marks = [mark + by_ns for mark in m.low.marks]
 
     def part(self, m: B, now_ns: int, share: float) -> Meter:
-        part = Bucket(_part_of(m.quota, share), now_ns, m.headroom_s)
-        part.full_at_ns = m.full_at_ns
-        of(part).teach(part, part.quota, m.burst_cap * share, m.ceiling)
+        return self._part(m, Bucket(_part_of(m.quota, share), now_ns, m.headroom_s), share)
+
+    def _part(self, m: B, part: C, share: float) -> C:
+        part.full_at_ns, part.burst_cap, part.ceiling = m.full_at_ns, m.burst_cap * share, m.ceiling
+        part.configure(part.quota)
         part.most = m.most
         return part
 
@@ -342,12 +345,9 @@ class SpreadSharing(BucketSharing[Spread]):
         m.log.ends = [end_ns + by_ns for end_ns in m.log.ends]
 
     def part(self, m: Spread, now_ns: int, share: float) -> Meter:
-        part = Spread(_part_of(m.quota, share), now_ns, m.headroom_s)
-        of(part).teach(part, part.quota, m.burst_cap, m.ceiling)
-        part.full_at_ns, part.log.ends = m.full_at_ns, list(m.log.ends)
-        part.log.amounts = [amount * share for amount in m.log.amounts]
+        part = self._part(m, Spread(_part_of(m.quota, share), now_ns, m.headroom_s), share)
+        part.log.ends, part.log.amounts = list(m.log.ends), [amount * share for amount in m.log.amounts]
         part.log.used = _sum(part.log.amounts)
-        part.most = m.most
         return part
 
     def recalled(self, m: Spread, now_ns: int) -> Left:
