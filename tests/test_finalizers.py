@@ -17,11 +17,11 @@ from paceline.data.places import open_place
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.group import Choice
 from paceline.pacing.owners import ThreadOwner
-from paceline.shared.messages import Message
 from paceline.stores.memory import MemoryStore
 from paceline.stores.redis import _Connection
 from paceline.stores.redis_presence import Presence
 from paceline.stores.sqlite import SQLiteStore
+from shared_pools import message_of
 from waits import BOUND_S, join
 
 PLAIN = {
@@ -55,7 +55,7 @@ def within(work):
 
 
 def exchange(store):
-    return store.exchange("pool", Message("a", 1, (Quota("requests", 10),), [0], headroom_s=0.0, wants=[[1.0]]))
+    return store.exchange("pool", message_of("a", 1, (Quota("requests", 10),), [0], headroom_s=0.0, wants=[[1.0]]))
 
 
 class Interrupting:

@@ -16,11 +16,11 @@ from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import StoreError
 from paceline.limiter.limiter import Limiter
-from paceline.shared.messages import Message
 from paceline.stores import open_store
 from paceline.stores.base import Prefixed
 from paceline.stores.memory import MemoryStore
 from paceline.stores.sqlite import SQLiteStore
+from shared_pools import message_of
 
 ELSEWHERE = "http://provider.example"
 
@@ -118,7 +118,7 @@ def test_the_next_run_knows_what_this_one_used(tmp_path, emulator, source, comma
 def test_what_earlier_answers_taught_is_said_to_be_so(tmp_path, emulator, source, capsys):
     file, limits = f"sqlite:{tmp_path}/state.db", "60k requests/min, 60M tokens/min"
     pool, store = f"{account(emulator.base_url, 'sk-secret')}/openai/gpt-5", open_store(file)
-    store.exchange(pool, Message("another", 1, parse_quotas(f"{limits}, 1M requests/day"), [-1, -1, -1]))
+    store.exchange(pool, message_of("another", 1, parse_quotas(f"{limits}, 1M requests/day"), [-1, -1, -1]))
     store.close()
     run(source, emulator.base_url, limits=limits, store=file, view=LineView())
     said = f"\nopenai/gpt-5: {limits} (given), 1M requests/day (learned from answers)\n"

@@ -18,7 +18,7 @@ from paceline.core.results import Cost, Reading, Reservation, Source, SourceKind
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, News, Refused, Settled, Standing, StoreReply
-from shared_pools import shared_pool
+from shared_pools import message_of, shared_pool
 
 
 def reloaded(ledger: SharedLedger) -> SharedLedger:
@@ -46,7 +46,7 @@ class Shared:
         versions = options.pop("versions", [0] * len(quotas))
         options = {"number": self.numbers[who], "headroom_s": self.headroom_s, "gentle": self.gentle} | options
         times = {"place_ns": round(place_s * NS), "slack_ns": round(slack_s * NS)}
-        message = Message(who, quotas=quotas, versions=versions, news=list(news), **times, **options)
+        message = message_of(who, quotas=quotas, versions=versions, news=list(news), **times, **options)
         return self.ledger.apply(self.now_ns, message)
 
     def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> StoreReply:
@@ -110,7 +110,7 @@ class Member:
         for one in ([], [news]):  # its first message has no news
             self.others_number += 1
             version = self.ledger._accounts[0].version if self.ledger._accounts else 0
-            message = Message("b", self.others_number, self.quotas, versions=[version], news=one, gentle=True)
+            message = message_of("b", self.others_number, self.quotas, versions=[version], news=one, gentle=True)
             self.ledger.apply(self.now_ns, message)
 
     @property
@@ -182,7 +182,7 @@ class Player:
         if command.shares:
             self.wanted = [[max(int(q.burst * s / 100), 1.0) for q in self.quotas] for s in command.shares]
         message = {"news": news, "held": held, "wants": self.wanted, "place_ns": command.place_ns}
-        return Message(self.who, self.number, self.quotas, self.versions, **message, **self.options)
+        return message_of(self.who, self.number, self.quotas, self.versions, **message, **self.options)
 
     def _end(self, attempt: Attempt, command: Command) -> list[News]:
         attempt.open = False

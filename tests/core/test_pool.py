@@ -35,8 +35,7 @@ from paceline.core.results import (
 from paceline.pacing.status import report
 from paceline.shared import exchange as shared
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message
-from shared_pools import shared_pool
+from shared_pools import message_of, shared_pool
 
 
 @pytest.fixture
@@ -303,7 +302,7 @@ class TestStore:
         store, more = Store("60 requests/min burst 1"), [] if own else ["100 tokens/min"]
         store.pool.ledger.own = own
         quotas = parse_quotas("60 requests/min burst 1, 100 tokens/min")
-        store.ledger.apply(T0, Message("b", 1, quotas, versions=[-1, -1], headroom_s=0.0))
+        store.ledger.apply(T0, message_of("b", 1, quotas, versions=[-1, -1], headroom_s=0.0))
         first, second = (ask(store.pool, tokens=70)[0] for _ in range(2))
         assert second.amounts == [1]
         assert store.exchange() == [first]

@@ -17,7 +17,8 @@ from paceline.core.meters import Bucket, Window
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reservation, WaitUntil
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Refused, Settled, StoreReply
+from paceline.shared.messages import Refused, Settled, StoreReply
+from shared_pools import message_of
 
 TOGETHER = [
     "60 requests/min, 6k tokens/min burst 3k, 4 concurrency",
@@ -84,7 +85,7 @@ def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool
                 break
             now_ns += reply.wait_ns
             player.number += 1
-            message = Message(player.who, player.number, player.quotas, player.versions, wants=player.wanted)
+            message = message_of(player.who, player.number, player.quotas, player.versions, wants=player.wanted)
             player.heard(now_ns, reply := ledger.apply(now_ns, message))
     return sorted((a for p in group.values() for a in p.attempts), key=lambda attempt: attempt.at_ns)
 
@@ -148,7 +149,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
         number += 1
         held = [float(sum(r.amounts[i] for r, _ in open_ones)) for i in range(len(quotas))]
         options = {"headroom_s": headroom_s, "gentle": gentle, "held": held, "news": news} | options
-        return shared.apply(now_ns, Message("a", number, quotas, known, **options))
+        return shared.apply(now_ns, message_of("a", number, quotas, known, **options))
 
     open_ones: list[tuple[Reservation, Settled]] = []
     tell([])

@@ -9,8 +9,7 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import FEW
-from paceline.shared.messages import Message
-from shared_pools import shared_pool
+from shared_pools import message_of, shared_pool
 
 WORLDS = {"10": (10, 500), "100": (100, 500), "1000": (1_000, 500)}
 LARGE = {
@@ -101,7 +100,7 @@ def test_ten_thousand_processes_on_a_large_quota_whose_store_is_away_for_a_minut
 def test_forked_children_try_a_lost_store_apart_from_each_other():
     quotas, ledger = parse_quotas("500 requests/min"), SharedLedger()
     for n in range(FEW):
-        ledger.apply(START, Message(f"h{n}", 1, quotas, [-1]))
+        ledger.apply(START, message_of(f"h{n}", 1, quotas, [-1]))
     before, tries_ns = ledger.dump(), set()
     for n in range(10):
         child = shared_pool("sim", quotas, START, who="parent")  # as the parent was when it forked

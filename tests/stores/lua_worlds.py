@@ -17,6 +17,7 @@ from paceline.shared.peers import FRONT
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_presence import Presence
 from paceline.stores.redis_wire import decode, encode, quota_set
+from shared_pools import message_of
 from waits import until
 
 ZONES = ("America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Africa/Cairo")
@@ -48,7 +49,7 @@ class LuaLedger:
         for who in subscribed - self._subscriptions.keys():
             self._subscriptions[who] = Presence(lambda: self._store._address.connection(30.0))
             self._subscriptions[who].join(who)
-        words = encode(message, present=present), *quota_set(message.quotas), str(now_us)
+        words = encode(message, present=present), *quota_set(message.known.quotas), str(now_us)
         return decode(self._store._call("pool", *words), message)
 
     def flush(self) -> None:
@@ -167,7 +168,7 @@ class World:
 
     def _take(self, process: Process, message: Message, marks: tuple[list[Any], list[Any]], reply: StoreReply) -> None:
         for n, (ours, theirs) in enumerate(zip(*marks, strict=True)):
-            grant = Grant(message.quotas, message.wants[n], (ours, theirs), reply.probe and n == 0, self.now_us)
+            grant = Grant(message.known.quotas, message.wants[n], (ours, theirs), reply.probe and n == 0, self.now_us)
             process.grants.append(grant)
             self._count("granted")
         del process.grants[:-20]
@@ -181,7 +182,10 @@ class World:
             process.noted = reply.noted
         self._count("paused", reply.pause_ns > 0)
         self._count("opening", any(s.opened < float("inf") for s in reply.standings))
-        quotas = [*message.quotas, *(s.learned.quota for s in reply.standings[len(message.quotas) :] if s.learned)]
+        quotas = [
+            *message.known.quotas,
+            *(s.learned.quota for s in reply.standings[len(message.known.quotas) :] if s.learned),
+        ]
         for quota, standing in zip(quotas, reply.standings, strict=True):
             assert standing.lack_ns < 2**51 or quota.rule is Rule.WINDOW, (
                 f"the world is too wild for doubles: {standing} of {quota}"
@@ -210,9 +214,10 @@ class World:
 
     def _messages(self, process: Process) -> tuple[Message, Message]:
         rng = self.rng
-        if process.last and process.last[0].quotas == process.quotas and rng.random() < 0.05:
+        if process.last and process.last[0].known.quotas == process.quotas and rng.random() < 0.05:
             self._count("told again")
-            again = {"wants": self._wants(process), "versions": self._versions(process)}
+            known = replace(process.last[0].known, versions=self._versions(process))
+            again = {"wants": self._wants(process), "known": known}
             return replace(process.last[0], **again), replace(process.last[1], **again)
         fresh = process.number == 0 or rng.random() < 0.02
         if fresh and process.number and rng.random() < 0.7:
@@ -220,7 +225,7 @@ class World:
         process.number += rng.choice([1, 1, 1, 7])
         news = [self._news(process) for _ in range(rng.choice([0, 0, 1, 1, 2, 5]))]
         clock_ns = (self.now_us + rng.randint(-20, 20) * 3_600_000_000) * 1_000  # the process's own clock
-        message = Message(
+        message = message_of(
             process.who,
             process.number,
             process.quotas,

@@ -8,17 +8,17 @@ import pytest
 import paceline
 from paceline.core.quota import Quota
 from paceline.core.results import StoreFormatError
-from paceline.shared.messages import Message
 from paceline.stores.redis import KEYS, RedisStore
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 from paceline.stores.sqlite import FORMAT, SQLiteStore
+from shared_pools import message_of
 
 QUOTAS = (Quota("requests", 600.0),)
 MODES = ["fail_safe", "fail_closed", "fail_open"]
 
 
 def message(who, number, count):
-    return Message(who, number, QUOTAS, [-1], headroom_s=0.0, wants=[[1.0]] * count)
+    return message_of(who, number, QUOTAS, [-1], headroom_s=0.0, wants=[[1.0]] * count)
 
 
 class InRedis:
@@ -35,7 +35,7 @@ class InRedis:
         key = self.store.key("jobs")
         with self._server.client(decode_responses=False) as client:
             keys = [key, *(key + name for name in KEYS)]
-            return decode(client.eval(self.newer, len(keys), *keys, encode(told), *quota_set(told.quotas)), told)
+            return decode(client.eval(self.newer, len(keys), *keys, encode(told), *quota_set(told.known.quotas)), told)
 
 
 class InSQLite:

@@ -13,9 +13,10 @@ from paceline.core.pause import NEXT, PauseEvent, PausePhase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, Settled
+from paceline.shared.messages import Settled
 from paceline.shared.meters import BOUNDLESS, of
 from paceline.stores.redis_wire import script
+from shared_pools import message_of
 
 STEPS = 200
 SEEDS = range(3, 451)  # from the third on, each tenth and each 90th world come to all that must happen
@@ -70,7 +71,7 @@ def test_the_sum_of_what_processes_have_measured_is_the_same(lua):
     ledger, now_us = SharedLedger(), 1_800_000_000_000_000
     quotas = tuple(of(m).told(m) for m in (RateMeter(0, "requests", 0), InFlightMeter(1)))
     for number, (who, rate) in enumerate([("a", 61.25), ("b", 0.0625), ("c", 1e6), ("a", 12.5)]):
-        message = Message(who, number, quotas, [-1, -1], held=[rate, 3.0])
+        message = message_of(who, number, quotas, [-1, -1], held=[rate, 3.0])
         reply = lua(now_us + number, message)
         assert reply == ledger.apply((now_us + number) * 1_000, message)
     assert [one.used for one in reply.standings] == [12.5 + 0.0625 + 1e6, 9.0]
@@ -91,12 +92,12 @@ QUOTAS = (Quota("tokens", 6_000.0),)  # a hundred a second
 
 
 def spend(lua, now_us, number, amount):
-    return lua(now_us, Message("a", number, QUOTAS, [-1], fresh=number == 1, headroom_s=0.0, wants=[[amount]]))
+    return lua(now_us, message_of("a", number, QUOTAS, [-1], fresh=number == 1, headroom_s=0.0, wants=[[amount]]))
 
 
 def refund(lua, now_us, number, mark):
     news = [Settled([1_000.0], [mark], [0.0])]
-    return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
+    return lua(now_us, message_of("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
 
 
 def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice(lua):
@@ -106,7 +107,7 @@ def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twi
     used = []
     for number, (days, wants) in enumerate([(-3.0, [[100.0]]), (0.1, []), (25.5, []), (27.2, [])]):
         now_us = first_us + round(days * DAY_US)
-        message = Message("a", number, quotas, [-1], fresh=number == 0, headroom_s=0.0, wants=wants)
+        message = message_of("a", number, quotas, [-1], fresh=number == 0, headroom_s=0.0, wants=wants)
         theirs, ours = lua(now_us, message), ledger.apply(now_us * 1_000, message)
         assert theirs.standings == ours.standings
         used.append(theirs.standings[0].used)
@@ -142,7 +143,7 @@ def test_process_whose_clock_is_days_off_ends_no_day_early(lua):
 
     def spend(now_us, number, days_off):
         windows = [window_starts("Asia/Kolkata", (now_us + days_off * DAY_US) * 1_000)]
-        asked = Message("a", number, quotas, [-1], fresh=number == 1, wants=[[4.0]], windows=windows)
+        asked = message_of("a", number, quotas, [-1], fresh=number == 1, wants=[[4.0]], windows=windows)
         return lua(now_us, asked).standings[0].used
 
     used = [spend(midnight_us + 60_000_000, 1, -9), spend(midnight_us + DAY_US - 60_000_000, 2, 30)]
@@ -151,7 +152,7 @@ def test_process_whose_clock_is_days_off_ends_no_day_early(lua):
 
 def test_debt_of_ages_is_one(lua):
     quotas = (Quota("tokens", 1_000.0, 86_400.0),)
-    mark = lua(EPOCH_US, Message("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
-    reply = lua(EPOCH_US, Message("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
+    mark = lua(EPOCH_US, message_of("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
+    reply = lua(EPOCH_US, message_of("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
     assert reply.standings[0].lack_ns == pytest.approx(86.4e21)
     assert reply.wait_ns == 86_400 * NS

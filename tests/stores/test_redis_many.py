@@ -9,8 +9,8 @@ from redis.sentinel import Sentinel
 from redis_servers import frozen, sentinel, url_of
 
 from paceline.core.quota import parse_quotas
-from paceline.shared.messages import Message
 from paceline.stores.base import StoreError
+from shared_pools import message_of
 from waits import until
 
 QUOTAS = parse_quotas("3600 tokens/hour")
@@ -18,7 +18,7 @@ MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
 
 
 def message(number=1):
-    return Message("a", number, QUOTAS, [-1], wants=[[10.0]])
+    return message_of("a", number, QUOTAS, [-1], wants=[[10.0]])
 
 
 @contextmanager

@@ -10,10 +10,10 @@ import pytest
 from redis_servers import RIGHTS, RedisServer
 
 from paceline.core.quota import Quota
-from paceline.shared.messages import Message
 from paceline.stores import redis as redis_store
 from paceline.stores import redis_presence
 from paceline.stores.redis import RedisStore
+from shared_pools import message_of
 from waits import until
 
 QUOTAS = (Quota("requests", 60.0),)
@@ -25,7 +25,7 @@ def seen(server, who="p1"):
 
 
 def exchange(store, number=1, who="p1"):
-    return store.exchange("pool", Message(who, number, QUOTAS, [-1], wants=[[1.0]]))
+    return store.exchange("pool", message_of(who, number, QUOTAS, [-1], wants=[[1.0]]))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_user_without_the_rights_has_no_subscription_and_no_error_and_is_told_
 def test_it_is_seen_by_the_node_of_a_cluster_that_has_the_pool(redis_cluster, redis_at):
     store = redis_at(redis_cluster.url)
     for number, pool in enumerate(["a", "b", "c", "d", "e"]):
-        store.exchange(pool, Message(f"p{number}", 1, QUOTAS, [-1]))
+        store.exchange(pool, message_of(f"p{number}", 1, QUOTAS, [-1]))
     for number, pool in enumerate(["a", "b", "c", "d", "e"]):
         having = [node for node in redis_cluster.nodes if f"paceline:3:{{/{pool}}}" in node.ask("KEYS", "*")]
         assert [seen(node, f"p{number}") for node in having] == [1]
@@ -98,11 +98,11 @@ def test_it_ends_with_a_process_also_one_whose_forked_child_lives(redis_server, 
     script = textwrap.dedent("""
         import os, sys, time
         from paceline.core.quota import Quota
-        from paceline.shared.messages import Message
+        from paceline.shared.messages import Known, Message
         from paceline.stores.redis import RedisStore
 
         store = RedisStore(sys.argv[1])
-        store.exchange("pool", Message("p1", 1, (Quota("requests", 60.0),), [-1]))
+        store.exchange("pool", Message("p1", 1, Known((Quota("requests", 60.0),), [-1])))
         if not (child := os.fork()):
             store.after_fork()
             print(os.getpid(), flush=True)

@@ -10,9 +10,10 @@ from redis_servers import RedisServer
 import paceline
 from odd_server import OddServer
 from paceline.core.quota import parse_quotas
-from paceline.shared.messages import Charged, Message
+from paceline.shared.messages import Charged
 from paceline.stores.base import StoreError
 from paceline.stores.redis import LATE_S, RedisStore
+from shared_pools import message_of
 
 QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
 MARGIN_S = 20.0  # of a busy machine; the clients of the tests would wait 60 s
@@ -20,7 +21,7 @@ KEY = "paceline:3:{/pool}"
 
 
 def message(number=1, who="a", amount=10.0, quotas=QUOTAS, **fields):
-    return Message(who, number, quotas, [-1] * len(quotas), wants=[[amount, 1.0, 0.0]], **fields)
+    return message_of(who, number, quotas, [-1] * len(quotas), wants=[[amount, 1.0, 0.0]], **fields)
 
 
 def charged(reply):

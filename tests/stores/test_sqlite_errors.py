@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from test_sqlite_store import DAILY, by_hand, charged, opened, path, take  # noqa: F401
 
-from paceline.shared.messages import Message
 from paceline.stores import StoreError, open_store
 from paceline.stores.sqlite import APPLICATION_ID, FORMAT, SQLiteStore
 from paceline.testing import ManualClock
+from shared_pools import message_of
 from waits import BOUND_S
 
 NOBODY = 65_534
@@ -222,7 +222,7 @@ class TestNoRoom:
         store = opened()
         take(store)
         store._open.connection.execute("PRAGMA max_page_count = 4")
-        many = Message("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
+        many = message_of("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
         with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: its disk is full: free some space")):
             store.exchange("pool", many)
         assert charged(store) == 1

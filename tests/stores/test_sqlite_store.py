@@ -18,10 +18,11 @@ import pytest
 
 from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Message, StoreReply
+from paceline.shared.messages import StoreReply
 from paceline.stores import Prefixed, StoreError, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
+from shared_pools import message_of
 
 DAILY = Quota("requests", 100_000, 86_400.0)
 
@@ -66,13 +67,13 @@ def by_hand(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]
 
 def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> StoreReply:
     """One request: granted."""
-    reply = store.exchange(pool, Message(who, number, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]]))
+    reply = store.exchange(pool, message_of(who, number, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]]))
     assert len(reply.grants) == 1
     return reply
 
 
 def charged(store: SQLiteStore, pool: str = "pool", quota: Quota = DAILY) -> float:
-    return store.exchange(pool, Message("reader", 0, (quota,), [0])).standings[0].charged
+    return store.exchange(pool, message_of("reader", 0, (quota,), [0])).standings[0].charged
 
 
 ODD = "memory" if os.name == "nt" else ":memory:"  # a name has no colon there
@@ -158,7 +159,7 @@ class TestBooks:
         store = opened()
         take(store)
         with pytest.raises(TypeError):  # its second request means nothing
-            store.exchange("pool", Message("a", 2, (DAILY,), [0], wants=[[1.0], ["two"]]))
+            store.exchange("pool", message_of("a", 2, (DAILY,), [0], wants=[[1.0], ["two"]]))
         take(store, number=3)
         assert charged(opened()) == 2
 
@@ -234,7 +235,7 @@ class TestTheWallClock:
         return times
 
     def grants(self, store, number):
-        message = Message("a", number, (self.MINUTE,), [-1], headroom_s=0.0, wants=[[1.0]] * 100)
+        message = message_of("a", number, (self.MINUTE,), [-1], headroom_s=0.0, wants=[[1.0]] * 100)
         return len(store.exchange("pool", message).grants)
 
     @pytest.mark.parametrize("again", [False, True], ids=["open", "opened again"])
@@ -260,7 +261,9 @@ class TestTheWallClock:
 
     @pytest.mark.parametrize("days", [91, 20_000])
     def test_a_large_step_deletes_nothing(self, opened, times, days):
-        daily = {name: Message("a", 1, (DAILY,), [-1], headroom_s=0.0, wants=[[40_000.0]]) for name in ("one", "two")}
+        daily = {
+            name: message_of("a", 1, (DAILY,), [-1], headroom_s=0.0, wants=[[40_000.0]]) for name in ("one", "two")
+        }
         store = opened()
         for name, message in daily.items():
             assert len(store.exchange(name, message).grants) == 1

@@ -23,10 +23,11 @@ from paceline.cli import status as command
 from paceline.cli.app import app
 from paceline.cli.standing import KEPT_S, LOOKS, PROCESSES_SHOWN, Reader, _processes
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
-from paceline.shared.messages import Message, Refused
+from paceline.shared.messages import Refused
 from paceline.shared.meters import BOUNDLESS
 from paceline.shared.peers import Seen
 from paceline.stores import open_store
+from shared_pools import message_of
 
 QUOTAS = parse_quotas("5 requests/min, 1k tokens/day window utc")
 
@@ -39,9 +40,9 @@ def fill(store):
             "host:2:bb": {"wants": [[1.0, 10.0]], "place_ns": 100 * NS},
             "0123456789abcdef": {"leaving": True},
         }.items():
-            opened.exchange("openai/gpt-5", Message(who, 1, QUOTAS, [-1, -1], headroom_s=0.0, **fields))
+            opened.exchange("openai/gpt-5", message_of(who, 1, QUOTAS, [-1, -1], headroom_s=0.0, **fields))
         refused = [Refused([5.0, 10.0], 30 * NS)]
-        opened.exchange("openai/gpt-5", Message("host:1:aa", 2, QUOTAS, [-1, -1], news=refused))
+        opened.exchange("openai/gpt-5", message_of("host:1:aa", 2, QUOTAS, [-1, -1], news=refused))
 
 
 def ask(view, path):
@@ -87,8 +88,10 @@ def test_an_account_has_six_digits_and_a_limit_that_was_not_found_has_no_row(sto
     unbounded = (Quota("measured_requests", BOUNDLESS, 0.0, rule=Rule.SLOTS),)
     with closing(open_store(store)) as opened:
         for end, digits in accounts.items():
-            opened.exchange(f"anthropic@{digits}{end:0>26}/m", Message("host:1:aa", 1, unbounded, [-1], headroom_s=0.0))
-        opened.exchange("chatgpt@012345/m", Message("host:1:aa", 1, QUOTAS, [-1, -1], headroom_s=0.0))
+            opened.exchange(
+                f"anthropic@{digits}{end:0>26}/m", message_of("host:1:aa", 1, unbounded, [-1], headroom_s=0.0)
+            )
+        opened.exchange("chatgpt@012345/m", message_of("host:1:aa", 1, QUOTAS, [-1, -1], headroom_s=0.0))
         with closing(Reader(store, 5.0)) as reader:
             pools = reader.read()[0]["pools"]
     assert {name: len(pool["quotas"]) for name, pool in pools.items()} == {

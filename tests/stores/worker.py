@@ -11,7 +11,7 @@ import httpx2
 import paceline
 from paceline.core.quota import NS, Quota
 from paceline.shared import exchange, ledger
-from paceline.shared.messages import Message
+from paceline.shared.messages import Known, Message
 from paceline.stores import open_store
 from paceline.stores import redis as redis_store
 from paceline.stores.sqlite import SQLiteStore
@@ -100,6 +100,6 @@ def take_until_killed(path, log, name):
     log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     while True:
         number += 1
-        reply = store.exchange("pool", Message(name, number, (AMPLE,), [0], headroom_s=0.0, wants=[[1.0]]))
+        reply = store.exchange("pool", Message(name, number, Known((AMPLE,), [0], headroom_s=0.0), wants=[[1.0]]))
         assert len(reply.grants) == 1
         os.write(log, b".")

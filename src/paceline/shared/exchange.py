@@ -187,14 +187,14 @@ class StoreSide(Holdings):
         wants = self._wants(now_ns, undecided) if asks else []
         # Taken last: what is given back above is part of it.
         news = self.outbox.take(now_ns, leases.slack_ns, fallback)
-        message = Message(membership.who, self.outbox.number, fresh=not known, news=news, wants=wants)
+        quotas = self.snapshot.known(now_ns, fresh=not known)
+        message = Message(membership.who, self.outbox.number, quotas, news=news, wants=wants)
         message.held, message.slack_ns = self.held(measured=not at_once), leases.slack_ns
         message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
         message.share = membership.share_at(now_ns) if fallback is None else fallback.share
         message.place_ns = PLACE_NS if waiting > len(undecided) else 0
         # A process that holds slots stays, or others would take them.
         message.leaving = at_once and not any(message.held) and not waiting
-        self.snapshot.introduce(now_ns, message)
         self._sent_ns, self._left = now_ns, message.leaving
         self.asked, self._undecided = message, tuple(undecided)
         return message

@@ -43,6 +43,7 @@ from paceline.shared.messages import (
     POLL_NS,
     REJOIN_NS,
     Charged,
+    Known,
     LearnedState,
     Mark,
     Message,
@@ -110,7 +111,7 @@ class SharedLedger:
             for m in self._meters:
                 of(m).spend(m, self._last_ns, now_ns, spent_ns)
         self._last_ns = now_ns
-        index = self._configure(now_ns, message)
+        index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
         if peer.presumed_ns and not message.alone:
             self._give_back(now_ns, now_us, peer)
@@ -134,9 +135,9 @@ class SharedLedger:
         if message.leaving:  # its number is still remembered
             peer.lease_us, peer.share = -1, 0
         self._peers.part(message.who, peer, now_us)
-        reply.standings = self._standings(now_ns, index, message.versions)
+        reply.standings = self._standings(now_ns, index, message.known.versions)
         reply.noted = self._noted
-        if message.noted != self._noted:
+        if message.known.noted != self._noted:
             reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
 
@@ -163,33 +164,33 @@ class SharedLedger:
         self._set_ns += by_ns
         self._last_ns += by_ns
 
-    def _configure(self, now_ns: int, message: Message) -> list[int]:
+    def _configure(self, now_ns: int, process: Known) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
         known, index = self._known
-        if message.quotas is known and not message.fresh:
+        if process.quotas is known and not process.fresh:
             return index
         index, keys = [], [account.key for account in self._accounts]
-        for n, quota in enumerate(message.quotas):
+        for n, quota in enumerate(process.quotas):
             # Quotas with an equal unit and period are the same one, even if processes have read other limits of it.
             key = f"{quota.unit}/{float(quota.period_s)!r}"
             if key not in keys:
                 keys.append(key)
-                meter = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-                of(meter).recall(meter, now_ns, message.recalled[n] if n < len(message.recalled) else [])
+                meter = new_meter(quota, now_ns, process.headroom_s, gentle=process.gentle)
+                of(meter).recall(meter, now_ns, process.recalled[n] if n < len(process.recalled) else [])
                 self._accounts.append(SharedAccount(key, meter, quota))
             index.append(keys.index(key))
             account = self._accounts[index[-1]]
-            if message.fresh and account.given != quota:
+            if process.fresh and account.given != quota:
                 account.given = quota
-                meter = new_meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
+                meter = new_meter(quota, now_ns, process.headroom_s, gentle=process.gentle)
                 account.meter = replaced(now_ns, account.meter, meter)
                 account.version += 1
                 account.epoch += 1
-        self._known = message.quotas, index
+        self._known = process.quotas, index
         return index
 
     def _take_news(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> None:
-        fresh = [self._accounts[i].version == known for i, known in zip(index, message.versions, strict=True)]
+        fresh = [self._accounts[i].version == known for i, known in zip(index, message.known.versions, strict=True)]
         for news in message.news:
             if isinstance(news, Settled):
                 self._settle(now_ns, news, index, message)
@@ -227,7 +228,7 @@ class SharedLedger:
                 set_ns = self._set_ns if mark and account.meter.refills else 0
                 account.meter.correct(now_ns, int(mark) + set_ns, charged, actual)
                 account.spent += actual - charged
-            if message.gentle and news.answered:
+            if message.known.gentle and news.answered:
                 account.meter.answered(now_ns, int(mark), charged if actual is None else max(charged, actual))
         if news.probe and news.answered:
             self._pause.answered(now_ns, message.who)

@@ -88,6 +88,32 @@ News = Settled | Refused | Charged | Noted | Change
 
 
 @dataclass(slots=True)
+class Known:
+    """What a process knows of the quotas: as configured there, and at the last reply.
+
+    Attributes:
+        quotas: The quotas as configured; amounts and marks are in this order.
+        versions: For each quota, the version of its :class:`LearnedState` that the process has; -1: none.
+        fresh: Whether the configured quotas replace the store's; in the first message of a process.
+        headroom_s: What each quota keeps unused, in seconds of its refill.
+        gentle: Whether buckets open slowly.
+        windows: For each quota with a window that restarts at a local midnight: the restarts of yesterday, today and the
+            next two days, in seconds since 1970, for stores without time zones; ``None`` for all other quotas.
+        recalled: For each quota, what it lacks in the snapshot. A store that has lost the quota restores this state.
+        noted: The ``noted`` of the last reply.
+    """
+
+    quotas: tuple[Quota, ...] = ()
+    versions: list[int] = field(default_factory=list)
+    fresh: bool = False
+    headroom_s: float = 1.0
+    gentle: bool = False
+    windows: list[tuple[int, ...] | None] = field(default_factory=list)
+    recalled: list[Left] = field(default_factory=list)
+    noted: int = 0
+
+
+@dataclass(slots=True)
 class Message:
     """The updates and requests of a process.
 
@@ -95,11 +121,7 @@ class Message:
         who: The unique name of the process.
         number: Counts the messages of this process. A message without a reply is sent again under its number, and the
             store applies the news of a number once.
-        quotas: The quotas as configured in this process; amounts and marks are in this order.
-        versions: For each quota, the version of its :class:`LearnedState` that the process has; -1: none.
-        fresh: Whether the configured quotas replace the store's; in the first message of a process.
-        headroom_s: What each quota keeps unused, in seconds of its refill.
-        gentle: Whether buckets open slowly.
+        known: What it knows of the quotas.
         news: The updates since the last message, in order.
         held: The amount in flight in this process, for each quota; used for slots.
         wants: The charges of the next requests in the queue, in its order.
@@ -109,19 +131,11 @@ class Message:
         share: The share of the limits that the process takes if the store is lost before its next message.
         place_ns: How long to keep a place among the waiting processes; 0: no place.
         slack_ns: How much later a grant may be spent.
-        windows: For each quota with a window that restarts at a local midnight: the restarts of yesterday, today and the
-            next two days, in seconds since 1970, for stores without time zones; ``None`` for all other quotas.
-        recalled: For each quota, what it lacks in the snapshot. A store that has lost the quota restores this state.
-        noted: The ``noted`` of the last reply.
     """
 
     who: str
     number: int
-    quotas: tuple[Quota, ...] = ()
-    versions: list[int] = field(default_factory=list)
-    fresh: bool = False
-    headroom_s: float = 1.0
-    gentle: bool = False
+    known: Known = field(default_factory=Known)
     news: list[News] = field(default_factory=list)
     held: list[float] = field(default_factory=list)
     wants: list[list[float]] = field(default_factory=list)
@@ -131,9 +145,6 @@ class Message:
     share: float = 0.0
     place_ns: int = 0
     slack_ns: int = 0
-    windows: list[tuple[int, ...] | None] = field(default_factory=list)
-    recalled: list[Left] = field(default_factory=list)
-    noted: int = 0
 
     def report_within_ns(self, reply: StoreReply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""

@@ -14,7 +14,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Decision, Reservation
 from paceline.core.unstated.measured import FoundMeter
-from paceline.shared.messages import Charged, LearnedState, Left, Message, StoreReply
+from paceline.shared.messages import Charged, Known, LearnedState, Left, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND, of
 
 
@@ -43,15 +43,15 @@ class Snapshot:
         self.quotas += tuple([of(entry.meter).told(entry.meter) for entry in unknown])
         self.versions += [-1] * (len(self.quotas) - len(self.versions))
 
-    def introduce(self, now_ns: int, message: Message) -> None:
-        """Add the quotas to ``message``, with their state in the snapshot."""
+    def known(self, now_ns: int, *, fresh: bool) -> Known:
+        """What a message has of the quotas, with their state in the snapshot; ``fresh``: in the first message."""
         if len(self.quotas) < len(self.ledger.entries):
             self._introduce_new()
-        message.quotas, message.versions, message.noted = self.quotas, list(self.versions), self.noted
-        message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
-        for quota, entry in zip(self.quotas, self.ledger.entries, strict=True):
-            message.windows.append(window_starts(quota.anchor, now_ns) if quota.rule is Rule.WINDOW else None)
-            message.recalled.append(of(entry.meter).recalled(entry.meter, now_ns))
+        ledger, quotas = self.ledger, self.quotas
+        windows = [window_starts(one.anchor, now_ns) if one.rule is Rule.WINDOW else None for one in quotas]
+        recalled = [of(m).recalled(m, now_ns) for m in ledger.meters]
+        versions = list(self.versions)
+        return Known(quotas, versions, fresh, ledger.headroom_s, ledger.gentle, windows, recalled, self.noted)
 
     def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> bool:
         """Apply the states of a reply; whether a quota is new, or has another limit."""

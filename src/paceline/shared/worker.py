@@ -31,7 +31,7 @@ from paceline.shared.capacity import SharedCapacity
 from paceline.shared.contact import Contact
 from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.membership import State
-from paceline.shared.messages import Message, Noted, Store, StoreReply
+from paceline.shared.messages import Known, Message, Noted, Store, StoreReply
 from paceline.shared.plan import SharedPlan
 
 log = logging.getLogger("paceline")
@@ -94,10 +94,11 @@ class StoreWorker:
 
     def agreed(self, pool: str, text: str) -> str:
         """What the first process has noted under ``pool``; ``text``, if that is this one, or if the store does not answer."""
+        nothing = Known(noted=-1)
         try:
-            notes = self.store.exchange(pool, Message(who := _new_name(), 1, noted=-1, leaving=True)).notes
+            notes = self.store.exchange(pool, Message(who := _new_name(), 1, nothing, leaving=True)).notes
             if not notes:
-                first = Message(who, 2, news=[Noted(who, text)], noted=-1, leaving=True)
+                first = Message(who, 2, nothing, news=[Noted(who, text)], leaving=True)
                 notes = self.store.exchange(pool, first).notes
         except StoreError:
             notes = []

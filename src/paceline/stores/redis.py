@@ -164,7 +164,7 @@ class RedisStore:
         client, key = self._connected(), self.key(pool)
         presence = client.presence_of(key)
         text = encode(message, late_us, present=presence is not None and message.who in presence)
-        answer: list[Any] = self._call(pool, text, *quota_set(message.quotas))
+        answer: list[Any] = self._call(pool, text, *quota_set(message.known.quotas))
         self._ahead_us = int(answer[CLOCK]) - sent_us
         presence = client.presence_of(key)  # at the node that has answered
         if presence is not None:

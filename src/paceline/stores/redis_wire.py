@@ -64,25 +64,27 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
     parts = [
         message.who,
         message.number,
-        message.headroom_s,
+        message.known.headroom_s,
         message.place_ns,
         message.slack_ns,
-        message.versions,
+        message.known.versions,
         [_news(news) for news in message.news],
         message.wants,
         message.held if any(message.held) else 0,
-        _windows(message) if any(message.windows) else 0,
-        message.recalled,
+        _windows(message) if any(message.known.windows) else 0,
+        message.known.recalled,
         message.share,
         late_us,
-        message.noted,
+        message.known.noted,
     ]
-    return _to_json([*parts, message.fresh, message.gentle, message.leaving, message.alone, message.closed, present])
+    return _to_json(
+        [*parts, message.known.fresh, message.known.gentle, message.leaving, message.alone, message.closed, present]
+    )
 
 
 def _windows(message: Message) -> list[Any]:
     """Each with its time zone: the quota in the ledger may have another one."""
-    pairs = zip(message.quotas, message.windows, strict=False)
+    pairs = zip(message.known.quotas, message.known.windows, strict=False)
     return [[quota.anchor, *days] if days else 0 for quota, days in pairs]
 
 
@@ -116,7 +118,7 @@ def decode(answer: list[Any], message: Message) -> StoreReply:
     at, grants = HEADER + 3 * told, []
     notes = [Note(answer[i].decode(), answer[i + 1].decode(), answer[i + 2]) for i in range(HEADER, at, 3)]
     for want in message.wants[:granted]:
-        end = at + min(len(want), len(message.quotas))
+        end = at + min(len(want), len(message.known.quotas))
         marks: list[Mark] = answer[at:end]
         grants.append(marks)
         at = end

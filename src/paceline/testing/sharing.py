@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import (
     Charged,
+    Known,
     LearnedState,
     Mark,
     Message,
@@ -44,11 +45,13 @@ class SharingProcess:
         return self.received(self.store.exchange(self.pool, message))
 
     def message(self, *news: News, **options: Any) -> Message:
-        """The next message; ``options`` are its fields."""
+        """The next message; ``options`` are its fields, and the fields of what the process knows."""
         self.number += 1
-        fields: dict[str, Any] = {"number": self.number, "quotas": self.quotas, "versions": list(self.versions)}
-        fields["windows"] = [window_starts(quota.anchor, time.time_ns()) for quota in self.quotas]
-        return Message(self.who, news=list(news), **(fields | self.options | options))
+        given: dict[str, Any] = {"number": self.number, "quotas": self.quotas, "versions": list(self.versions)}
+        given["windows"] = [window_starts(quota.anchor, time.time_ns()) for quota in self.quotas]
+        given |= self.options | options
+        known = {each.name: given.pop(each.name) for each in fields(Known) if each.name in given}
+        return Message(self.who, known=Known(**known), news=list(news), **given)
 
     def received(self, reply: StoreReply) -> StoreReply:
         """Keep the versions of a reply, and return it."""

@@ -14,7 +14,7 @@ from paceline.cli.standing import Reader
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import NO_ANSWER
-from paceline.shared.messages import Message
+from paceline.shared.messages import Known, Message
 from paceline.stores import open_store
 from paceline.telemetry.server import StatusServer
 
@@ -228,7 +228,7 @@ def test_the_page_of_a_fleet(browser, tmp_path):
             "host:1:a": {"wants": [[5.0]]},
             f"{ODD}:2:b": {"wants": [[1.0]], "place_ns": 100 * NS},
         }.items():
-            store.exchange("openai/gpt-5", Message(who, 1, quotas, [-1], headroom_s=0.0, **fields))
+            store.exchange("openai/gpt-5", Message(who, 1, Known(quotas, [-1], headroom_s=0.0), **fields))
     with closing(Reader(f"sqlite:{file}", 5.0)) as reader:
         server = StatusServer(reader, "127.0.0.1", 0, None)
         context = browser.new_context(viewport={"width": 1280, "height": 900})
