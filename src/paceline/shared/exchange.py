@@ -66,10 +66,8 @@ class Head:
         """
         ungranted = asked.wants[len(reply.grants) :]
         self._ungranted = ungranted[0] if ungranted and not (asked.slack_ns or measured) else None
-        wait_ns, self.placed = (
-            max(reply.wait_ns, ASK_MIN_NS) if ungranted else 0,
-            bool(ungranted) and asked.place_ns > 0,
-        )
+        self.placed = bool(ungranted) and asked.place_ns > 0
+        wait_ns = max(reply.wait_ns, ASK_MIN_NS) if ungranted else 0
         polls_ns = max(reply.peers, 1) * POLL_NS
         # After an eighth of the wait, since a refund may have shortened it. Many processes ask more rarely.
         self.ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))

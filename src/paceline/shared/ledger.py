@@ -248,14 +248,12 @@ class SharedLedger:
 
     def _take_held(self, peer: Peer, held: list[float], index: list[int]) -> None:
         """Replace what this process holds, and add it to the slots of all others."""
+        mine, others = dict(zip(index, held, strict=False)), self._peers.held
         peer.held = [0.0] * len(self._accounts)
-        for i, amount in zip(index, held, strict=False):
-            if self._accounts[i].meter.holds:
-                peer.held[i] = amount
-        for i, account in enumerate(self._accounts):
-            if isinstance(account.meter, Slots):
-                others = self._peers.held
-                account.meter.used = (others[i] if i < len(others) else 0.0) + peer.held[i]
+        for i, m in enumerate(self._meters):
+            if isinstance(m, Slots):
+                peer.held[i] = mine.get(i, 0.0)
+                m.used = (others[i] if i < len(others) else 0.0) + peer.held[i]
 
     def _charge(self, now_ns: int, i: int, amount: float, peer: Peer) -> Mark:
         """Charge ``amount`` to the account ``i``, for ``peer``."""
@@ -272,7 +270,7 @@ class SharedLedger:
         before, others = self._ahead(message.who) if message.wants else ([], [])
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
-        back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
+        back_ns = now_ns
         if self._peers.awaited:
             # What those that vanished in the outage have spent is known when they report, which they do by then.
             back_ns += max(REJOIN_NS - (now_us - self._peers.away_us) * 1_000, 0)

@@ -287,8 +287,7 @@ class Peers:
             if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
-                if peer.gone:
-                    self._return(peer)
+                self._return(peer)
                 del self._peers[who]
             else:
                 spent += self._enter(who, peer, now_us)
@@ -298,8 +297,7 @@ class Peers:
         """The process ``who``, taken out of the sums until :meth:`part`; its times are taken from its last message."""
         peer = self._peers.setdefault(who, Peer(now_us))
         self._withdraw(peer)
-        if peer.gone:
-            self._return(peer)
+        self._return(peer)
         return peer
 
     def part(self, who: str, peer: Peer, now_us: int) -> None:
@@ -332,12 +330,12 @@ class Peers:
         peer.live = peer.weight = 0
 
     def _return(self, peer: Peer) -> None:
-        """A vanished process is here again, or is not charged any more."""
-        # By a sum over all time, so that a process that vanished costs nothing while others send messages.
-        peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
-        self.gone -= peer.gone
-        peer.gone = 0
-        self.awaited -= self._quiet_us < peer.due_us < self.away_us
+        """A process that had vanished, if it had, is here again, or is not charged any more."""
+        if peer.gone:
+            # By a sum over all time, so that a process that vanished costs nothing while others send messages.
+            peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
+            self.gone, peer.gone = self.gone - peer.gone, 0
+            self.awaited -= self._quiet_us < peer.due_us < self.away_us
 
     def _enter(self, who: str, peer: Peer, now_us: int) -> float:
         """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
@@ -360,8 +358,7 @@ class Peers:
                 spent = float(peer.gone * late_us)
             events.append(min(until_us, now_us + LOOK_US))
         else:
-            if peer.gone:
-                self._return(peer)
+            self._return(peer)
             if now_us < peer.due_us:
                 events.append(peer.due_us)
         from_us = until_us if peer.due_us else peer.seen_us
