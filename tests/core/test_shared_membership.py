@@ -95,6 +95,15 @@ def test_a_process_that_was_stopped_lets_the_others_report_first_in_mode_fail_op
     assert process.pool.capacity.cool_down_ns(process.now_ns) == process.pool.capacity.membership.report_ns
 
 
+def test_a_chain_of_forks_while_the_store_is_lost_keeps_the_least_share():
+    process = Process("fail_safe")
+    for reply in (None, "away"):
+        process.exchange(reply)
+    for generation in range(20):
+        process.pool.capacity.forked(f"child {generation}", process.now_ns)
+    assert process.pool.capacity.fallback.share == process.pool.capacity.membership.share == 1e-6
+
+
 class TestSeen:
     """What a look at the ledger tells of its processes."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from paceline.core.quota import NS
 from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.messages import REJOIN_NS, SHARED_PART, WANE_NS, WANES, Message, StoreReply
+from paceline.shared.peers import BILLION, SHARE_MIN
 
 RETRY_NS = 1 * NS
 """How often a lost store is tried."""
@@ -162,5 +163,6 @@ class Membership:
         """Be the process ``who`` from now on, in a forked child."""
         # Its own random numbers: with the parent's it would try again in step with it, and with other children.
         self.who, self.random = who, Random(who)
-        # The least of what a process is told, because its parent keeps the share.
-        self.share *= (1 - SHARED_PART) ** 2
+        # The least of what a process is told, because its parent keeps the share. A chain of forks ends there, too: of a
+        # share without a bound no quota could be made after twelve of them.
+        self.share = max(self.share * (1 - SHARED_PART) ** 2, min(self.share, SHARE_MIN / BILLION))
