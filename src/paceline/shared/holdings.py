@@ -153,6 +153,11 @@ class Holdings:
         if not isinstance(change, Quota):
             self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
 
+    @property
+    def _ledgers(self) -> list[Ledger]:
+        """Those with attempts in flight: the fallback's, too, because they hold slots of the provider."""
+        return [self.snapshot.ledger] if self.fallback is None else [self.snapshot.ledger, self.fallback.ledger]
+
     def give_back(self, now_ns: int, *, everything: bool = False) -> None:
         """Give back the leases that are over, or ``everything``."""
         if self.leases.leases:
@@ -161,13 +166,9 @@ class Holdings:
 
     def held(self, *, measured: bool = True) -> list[float]:
         """For each quota of slots, what is in flight or leased; for each ``measured`` limit, what other processes are told of it."""
-        ledger = self.snapshot.ledger
-        holders: list[Ledger | Leases] = [ledger, self.leases]
-        if self.fallback is not None:
-            # Attempts of the fallback hold slots of the provider, and the store has to know of them.
-            holders.append(self.fallback.ledger)
-        held = [0.0] * len(ledger.entries)
-        for i in ledger.entries.slots:
+        entries, holders = self.snapshot.ledger.entries, list[Ledger | Leases]([self.leases, *self._ledgers])
+        held = [0.0] * len(entries)
+        for i in entries.slots:
             held[i] = sum(holder.in_use(i) for holder in holders)
         for meter in self.unstated.meters if measured else ():
             held[meter.index] = meter.told
@@ -196,11 +197,9 @@ class Holdings:
         """
         self.outbox = Outbox()
         self.leases.give_back(now_ns, everything=True)
-        ledgers = [self.snapshot.ledger]
         if self.fallback is not None:
-            ledgers.append(self.fallback.ledger)
             self.fallback.news(now_ns)
-        for ledger in ledgers:
+        for ledger in self._ledgers:
             for reservation in ledger.open_reservations:
                 ledger.close(now_ns, reservation)
                 self.unstated.unsent(now_ns, reservation)

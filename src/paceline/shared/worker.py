@@ -115,10 +115,8 @@ class StoreWorker:
                 self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
                 before = self._thread
                 serve = partial(_serve, weakref.ref(self), self._queue, before)
-                disturbed = "the exchange with the store was disturbed; it continues"
-                self._thread = threading.Thread(
-                    target=go_on, args=(serve, disturbed), name="paceline-store", daemon=True
-                )
+                told = serve, "the exchange with the store was disturbed; it continues"
+                self._thread = threading.Thread(target=go_on, args=told, name="paceline-store", daemon=True)
                 try:
                     self._thread.start()
                 # If there are no more threads for now, the next message tries again.
