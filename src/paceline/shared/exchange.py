@@ -95,8 +95,7 @@ class StoreSide(Holdings):
         ledger: The quotas as configured in this process; it becomes the snapshot.
         queue: The requests that wait for the quotas.
         now_ns: The present.
-        who: A unique name of this process.
-        on_store_failure: See :attr:`Membership.mode`.
+        who, on_store_failure: See :class:`Membership`.
         lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
         learns: Whether answers change the quotas.
 

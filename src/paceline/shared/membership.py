@@ -86,15 +86,13 @@ class Membership:
     """What a process knows of the store and of the processes that share its quotas.
 
     Attributes:
-        who: Its unique name.
-        random: Its random numbers.
+        who, random: Its unique name, and its random numbers.
         mode: What it grants while the store is lost: a share of the limits (``fail_safe``), nothing (``fail_closed``),
             or the whole limits (``fail_open``).
         state: Who grants its requests.
         reason: Why the store is lost or has stopped the process; ``None`` in the state ``JOINED``.
         back_ns: When the lost store replied first; in the state ``BACK``.
-        peers: How many processes shared the quotas at the last reply, this one included.
-        share: The share of the limits for this process while the store is lost, at the last reply.
+        peers, share: Of the last reply: see :class:`StoreReply`.
         announced: Whether the store knew at the last reply when this process reports again.
         heard_ns: When the last message with a reply was sent.
         try_ns: When to try the store again, while it is lost or refuses this process.

@@ -21,12 +21,10 @@ Left = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Attempts that were charged ``amounts`` at ``marks`` have ended and cost ``actual``.
+    """Attempts that were charged ``amounts`` at ``marks`` have ended, for each of the message's quotas.
 
     Attributes:
-        amounts: The charge, for each of the message's quotas.
-        marks: The marks of the grant.
-        actual: The true cost; ``None`` where it is unknown. All zero: the attempts were never sent.
+        actual: Their true cost; ``None`` where it is unknown. All zero: the attempts were never sent.
         answered: Whether the provider has answered, so that an opening bucket may widen its burst.
         probe: Whether the probe after a pause was among the attempts.
     """
@@ -72,11 +70,9 @@ NOTES_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """``amounts`` were spent without a grant of the store.
+    """``amounts`` were spent without a grant of the store, for each of the message's quotas.
 
-    Attributes:
-        amounts: For each of the message's quotas.
-        left: The part of them that has not been refilled meanwhile; ``None``: all.
+    ``left``: the part of them that has not been refilled meanwhile; ``None``: all.
     """
 
     amounts: list[float]

@@ -65,11 +65,7 @@ class Sharing(Generic[M]):
         return dict(zip(self._state, self._values(m), strict=False))
 
     def load(self, m: M, state: dict[str, Any]) -> None:
-        """Set a new meter to the state that :meth:`dump` returned.
-
-        Raises:
-            KeyError, TypeError: ``state`` is invalid.
-        """
+        """Set a new meter to the state that :meth:`dump` returned."""
         for key, name in self._state.items():
             _take(m, name, state[key])
 

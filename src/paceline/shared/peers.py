@@ -252,15 +252,10 @@ class Peers:
         self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
 
     def advance(self, last_us: int, now_us: int, ended: Callable[[str], bool]) -> float:
-        """Take the events that are due.
-
-        Args:
-            last_us: When this was called before.
-            now_us: The present.
-            ended: Whether a process is known to have ended, so that it spends nothing any more.
+        """Take the events that are due since the call at ``last_us``; ``ended``: see :meth:`SharedLedger.apply`.
 
         Returns:
-            What vanished processes may have spent since the last call, in billionths of a microsecond of refill.
+            What vanished processes may have spent since that call, in billionths of a microsecond of refill.
         """
         passed_us, spent = now_us - last_us, 0.0
         if passed_us > QUIET_US:
@@ -386,11 +381,7 @@ class Peers:
 
     @classmethod
     def load(cls, state: dict[str, Any]) -> Peers:
-        """The processes with the state that :meth:`dump` returned.
-
-        Raises:
-            LookupError, TypeError, ValueError: ``state`` is invalid.
-        """
+        """The processes with the state that :meth:`dump` returned; raises as :meth:`SharedLedger.load`."""
         peers = cls()
         places = peers.places
         peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, places.amounts = state["sums"]
