@@ -404,13 +404,15 @@ class Pool:
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
         """Add an estimated cost, and what was used of it, to :attr:`Record.estimates`."""
-        estimates, units = self.record.estimates, self.capacity.ledger.entries.units
+        estimates = self.record.estimates
         for unit, amount in actual.items():
             if unit in cost:
                 pair = estimates[unit]
                 pair[0] += cost[unit]
                 pair[1] += amount
-        if TOKENS not in cost and TOKENS in units and TOKENS in (true := merged(cost, actual)):
+        if TOKENS in cost or TOKENS not in self.capacity.ledger.entries.units:
+            return
+        if TOKENS in (true := merged(cost, actual)):
             pair = estimates[TOKENS]
             pair[0] += total_tokens(cost)
             pair[1] += true[TOKENS]

@@ -33,7 +33,7 @@ class SharedCapacity(StoreSide):
     @property
     def ledger(self) -> Ledger:
         """The snapshot; while the store is lost, the ledger of the fallback."""
-        return self.snapshot.ledger if self.fallback is None else self.fallback.ledger
+        return (self.fallback or self.snapshot).ledger
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         if now_ns < self._pause.until_ns:
