@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
@@ -208,9 +209,7 @@ class Permit:
         cost: Cost = units
         if usage is not None or headers is not None:
             cost = self._read(usage, headers, units)
-        for unit, amount in cost.items():
-            if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
-                check_cost(cost, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
+        check_cost(cost, self.reservation.cost, self._scheduler.pool.capacity.ledger.units)
         lacks_one = INPUT_TOKENS not in cost or OUTPUT_TOKENS not in cost
         if lacks_one and (TOKENS in cost or OUTPUT_TOKENS in cost):
             self._complete(cost)
@@ -751,20 +750,25 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
             raise AssertionError(outcome)
 
 
-def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
+def check_cost(cost: Cost, *units: Collection[str]) -> None:
     """Refuse an invalid cost; amounts of other numeric types become floats.
 
     Raises:
-        QuotaError: An amount is not a number from 0 to 1e15, or a unit is neither known nor one of ``units`` (which are
-            the units of the pool; empty: any unit).
+        QuotaError: An amount is not a number from 0 to 1e15, or a unit is neither known nor in one of ``units`` (which
+            are the units of the pool; none: any unit).
     """
     for unit, amount in cost.items():
         if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
-        if unit not in _KNOWN and unit not in units and (units or unit in _ALIASES):
-            raise QuotaError(
-                f"unknown unit {unit!r}; this pool limits {' and '.join(units) or 'nothing'}{_hint(unit, units)}"
-            )
+        if unit not in _KNOWN:
+            _check_unit(unit, dict.fromkeys(chain.from_iterable(units)))
+
+
+def _check_unit(unit: str, units: Collection[str]) -> None:
+    if unit not in units and (units or unit in _ALIASES):
+        raise QuotaError(
+            f"unknown unit {unit!r}; this pool limits {' and '.join(units) or 'nothing'}{_hint(unit, units)}"
+        )
 
 
 def _hint(unit: str, units: Collection[str]) -> str:
