@@ -258,6 +258,7 @@ class Exchange:
     Attributes:
         judged: The verdict on the last answer.
         acquisition: The request for a permit, which knows why it waits; ``None`` where it does not.
+        windows: The windows of the plan that pays, as its answers have stated them.
     """
 
     def __init__(
@@ -278,8 +279,7 @@ class Exchange:
         self.tries = Tries(pacer.retry, pacer.health)
         self.judged: Judged | None = None
         self._seen = seen
-        self._begun = False  # whether the answer has reported a usage
-        self._windows: set[str] = set()  # of the plan that pays, as its answers state them
+        self.windows: set[str] = set()
 
     @property
     def waits(self) -> bool:
@@ -411,7 +411,7 @@ class Exchange:
         self.pacer.answers.count(self.http.address, pool, judged.status, cause, now_ns / NS)
         ends = self._seen is not None and self._seen(judged, self.http)
         try:
-            self._read_plan(headers, refusal, now_ns)
+            self.read_plan(headers, refusal, now_ns)
             self._observe(headers, permit, refusal, now_ns)
             row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
             failed = is_server_fault(judged.status, refusal, row)
@@ -425,7 +425,7 @@ class Exchange:
             self.http.note(response, self.record)
             if judged.verdict is not Verdict.RESULT:
                 return await self._failed(response, judged, permit, ends=ends)
-            self._settle_after_body(response, judged.payload, headers, permit)
+            _Accepted(self, permit, headers).settle_with(response, judged.payload)
         except BaseException:  # cancelled while the body of an error was read, for example
             permit.close()
             raise
@@ -467,11 +467,11 @@ class Exchange:
         await self._delay(delay_s)
         return None
 
-    def _read_plan(self, headers: Mapping[str, str], refusal: Refusal | None, now_ns: int) -> None:
+    def read_plan(self, headers: Mapping[str, str], refusal: Refusal | None, now_ns: int) -> None:
         """Keep what a response says of the plan of the account that has paid."""
         found = plan_readings(headers, now_ns / NS, None if refusal is None else refusal.window)
         if found:
-            self._windows.update(reading.window for reading in found)
+            self.windows.update(reading.window for reading in found)
             sent_s = self.record.granted_ns / NS
             self.pacer.pools.read_plan(self.metered.provider.name, found, served=refusal is None, sent_s=sent_s)
 
@@ -509,10 +509,10 @@ class Exchange:
         if beginning.held:
             patience.judged(beginning, judged.refusal)
         if judged.refusal is not None:
-            judged = replace(judged, refusal=self._scoped(judged.refusal))
+            judged = replace(judged, refusal=self.scoped(judged.refusal))
         return judged, headers
 
-    def _scoped(self, refusal: Refusal) -> Refusal:
+    def scoped(self, refusal: Refusal) -> Refusal:
         """``refusal``, about no more than the request's mode where that has limits of its own; a balance is the account's."""
         broad = refusal.kind is not RefusalKind.MONEY and refusal.scope is RefusalScope.POOL
         return replace(refusal, scope=RefusalScope.MODE) if broad and self.metered.call.mode else refusal
@@ -554,107 +554,12 @@ class Exchange:
         error, word = judged.error, {}
         if judged.verdict is Verdict.UNREADABLE:
             message = f"paceline: {self.record.pool}: the answer is not from this API: {judged.why}"
-            error, word = (
-                {"type": "server_error", "code": "paceline_unreadable", "message": message},
-                {"x-paceline": "unreadable"},
-            )
+            error = {"type": "server_error", "code": "paceline_unreadable", "message": message}
+            word = {"x-paceline": "unreadable"}
         body = json.dumps({"type": "error", "error": dict(error)}).encode()
         made = self.http.respond(judged.status, {"content-type": "application/json", **word}, body)
         self.http.note(made, self.record)
         return made
-
-    def _settle_after_body(self, response: Any, payload: Any, headers: Mapping[str, str], permit: Permit) -> None:
-        """Settle the permit with the usage that the body reports: now, by its ``payload``, else while the caller reads it."""
-        provider = self.metered.provider
-        settle = partial(self._settle, headers, permit)
-        self.metered.scheduler.admitted(permit.reservation)
-        if self.metered.payer is not None:
-            self.metered.payer.account.served = True
-        if self.charge is not None:
-            self.charge.settles = True
-        if (job := job_of(payload)) is not None:
-            slots = CONCURRENCY in self.metered.scheduler.pool.ledger.units
-            if slots:
-                permit.settle()  # the end of its slot is not known
-            if not (slots and self.charge is None):  # as held until the caller has asked for the answer
-                remember(self.pacer, job, lambda found: settle(None if found is None else provider.usage(found), None))
-        elif isinstance(payload, MAPPING):
-            self.metered.scheduler.finished(state_of(payload))
-            settle(None if self.metered.call.endpoint == COUNTING else provider.usage(payload), None)
-        else:
-            reader = provider.usage_reader(self.metered.call)
-            late = partial(self.metered.scheduler.timed_out, permit.reservation)
-            tap = Tap(reader, partial(self._end, reader, settle), partial(self._adjust, permit), late)
-            self.http.tap(response, headers, tap)
-
-    def _end(self, reader: UsageReader, settle: Settle, usage: Usage | None, refusal: Refusal | None) -> None:
-        """The body of an answer has passed; a reader of another package may not know how far the model has come."""
-        if (plan := getattr(reader, "plan", None)) is not None:
-            self._read_plan(plan_headers_in(plan), None, self.pacer.clock.now_ns())
-        if (state := getattr(reader, "state", None)) is not None:
-            self.metered.scheduler.finished(state)
-        if (
-            self.metered.call.max_output_tokens != 0
-        ):  # else it generates no text, and its form need not say where it ends
-            self.record.whole = getattr(reader, "whole", True)
-        settle(usage, refusal)
-
-    def _adjust(self, permit: Permit, usage: Usage) -> None:
-        """The answer reports its input before its end."""
-        usage = plausible(self.record.pool, usage, permit.cost)
-        self._begin(permit, usage)
-        adjust(permit, self.metered.known(usage))
-        if self.charge is not None:
-            self.charge.begun(usage, self.metered.call)
-
-    def _settle(self, headers: Mapping[str, str], permit: Permit, usage: Usage | None, refusal: Refusal | None) -> None:
-        """The answer is over."""
-        call = self.metered.call
-        if usage is not None and usage.partial and not call.writes:
-            usage = replace(usage, partial=False)
-        if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
-            refusal = self._scoped(refusal)
-            self.record.refusals.append(refusal)
-            self.metered.scheduler.patience.refused()
-            permit.refused(refusal)
-        elif usage is None:
-            permit.settle()
-        else:
-            usage = self._charge(headers, permit, usage)
-        if usage is not None and self._windows:
-            client = UNNAMED if self.metered.payer is None else self.metered.payer.client
-            self.pacer.pools.charge_plan(self.metered.provider.name, self._windows, usage, client)
-        self.record.settled = permit if refusal is None else None
-        if self.charge is not None:
-            self.charge.settle(usage, call)
-
-    def _charge(self, headers: Mapping[str, str], permit: Permit, usage: Usage) -> Usage:
-        """Charge what was used, and learn from it; the usage as it is taken."""
-        # Gemini reports in a header alone that a request was served at another tier.
-        tier = usage.tier or headers.get("x-gemini-service-tier") or self.metered.call.tier
-        usage = plausible(self.record.pool, usage, permit.reservation.cost)
-        if tier != usage.tier:
-            usage = replace(usage, tier=tier[: parse.TIER_MAX])
-        is_text = usage.partial and not usage.input_tokens  # and nothing is reported
-        if not is_text:
-            self._begin(permit, usage)
-        if is_text and usage.output_tokens <= self.metered.tokens()[1]:
-            permit.settle()
-            return usage
-        whole = self.metered.completed(usage) if usage.partial else usage
-        charged = self.metered.provider.charged(self.metered.booked_call, whole)
-        if not usage.partial:
-            self.record.usage = permit.usage = usage
-            self.metered.learn(usage)
-            reports(permit, charged, usage)
-        permit.settle(**charged)
-        return usage
-
-    def _begin(self, permit: Permit, usage: Usage) -> None:
-        """Learn from the first usage that the answer reports."""
-        if not self._begun:
-            self._begun = True
-            self.metered.begun(usage, permit.reservation.granted_ns)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
@@ -692,6 +597,117 @@ class Exchange:
             await asyncio.sleep(seconds)
         else:
             time.sleep(seconds)  # noqa: ASYNC251  (sync code)
+
+
+class _Accepted:
+    """An answer that the caller gets: its permit is settled with the usage that its body reports.
+
+    Args:
+        exchange: The exchange that it ends.
+        permit: The permit of its attempt.
+        headers: Its headers.
+    """
+
+    def __init__(self, exchange: Exchange, permit: Permit, headers: Mapping[str, str]) -> None:
+        self._exchange, self._permit, self._headers = exchange, permit, headers
+        self._metered, self._record, self._charge = exchange.metered, exchange.record, exchange.charge
+        self._begun = False  # whether it has reported a usage
+
+    def settle_with(self, response: Any, payload: Any) -> None:
+        """Settle with what the body reports: now, by its ``payload``, else while the caller reads it."""
+        exchange, metered, permit, charge = self._exchange, self._metered, self._permit, self._charge
+        provider, scheduler = metered.provider, metered.scheduler
+        scheduler.admitted(permit.reservation)
+        if metered.payer is not None:
+            metered.payer.account.served = True
+        if charge is not None:
+            charge.settles = True
+        if (job := job_of(payload)) is not None:
+            slots = CONCURRENCY in scheduler.pool.ledger.units
+            if slots:
+                permit.settle()  # the end of its slot is not known
+            if not (slots and charge is None):  # as held until the caller has asked for the answer
+                remember(exchange.pacer, job, self._settle_job)
+        elif isinstance(payload, MAPPING):
+            scheduler.finished(state_of(payload))
+            self._settle(None if metered.call.endpoint == COUNTING else provider.usage(payload), None)
+        else:
+            reader = provider.usage_reader(metered.call)
+            late = partial(scheduler.timed_out, permit.reservation)
+            exchange.http.tap(response, self._headers, Tap(reader, partial(self._end, reader), self._adjust, late))
+
+    def _settle_job(self, found: Mapping[str, Any] | None) -> None:
+        """It was made in the background, and this is all of it; ``None``: it was never asked for."""
+        self._settle(None if found is None else self._metered.provider.usage(found), None)
+
+    def _end(self, reader: UsageReader, usage: Usage | None, refusal: Refusal | None) -> None:
+        """Its body has passed; a reader of another package may not know how far the model has come."""
+        if (plan := getattr(reader, "plan", None)) is not None:
+            self._exchange.read_plan(plan_headers_in(plan), None, self._exchange.pacer.clock.now_ns())
+        if (state := getattr(reader, "state", None)) is not None:
+            self._metered.scheduler.finished(state)
+        # Without output it generates no text, and its form need not say where it ends.
+        if self._metered.call.max_output_tokens != 0:
+            self._record.whole = getattr(reader, "whole", True)
+        self._settle(usage, refusal)
+
+    def _adjust(self, usage: Usage) -> None:
+        """It reports its input before its end."""
+        usage = plausible(self._record.pool, usage, self._permit.cost)
+        self._begin(usage)
+        adjust(self._permit, self._metered.known(usage))
+        if self._charge is not None:
+            self._charge.begun(usage, self._metered.call)
+
+    def _settle(self, usage: Usage | None, refusal: Refusal | None) -> None:
+        """It is over."""
+        call, permit, windows = self._metered.call, self._permit, self._exchange.windows
+        if usage is not None and usage.partial and not call.writes:
+            usage = replace(usage, partial=False)
+        if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
+            refusal = self._exchange.scoped(refusal)
+            self._record.refusals.append(refusal)
+            self._metered.scheduler.patience.refused()
+            permit.refused(refusal)
+        elif usage is None:
+            permit.settle()
+        else:
+            usage = self._pay(usage)
+        if usage is not None and windows:
+            client = UNNAMED if self._metered.payer is None else self._metered.payer.client
+            self._exchange.pacer.pools.charge_plan(self._metered.provider.name, windows, usage, client)
+        self._record.settled = permit if refusal is None else None
+        if self._charge is not None:
+            self._charge.settle(usage, call)
+
+    def _pay(self, usage: Usage) -> Usage:
+        """Charge what was used, and learn from it; the usage as it is taken."""
+        metered, permit = self._metered, self._permit
+        # Gemini reports in a header alone that a request was served at another tier.
+        tier = usage.tier or self._headers.get("x-gemini-service-tier") or metered.call.tier
+        usage = plausible(self._record.pool, usage, permit.reservation.cost)
+        if tier != usage.tier:
+            usage = replace(usage, tier=tier[: parse.TIER_MAX])
+        is_text = usage.partial and not usage.input_tokens  # and nothing is reported
+        if not is_text:
+            self._begin(usage)
+        if is_text and usage.output_tokens <= metered.tokens()[1]:
+            permit.settle()
+            return usage
+        whole = metered.completed(usage) if usage.partial else usage
+        charged = metered.provider.charged(metered.booked_call, whole)
+        if not usage.partial:
+            self._record.usage = permit.usage = usage
+            metered.learn(usage)
+            reports(permit, charged, usage)
+        permit.settle(**charged)
+        return usage
+
+    def _begin(self, usage: Usage) -> None:
+        """Learn from the first usage that it reports."""
+        if not self._begun:
+            self._begun = True
+            self._metered.begun(usage, self._permit.reservation.granted_ns)
 
 
 def _cause_of(judged: Judged) -> str:
