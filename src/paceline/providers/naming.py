@@ -138,7 +138,8 @@ def others_of(body: Mapping[str, Any], model: str) -> Others:
 
     In its place: what a field at the top names (``models``, ``fallbacks``). Beside it: the models of tools and plugins.
     """
-    fields = {**body, "model": None}
+    fields = dict(body)
+    fields.pop("model", None)
     names = [*islice(named(fields), OTHERS_MAX + 1)]
     if not names:
         return NO_OTHERS
