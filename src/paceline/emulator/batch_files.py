@@ -78,12 +78,8 @@ class StoredFiles:
     def result(self, batch: EmulatedBatch, what: str, lines: Callable[[], Iterator[bytes]]) -> StoredFile:
         """The file with the results of an ended batch, or with its errors, as ``what`` says."""
         if (batch, what) not in self._results:
-            name, read, ended_s = (
-                f"batch_{batch.serial}_{what}.jsonl",
-                None if what == "error" else batch,
-                batch.ended_s,
-            )
-            self._results[batch, what] = self._add(name, "batch_output", ended_s or 0.0, lines=lines, batch=read)
+            name, read = f"batch_{batch.serial}_{what}.jsonl", None if what == "error" else batch
+            self._results[batch, what] = self._add(name, "batch_output", batch.ended_s or 0.0, lines=lines, batch=read)
         return self._results[batch, what]
 
     def delete(self, file: StoredFile) -> None:

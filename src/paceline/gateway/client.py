@@ -190,9 +190,7 @@ async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) 
         await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)
         if sending.done():
             error = sending.exception()
-            if (
-                error is not None and not answer.head.done()
-            ):  # else the server has answered, and closed in the same moment
+            if error is not None and not answer.head.done():  # else the server closed in the moment of its answer
                 raise error
     finally:
         sending.cancel()

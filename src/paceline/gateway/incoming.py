@@ -217,9 +217,8 @@ class Bodies:
                 size += len(parts[-1])
                 self._shares.use(owner, len(parts[-1]))
                 more = event.get("more_body", False)
-            if (
-                size > JOINED_HERE
-            ):  # in a thread, which does not need the interpreter; one after another, because all need the processor
+            # In a thread, which does not need the interpreter; one after another, because all need the processor.
+            if size > JOINED_HERE:
                 async with self._joining:
                     parts[:] = [await asyncio.to_thread(b"".join, parts)]
             else:

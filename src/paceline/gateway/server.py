@@ -352,9 +352,7 @@ class _Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         awaited = not self.pipeline and self.cycle.more_body and self.expect_100_continue
         super().on_response_complete()
-        if (
-            self.timeout_keep_alive_task is not None and not self.transport.is_closing()
-        ):  # no request has come meanwhile
+        if self.timeout_keep_alive_task is not None and not self.transport.is_closing():  # no request came meanwhile
             self._idle[self] = None
         if awaited:  # what comes next may be the body or another request
             self.transport.close()

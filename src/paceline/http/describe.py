@@ -352,11 +352,8 @@ def metered(
     again: Body | None = None,
 ) -> Metered:
     """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
-    calibration, cache, prompt = (
-        pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint),
-        scheduler.prompt_cache,
-        None,
-    )
+    calibration = pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint)
+    cache, prompt = scheduler.prompt_cache, None
     if cache is not None and body is not None and call.max_output_tokens != 0:
         prompt = prompt_of(cache, call.model, body, again)
     return Metered(provider, call, scheduler, calibration, prompt=prompt)

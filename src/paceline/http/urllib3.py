@@ -370,9 +370,8 @@ class _AheadOfHttpClient(_Ahead):
     def __init__(self, ahead: ReadAhead, inner: Any) -> None:
         super().__init__(ahead, inner)
         self._chunk, self._ended = b"", False
-        if (
-            ahead.is_late
-        ):  # urllib3 closes it past this object, and its connection does, too: that would wait for the server
+        # urllib3 closes it past this object, and its connection does, too: that would wait for the server.
+        if ahead.is_late:
             inner.close = partial(self._close_late, inner.close)
 
     def read(self, amt: int | None = None) -> bytes:

@@ -125,13 +125,9 @@ class Lines:
         used, limit = self._read(lambda now_ns: self._use(now_ns, quota))
         what = NOT_QUOTAS[quota].awaited if quota in NOT_QUOTAS else _kind(quota)
         seconds = "" if expected_s is None else f" {expected_s:.1f} s"
-        amounts = (
-            ""
-            if limit is None
-            else f" ({limit:,.0f} measured)"
-            if used is None
-            else f" ({used:,.0f} of {limit:,.0f} used)"
-        )
+        amounts = "" if limit is None else f" ({limit:,.0f} measured)"
+        if used is not None:
+            amounts = f" ({used:,.0f} of {limit:,.0f} used)"
         self._write(
             level,
             "rate_limit.wait",
@@ -222,11 +218,9 @@ class Lines:
         self, level: int, name: str, event: Event, text: str, ratio: float | None = None, left_out: int = 0
     ) -> None:
         used, refusal = event.reported or event.used, event.refusal
-        stated = (
-            None
-            if refusal is None
-            else {what: amount for what in _STATED if (amount := getattr(refusal, what)) is not None}
-        )
+        stated = None
+        if refusal is not None:
+            stated = {what: amount for what in _STATED if (amount := getattr(refusal, what)) is not None}
         self._write(
             level,
             name,
