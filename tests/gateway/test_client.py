@@ -205,7 +205,7 @@ async def test_a_slow_reader_slows_the_server_down():
 
     async with Server(pour, OK) as server:
         answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
-        await soon(lambda: answer.paused)
+        await soon(lambda: answer.body.paused)
         assert sent < size
         read = len(await answer.read())
         assert HELD_MAX < read < HELD_MAX + 300_000
@@ -449,7 +449,8 @@ class TestUploads:
 async def test_a_connection_that_breaks_as_the_answer_comes(answered):
     """The server answers before the body has ended, and closes: its answer counts. Without one, the break is the error."""
     loop = asyncio.get_running_loop()
-    answer = SimpleNamespace(head=loop.create_future(), starves=False, unsent=False, renew=lambda: None)
+    watch = SimpleNamespace(starves=False, renew=lambda: None)
+    answer = SimpleNamespace(head=loop.create_future(), unsent=False, watch=watch)
 
     async def send(_):
         if answered:

@@ -175,16 +175,16 @@ async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) 
     async def send() -> None:
         async with aclosing(upload.parts):
             async for part in upload.parts:
-                answer.starves = False
+                answer.watch.starves = False
                 await connection.send(part if upload.length is not None else b"%x\r\n%b\r\n" % (len(part), part))
-                answer.renew()
-                answer.starves = True
+                answer.watch.renew()
+                answer.watch.starves = True
         if upload.length is None:
             await connection.send(b"0\r\n\r\n")
         answer.unsent = False
-        answer.renew()
+        answer.watch.renew()
 
-    answer.starves = answer.unsent = True
+    answer.watch.starves = answer.unsent = True
     sending = asyncio.create_task(send())
     try:
         await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +194,7 @@ async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) 
                 raise error
     finally:
         sending.cancel()
-        answer.starves = False
+        answer.watch.starves = False
 
 
 def _message(server: _Server, method: str, path: str, headers: Headers, body: bytes | Upload) -> bytes:
@@ -315,9 +315,13 @@ class _Connection(asyncio.BufferedProtocol):
             self._full.set_result(None)
         self._full = None
 
-    def status(self) -> tuple[int, bool]:
-        """The status of the answer, and whether the server keeps the connection, once its head is there."""
-        return self._parser.get_status_code(), self._parser.should_keep_alive()
+    def status(self) -> int:
+        """The status of the answer, once its head is there."""
+        return int(self._parser.get_status_code())
+
+    def is_kept(self) -> bool:
+        """Whether the server keeps the connection after the answer."""
+        return bool(self._parser.should_keep_alive())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._server.buffer
@@ -338,7 +342,7 @@ class _Connection(asyncio.BufferedProtocol):
             cause = getattr(error, "__context__", None)  # what a callback raised
             answer.fail(cause if isinstance(cause, InvalidAnswerError) else InvalidAnswerError("it is no HTTP"))
         if answer.over:
-            self._end(answer, reusable=clean and answer.whole and answer.keeps and not answer.unsent)
+            self._end(answer, reusable=clean and answer.frees and not answer.unsent)
 
     def eof_received(self) -> None:
         """Close: the server sends no more."""
@@ -359,7 +363,7 @@ class _Connection(asyncio.BufferedProtocol):
         if not reusable or self.transport.is_closing() or len(self._server.idle) >= IDLE_MAX:
             self.transport.abort()
         else:
-            if answer.paused:
+            if answer.body.paused:
                 self.transport.resume_reading()
             self.idle_s = self.loop.time()
             self._server.idle.append(self)
@@ -371,42 +375,113 @@ class _Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
 
+class _Watch:
+    """Ends an answer if nothing comes for too long.
+
+    Args:
+        answer: The answer.
+        loop: The event loop.
+        timeout_s: The longest time between two parts.
+
+    Attributes:
+        starves: Whether the server waits for a part of the request, because the client has not sent it.
+    """
+
+    __slots__ = ("_answer", "_due_s", "_loop", "_timeout_s", "_timer", "starves")
+
+    def __init__(self, answer: _Answer, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        self._answer = proxy(answer)  # which its connection keeps
+        self._loop, self._timeout_s, self.starves = loop, timeout_s, False
+        self.renew()
+        self._timer = loop.call_later(timeout_s, self._look)
+
+    def renew(self) -> None:
+        """There was progress."""
+        self._due_s = self._loop.time() + self._timeout_s
+
+    def end(self) -> None:
+        """Nothing more is to come."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._answer.body.paused or self.starves:  # the client is slow, and not the server
+            self.renew()
+        left_s = self._due_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._look)
+        else:
+            self._answer.give_up(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
+
+
+class _AnswerBody:
+    """What is kept of the body of an answer for a slower reader, which pauses the connection.
+
+    Attributes:
+        paused: Whether the connection is paused.
+    """
+
+    __slots__ = ("__weakref__", "_connection", "_ended", "_error", "_reader", "feed", "paused")
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection, self.paused, self._ended = connection, False, False
+        self._reader = asyncio.StreamReader(HELD_MAX // 2, connection.loop)
+        self._reader.set_transport(proxy(self))  # it calls the last two methods, and keeps no answer
+        self.feed = self._reader.feed_data
+        self._error: Exception | None = None
+
+    def end(self, error: Exception | None) -> None:
+        """No more will come, because of an error if there is one."""
+        self._ended, self._error = True, error
+        self._reader.feed_eof()
+
+    async def read(self) -> bytes:
+        """See :meth:`Fetched.read`."""
+        part = await self._reader.read(2**20)  # all that is kept
+        if not part and self._error is not None:
+            raise self._error
+        return part
+
+    def pause_reading(self) -> None:
+        """More is there than the reader takes."""
+        self.paused = True
+        self._connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The reader has taken it; the connection may have another answer by now."""
+        self.paused = False
+        if not self._ended:
+            self._connection.transport.resume_reading()
+
+
 class _Answer:
     """An answer while it comes; the parser calls its methods that begin with ``on_``.
 
     Attributes:
         head: Done when status and headers are there.
+        body: What is kept of its body.
+        watch: Ends it if nothing comes.
         over: Whether nothing more will come.
-        whole: Whether it has ended as its head says, and nothing came after it.
-        paused: Whether the connection is paused.
+        frees: Whether it has ended as its head says, with nothing after it, and the server keeps the connection.
         unsent: Whether a part of the request is still to be sent.
-        starves: Whether the server waits for that part, because the client has not sent it.
-        keeps: Whether the server keeps the connection.
     """
 
     __slots__ = (
-        "__weakref__", "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_loop", "_method",
-        "_timeout_s", "_timer", "head", "headers", "keeps", "over", "paused", "starves", "status", "unsent", "whole",
+        "__weakref__", "_connection", "_early", "_head_size", "_method", "body", "frees", "head", "headers", "over", "status",
+        "unsent", "watch",
     )  # fmt: skip
 
     def __init__(self, connection: _Connection, method: str, timeout_s: float) -> None:
-        self._connection, self._method, self._timeout_s = connection, method, timeout_s
-        self._loop = connection.loop
-        self.head: asyncio.Future[None] = self._loop.create_future()
+        self._connection, self._method = connection, method
+        self.head: asyncio.Future[None] = connection.loop.create_future()
         self.status, self.headers = 0, Headers()
-        self.over = self.whole = self.paused = self.keeps = self.unsent = self.starves = False
-        self._body = asyncio.StreamReader(HELD_MAX // 2, self._loop)
-        self._body.set_transport(proxy(self))  # it calls the last two methods, and keeps no answer
-        self._error: Exception | None = None
+        self.over = self.frees = self.unsent = False
+        self.body, self.watch = _AnswerBody(connection), _Watch(self, connection.loop, timeout_s)
         self._head_size = self._early = 0
-        self._framed = False  # whether the head tells where the body ends
-        self._due_s = self._loop.time() + timeout_s
-        self._timer = self._loop.call_later(timeout_s, self._look)
 
     # The parser's calls.
 
     def on_message_begin(self) -> None:
-        self.whole = False  # if there was one: something came after it
+        self.frees = False  # if it did: something came after it
         if self.over:
             raise InvalidAnswerError("bytes after the answer")
 
@@ -418,110 +493,82 @@ class _Answer:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        (status, self.keeps), headers = self._connection.status(), self.headers
+        status = self._connection.status()
         if 100 <= status < 200 and status != 101:
             self._early += 1
             if self._early > EARLY_MAX:
                 raise InvalidAnswerError(f"more than {EARLY_MAX} answers below 200")
             self.headers = Headers()
             return
-        if not 200 <= status <= 599 or not _valid(headers):
+        if not 200 <= status <= 599 or not _valid(self.headers):
             raise InvalidAnswerError("status or header")
-        for name, value in headers:
-            if name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower()):
-                self._framed = True
         self.status = status
-        if status in (204, 304):
-            self._framed = True
         if self._method == "HEAD":  # the parser waits for the body that the head states
-            self.over = True
-            self._finish()
+            self._end()
         if not self.head.done():
             self.head.set_result(None)
 
     def on_body(self, body: bytes) -> None:
         if not self.over:
-            self._body.feed_data(body)
+            self.body.feed(body)
 
     def on_message_complete(self) -> None:
         if self.status and not self.over:
-            self.over = self.whole = True
-            self._finish()
+            self.frees = self._connection.is_kept()
+            self._end()
 
     # The connection's.
 
     def received(self, size: int) -> None:
         """So many bytes came."""
-        self.renew()
+        self.watch.renew()
         if not self.status:
             self._head_size += size
             if self._head_size > HEAD_MAX:
                 raise InvalidAnswerError("its head is too large")
 
-    def renew(self) -> None:
-        """There was progress."""
-        self._due_s = self._loop.time() + self._timeout_s
-
     def lost(self, error: Exception | None) -> None:
-        """The connection ended."""
-        if self.over:
-            return
-        if self.status and not self._framed and error is None:  # so ends a body without a stated length
-            self.over = True
-            self._finish()
+        """The connection ended: as a body does whose end the head does not tell."""
+        is_told = self.status in (204, 304) or any(
+            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
+            for name, value in self.headers
+        )
+        if self.status and not is_told and error is None:
+            self._end()
         else:
             self.fail(aiohttp.ServerDisconnectedError())
 
     def fail(self, error: Exception) -> None:
         """It is broken."""
         if not self.over:
-            self.over, self._error = True, error
             if not self.head.done():
                 self.head.set_exception(error)
                 self.head.exception()  # seen, also if the request was cancelled
-            self._finish()
+            self._end(error)
 
-    def _finish(self) -> None:
-        self._timer.cancel()
-        self._body.feed_eof()
-
-    def _look(self) -> None:
-        """Fail, if nothing has come for too long."""
-        now_s = self._loop.time()
-        if self.paused or self.starves:  # the client is slow, and not the server
-            self._due_s = now_s + self._timeout_s
-        if now_s < self._due_s:
-            self._timer = self._loop.call_later(self._due_s - now_s, self._look)
-        else:
-            self.fail(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
-            self._connection.drop(self)
+    def _end(self, error: Exception | None = None) -> None:
+        """Nothing more will come."""
+        if not self.over:
+            self.over = True
+            self.watch.end()
+            self.body.end(error)
 
     # The reader's.
 
     async def read(self) -> bytes:
         """See :meth:`Fetched.read`."""
-        part = await self._body.read(2**20)  # all that is kept
-        if not part and self._error is not None:
-            raise self._error
-        return part
+        return await self.body.read()
 
     def close(self) -> None:
         """See :meth:`Fetched.close`."""
         if not self.over:
-            self.over = True
-            self._finish()
+            self._end()
             self._connection.drop(self)
 
-    def pause_reading(self) -> None:
-        """More is there than the reader takes."""
-        self.paused = True
-        self._connection.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """The reader has taken it; the connection may have another answer by now."""
-        self.paused = False
-        if not self.over:
-            self._connection.transport.resume_reading()
+    def give_up(self, error: Exception) -> None:
+        """End it with an error, and the connection with it."""
+        self.fail(error)
+        self._connection.drop(self)
 
 
 class _AiohttpClient:
