@@ -20,7 +20,7 @@ from paceline.gateway.admission import Admission
 from paceline.gateway.client import Headers, HttpClient
 from paceline.gateway.dispatch import Dispatch
 from paceline.gateway.errors import RequestError, json_reply, no_answer, on_error, refusal, respond, stopping, tell
-from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, Send
+from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, RequestHead, Send
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
 from paceline.gateway.siblings import Siblings
@@ -260,9 +260,9 @@ class Gateway:
             await self._tell_own(path, key, scope, receive, send)
             return
         self._require_open(values)
-        target = self._place(path) if passed is None else self._place(passed, own_login=True)
-        scope["headers"] = self._admission.without_users(headers)
-        request = Incoming(scope, receive, send, connection, first=values, client=(key, given), target=target)
+        place, path = self._place(path) if passed is None else self._place(passed, own_login=True)
+        head = RequestHead(scope["method"], query, self._admission.without_users(headers), values)
+        request = Incoming(head, receive, send, connection, entry, key, given, place, path)
         await self._dispatch.relay(request)
 
     def _require_open(self, values: dict[bytes, bytes]) -> None:

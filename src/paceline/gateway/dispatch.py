@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
@@ -59,7 +58,7 @@ from paceline.gateway.waiting import (
     resumes,
     returns,
 )
-from paceline.http.account import Header, login_of, payer_of, sends_login
+from paceline.http.account import login_of, payer_of, sends_login
 from paceline.http.background import poll_of
 from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
 from paceline.http.exchange import Tap
@@ -157,9 +156,9 @@ class Dispatch:
             if body is None:
                 reply = await self._upload(request)
             else:
-                options = request.options()
-                if request.place.routes is not None and lists(request.method, unquote(request.path)):
-                    refuse_unmetered(request.key, request.method, request.path)
+                options = request.head.options()
+                if request.place.routes is not None and lists(request.head.method, request.decoded_path):
+                    refuse_unmetered(request.key, request.head.method, request.path)
                     await self._pass_on(own_list(request, request.place.routes), request.send, request.connection)
                     return
                 first, *others = await self._routed(request, body)
@@ -169,7 +168,7 @@ class Dispatch:
                 if self._life.draining:  # the body ended after the signal
                     raise stopping()
                 if exchange is None:
-                    refuse_unmetered(request.key, first.method, first.path)
+                    refuse_unmetered(request.key, first.head.method, first.path)
                     reply = await self._send_unpaced(first, requests[0])
                 else:
                     # Before a place is claimed: nothing may fail after that.
@@ -198,7 +197,7 @@ class Dispatch:
         routes = request.place.routes
         if routes is None:
             return [request]
-        name = name_asked(unquote(request.path), (await self._bodies.look(request, body, ())).fields)
+        name = name_asked(request.decoded_path, (await self._bodies.look(request, body, ())).fields)
         if request.entry is not None:
             request.entry.model = name[:NAME_MAX]
         places = routes.find(name)
@@ -248,7 +247,7 @@ class Dispatch:
         self, request: Incoming, body: bytes, options: dict[bytes, str]
     ) -> tuple[list[Relayed], KeptExchange | KeptRoutedExchange | None]:
         """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""
-        members = request.place.members if request.method == "POST" else request.place.members[:1]
+        members = request.place.members if request.head.method == "POST" else request.place.members[:1]
         seen = await self._bodies.look(request, body, members)
         requests = [
             self._relayed(request, upstream, own or body, renamed=own is not None)
@@ -285,9 +284,9 @@ class Dispatch:
     async def _upload(self, request: Incoming) -> ClientReply:
         """The answer to a request whose body is passed on as it comes."""
         first = request.place.members[0]
-        if request.method == "POST":
+        if request.head.method == "POST":
             announce(first.provider.name, first.host, request.path)
-        body = Upload(request.length, self._bodies.coming(request))
+        body = Upload(request.head.length, self._bodies.coming(request))
         return await self._send_unpaced(request, self._relayed(request, first, body, renamed=False))
 
     async def _send_unpaced(self, request: Incoming, sent: Relayed) -> ClientReply:
@@ -312,15 +311,16 @@ class Dispatch:
     def _read(self, request: Incoming, sent: Relayed, reply: ClientReply) -> None:
         """Read what an answer that costs nothing says while it passes: of an answer in the background, or of a client's plan."""
         if reply.is_good:
-            reader = poll_of(self._limiter.pacer, request.method, unquote(request.path)) or self._page(request, reply)
+            poll = poll_of(self._limiter.pacer, request.head.method, request.decoded_path)
+            reader = poll or self._page(request, reply)
             if reader is not None:
                 sent.tap(reply, reply.texts, Tap(reader, lambda *_: None))
 
     def _page(self, request: Incoming, reply: ClientReply) -> JsonReader | None:
         """A reader for a page with what is used of a client's plan, which the client has asked for; ``None`` for any other page."""
         pacer, provider = self._limiter.pacer, request.place.members[0].provider.name
-        asks = request.method == "GET" and is_page(provider, request.path)
-        account = login_of(pacer, provider, _header_of(request)) if asks else ""
+        asks = request.head.method == "GET" and is_page(provider, request.path)
+        account = login_of(pacer, provider, request.head.header) if asks else ""
         if not account:
             return None
         headers = reply.texts
@@ -340,10 +340,10 @@ class Dispatch:
 
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
-        sent = forwarded(request.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
-        if b"accept-encoding" in request.first:
-            sent += [(name, readable(value)) for name, value in request.headers if name == b"accept-encoding"]
-        query, never = request.query, _NEVER
+        sent = forwarded(request.head.headers, _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
+        if b"accept-encoding" in request.head.first:
+            sent += [(name, readable(value)) for name, value in request.head.headers if name == b"accept-encoding"]
+        query, never = request.head.query, _NEVER
         if upstream.key or request.open_path:  # the client cannot know to which provider a name leads
             client, never = request.given.encode("latin-1"), self._not_with_key
             sent = [pair for pair in sent if not (client and client in pair[1])]
@@ -351,7 +351,7 @@ class Dispatch:
         sent = [pair for pair in sent if pair[0].replace(b"_", b"-") not in never]  # the same name for many servers
         path = path_at(upstream, request.open_path) if request.open_path else request.path
         path = renamed_path(path, upstream.models)
-        return Relayed(self._client, upstream, request.method, path, query, sent, body)
+        return Relayed(self._client, upstream, request.head.method, path, query, sent, body)
 
     def _exchange(
         self, request: Incoming, requests: list[Relayed], seen: Seen, options: dict[bytes, str]
@@ -364,7 +364,7 @@ class Dispatch:
             seen: What was read in its body.
             options: Its options.
         """
-        if request.method != "POST":
+        if request.head.method != "POST":
             return None
         place, pacer = request.place, self._limiter.pacer
         name, timeout_s = options.get(_NAME), number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
@@ -444,9 +444,9 @@ class Dispatch:
     def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
         """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""
         provider: Any = upstream.provider
-        if upstream.key or request.open_path or not is_metered(provider, unquote(request.path)):
+        if upstream.key or request.open_path or not is_metered(provider, request.decoded_path):
             return None
-        return payer_of(self._limiter.pacer, provider, _header_of(request), body, request.query)
+        return payer_of(self._limiter.pacer, provider, request.head.header, body, request.head.query)
 
     async def _send(
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
@@ -482,7 +482,7 @@ class Dispatch:
 
     def _bound(self, request: Incoming, held: HeldRequest, *, is_fed: bool) -> bool:
         """Prepare a request with the login to a plan for a window that is shut; whether its client cannot be kept waiting for long."""
-        exchange, pacer, headers = held.exchange, self._limiter.pacer, request.headers
+        exchange, pacer, headers = held.exchange, self._limiter.pacer, request.head.headers
         waits = is_fed or (returns(headers) and not resumes(headers))
         exchange.tries = PlanTries(pacer.retry, pacer.health, bounded=not waits)
         return not waits
@@ -644,36 +644,32 @@ def _has_login(held: HeldRequest) -> bool:
 def _identity_of(request: Incoming) -> Callable[[], Identity]:
     body = b"".join(request.parts)
     whose = f"{request.user} {request.place.name} "  # a place and an answer are one user's, at one server
-    asked = f"{request.method} {request.path}?{request.query}"
-    return partial(identity, request.owner, whose, asked, request.headers, body)
-
-
-def _header_of(request: Incoming) -> Header:
-    return lambda name: request.first.get(name.encode(), b"").decode("latin-1")
+    asked = f"{request.head.method} {request.path}?{request.head.query}"
+    return partial(identity, request.owner, whose, asked, request.head.headers, body)
 
 
 def _refuse_login(request: Incoming) -> None:
     """Refuse a login to a plan at a group: a group would choose between plans, or send the login where it does not belong."""
     place = request.place
-    if any(not one.key and sends_login(one.provider.name, _header_of(request)) for one in place.members):
+    if any(not one.key and sends_login(one.provider.name, request.head.header) for one in place.members):
         message = f"{place.name} is a group, and a group takes no login to a plan: send it to /{place.members[0].name}"
         raise RequestError(400, "plan", message)
 
 
 def _is_unread(request: Incoming) -> bool:
     """Whether nothing of the body of a request is read, because it costs nothing."""
-    place, path = request.place, unquote(request.path)
+    place, path = request.place, request.decoded_path
     if place.routes is None:
         reads = place.members[0].provider.describe(path, {}) is not None
     else:
         reads = place.routes.speaks(path)
-    if request.method == "POST" and reads:
+    if request.head.method == "POST" and reads:
         return False
     if place.routes is not None:
         raise RequestError(
             404, "model", f"{path[:100]} names no model: begin the path with a server, e.g. /openai{path[:100]}"
         )
-    refuse_unmetered(request.key, request.method, request.path)
+    refuse_unmetered(request.key, request.head.method, request.path)
     return True
 
 
@@ -707,13 +703,13 @@ def _headers_of(reply: ClientReply, *, quotas: bool) -> Headers:
 
 def _rhythm_of(request: Incoming, exchange: KeptExchange | KeptRoutedExchange, asked_s: float | None) -> _Rhythm:
     """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
-    note, begin_s, every_s = None, NOTES_FROM_S, NOTES_EVERY_S
+    head, note, begin_s, every_s = request.head, None, NOTES_FROM_S, NOTES_EVERY_S
     if asked_s is not None:
         begin_s = every_s = asked_s
-    heard = asked_s is not None or hears(request.headers)
+    heard = asked_s is not None or hears(head.headers)
     if exchange.metered.call.stream and asked_s != 0 and heard:
-        note = note_for(exchange.metered.provider.name, exchange.http.target[1], request.query, request.headers)
-    until_s = None if note is not None else patience_s(request.headers)
+        note = note_for(exchange.metered.provider.name, exchange.http.target[1], head.query, head.headers)
+    until_s = None if note is not None else patience_s(head.headers)
     return _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
 
 

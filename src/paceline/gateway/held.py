@@ -81,9 +81,9 @@ class HeldRequests:
         identify: Callable[[], Identity],
     ) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
-        headers, owner, now_s = request.headers, request.owner, time.monotonic()
+        headers, owner, now_s = request.head.headers, request.owner, time.monotonic()
         named: Identity | None = None
-        if request.key is not None and request.first.get(IDEMPOTENCY):
+        if request.key is not None and request.head.first.get(IDEMPOTENCY):
             named = identify()
             content = self.answers.content(named)
             if content not in (None, named.content):

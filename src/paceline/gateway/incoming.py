@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
-from copy import copy
-from typing import Any, Final, Protocol, Self
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol, Self
+from urllib.parse import unquote
 
 from paceline.gateway.access import AccessEntry
 from paceline.gateway.client import Headers
@@ -78,62 +79,77 @@ class Connection(Protocol):
         """Close it when all is sent."""
 
 
+class RequestHead(NamedTuple):
+    """The head of a request.
+
+    Attributes:
+        method: Its method.
+        query: The query of its target.
+        headers: Its headers that may be passed on.
+        first: The first value of each of its headers.
+    """
+
+    method: str
+    query: str
+    headers: Headers
+    first: Mapping[bytes, bytes]
+
+    def options(self) -> dict[bytes, str]:
+        """The headers that are options of the gateway."""
+        return {name: value.decode("latin-1") for name, value in self.headers if name.startswith(OPTION)}
+
+    def header(self, name: str) -> str:
+        """The first value of a header, by its name in lower case; empty for none."""
+        return self.first.get(name.encode(), b"").decode("latin-1")
+
+    @property
+    def length(self) -> int | None:
+        """The length of the body; ``None`` if it is not stated."""
+        stated = self.first.get(b"content-length")
+        return None if stated is None else int(stated)
+
+
+@dataclass(slots=True, eq=False)
 class Incoming:
     """A request of a client to a server.
 
-    Args:
-        scope: See ASGI.
+    Attributes:
+        head: Its head.
         receive: See ASGI.
         send: See ASGI.
         connection: Its connection.
-        first: The first value of each of its headers.
-        client: The client's key, and that key as it was sent.
-        target: Where it goes, and its path there.
-
-    Attributes:
+        entry: Its entry in the access log; ``None`` without one.
         key: The client's key; ``None`` where clients need none.
-        first: The first value of each of its headers.
         given: That key as it was sent; empty for none.
         place: Where it goes.
         path: Its path there, not decoded.
-        query: Its query.
         open_path: Its path at the gateway, where the name of a model has led to the place; empty where the path has.
         parts: What has been counted of its body, and is in memory.
     """
 
-    __slots__ = (
-        "connection", "entry", "first", "given", "headers", "key", "method", "open_path", "parts", "path", "place", "query", "receive", "send",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        scope: Event,
-        receive: Receive,
-        send: Send,
-        connection: Connection,
-        *,
-        first: dict[bytes, bytes],
-        client: tuple[ClientKey | None, str],
-        target: tuple[Destination, str],
-    ) -> None:
-        self.receive, self.send, self.connection = receive, send, connection
-        self.method: str = scope["method"]
-        self.headers: Headers = scope["headers"]
-        self.first = first
-        self.entry: AccessEntry | None = scope["extensions"].get(ENTRY)
-        self.key, self.given = client
-        self.place, self.path = target
-        self.query: str = scope["query_string"].decode("latin-1")
-        self.open_path = ""
-        self.parts: list[bytes] = []
+    head: RequestHead
+    receive: Receive
+    send: Send
+    connection: Connection
+    entry: AccessEntry | None
+    key: ClientKey | None
+    given: str
+    place: Destination
+    path: str
+    open_path: str = ""
+    parts: list[bytes] = field(default_factory=list)
 
     def at(self, place: Destination) -> Self:
         """The same request at a place that the name of its model has led to."""
-        one = copy(self)
-        one.place, one.open_path = place, self.open_path or self.path
-        one.path = path_at(place.members[0], one.open_path)
-        one.parts = list(self.parts)  # it may go there when its client has left
-        return one
+        open_path = self.open_path or self.path
+        path = path_at(place.members[0], open_path)
+        # With a list of its own: it may go there when its client has left.
+        return replace(self, place=place, path=path, open_path=open_path, parts=list(self.parts))
+
+    @property
+    def decoded_path(self) -> str:
+        """Its path there, decoded."""
+        return unquote(self.path)
 
     @property
     def owner(self) -> str:
@@ -148,20 +164,10 @@ class Incoming:
             RequestError: The name is no line of text, or is too long.
         """
         header = "" if self.key is None else self.key.users
-        found = self.first.get(header.lower().encode("ascii"), b"").decode("utf-8", "replace")
+        found = self.head.first.get(header.lower().encode("ascii"), b"").decode("utf-8", "replace")
         if len(found) > NAME_MAX or not found.isprintable():
             raise RequestError(400, "user", f"{header} must have at most {NAME_MAX} characters, all of them printable")
         return found
-
-    def options(self) -> dict[bytes, str]:
-        """Its headers that are options of the gateway."""
-        return {name: value.decode("latin-1") for name, value in self.headers if name.startswith(OPTION)}
-
-    @property
-    def length(self) -> int | None:
-        """The length of its body; ``None`` if it is not stated."""
-        stated = self.first.get(b"content-length")
-        return None if stated is None else int(stated)
 
 
 class Bodies:
@@ -199,7 +205,7 @@ class Bodies:
         Raises:
             RequestError: It is too large.
         """
-        length, looked, parts, owner = request.length or 0, False, request.parts, request.owner
+        length, looked, parts, owner = request.head.length or 0, False, request.parts, request.owner
         size, more, self.slow[request.connection] = 0, True, time.monotonic() + BODY_S
         try:
             while more:
@@ -232,14 +238,15 @@ class Bodies:
 
         Only a POST is metered. In the body of another request nothing is read but names of models.
         """
-        place, encoding = request.place, request.first.get(b"content-encoding", b"identity")
-        if members and request.method != "POST" and not place.reads_names:
+        place, head = request.place, request.head
+        encoding = head.first.get(b"content-encoding", b"identity")
+        if members and head.method != "POST" and not place.reads_names:
             return Seen((), (None,) * len(members))
         group = "" if place.choice is None else place.name
         those = tuple((one.provider, one.models) for one in members)
-        task = Task(those, group, request.path, request.query, request.headers, encoding, request.key)
+        task = Task(those, group, request.path, head.query, head.headers, encoding, request.key)
         read = plain(encoding, body, LARGE + 1)
-        if request.method == "POST" and is_large(read) and task.is_portable:
+        if head.method == "POST" and is_large(read) and task.is_portable:
             seen = await self._reader.read(request.owner, task, body)
             if seen is not None:
                 return seen

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 from paceline.gateway.errors import RequestError, json_reply
 from paceline.gateway.incoming import Incoming
@@ -29,7 +28,7 @@ def check_listing(request: Incoming) -> None:
     Raises:
         RequestError: It is refused.
     """
-    model = model_listed(request.method, unquote(request.path))
+    model = model_listed(request.head.method, request.decoded_path)
     if model and not _keeps(request)(model):
         raise RequestError(404, "model", f"there is no model {model!r} for this key")
 
@@ -40,10 +39,10 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
     Raises:
         RequestError: It cannot be read, and the key may see a part of it only.
     """
-    path = unquote(request.path)
+    path = request.decoded_path
     named = {alias: own for one in request.place.members for alias, own in one.models.items()}
     bound = request.key is not None and bool(request.key.models)
-    asked = request.method == "GET" and lists("GET", path) and not model_listed("GET", path)
+    asked = request.head.method == "GET" and lists("GET", path) and not model_listed("GET", path)
     if not (asked and reply.is_good and (bound or named)):
         return reply
     body = await reply.plain(LIST_MAX)
@@ -65,7 +64,7 @@ def own_list(request: Incoming, routes: Routes) -> ClientReply:
     Raises:
         RequestError: There is none of that name.
     """
-    key, model = request.key, model_listed(request.method, unquote(request.path))
+    key, model = request.key, model_listed(request.head.method, request.decoded_path)
     rows = []
     for name in routes:
         place = routes.find(name)[0]
@@ -101,7 +100,7 @@ async def cause_of(request: Incoming, reply: ClientReply) -> str:
         if refuses_key(reply.status, error_of(body)[0]):
             return "key"
     is_page = "html" in headers.get("content-type", "").lower()
-    if reply.is_good and not reply.encoding and request.method == "GET" and lists("GET", unquote(request.path)):
+    if reply.is_good and not reply.encoding and request.head.method == "GET" and lists("GET", request.decoded_path):
         is_page = is_page or not (await reply.peek(1)).lstrip().startswith((b"{", b"["))
     return UNREADABLE if reply.is_good and is_page else cause_of_status(reply.status)
 
