@@ -374,7 +374,7 @@ class Dispatch:
             announce(place.members[0].provider.name, place.members[0].host, request.path)
             return None
         self._admit(request, found, seen)
-        if pacer.allowances.bounds_money(pacer.lane()):
+        if pacer.allowances.bounds_money(pacer.lanes.of()):
             for i, sent in enumerate(requests):
                 sent.ask_usage(self._usage.takes, partial(seen.asks, i))
         for sent, one in zip(requests, found, strict=True):

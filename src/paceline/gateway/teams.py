@@ -62,7 +62,7 @@ class ClientLanes:
             log.warning(
                 'key %s: its team has no limit, because [lanes."%s"] is not in the settings%s', key.name, name, hint
             )
-        return self._limiter.pacer.lane(lane=name)
+        return self._limiter.pacer.lanes.of(lane=name)
 
     def _user(self, parent: LaneSpec, user: str) -> LaneSpec:
         """The lane of a user of a front end. Their number has a bound, because their names come from it."""
@@ -71,7 +71,7 @@ class ClientLanes:
             name = f"{parent.name}/{OTHER}"
         lane = self._of_user.get(name)
         if lane is None or lane.parent is not parent:
-            own = self._limiter.pacer.lane(lane=name)
+            own = self._limiter.pacer.lanes.of(lane=name)
             lane = self._of_user[name] = replace(own, priority=parent.priority, limits=(), parent=parent)
         return lane
 

@@ -314,7 +314,7 @@ class Exchange:
         from paceline.pacing.traffic import Entry
 
         call, started_ns = self.metered.call, self.pacer.clock.now_ns()
-        entry = Entry(started_ns / NS, self.record.pool, self.pacer.lane().name, call.model, call.input_tokens)
+        entry = Entry(started_ns / NS, self.record.pool, self.pacer.lanes.of().name, call.model, call.input_tokens)
         entry.max_output_tokens, entry.status = call.max_output_tokens, 0
 
         def end(usage: Usage | None, refusal: Refusal | None) -> None:
@@ -356,7 +356,7 @@ class Exchange:
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
         asked = [Asked(one.call, one.expected) for one in self.everywhere()]
-        self.charge = self.pacer.allowances.charge(self.pacer.lane(), asked, self._timeout_s)
+        self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition = acquisition

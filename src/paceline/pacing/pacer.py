@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -92,6 +92,41 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
         current_lane.reset(token)
 
 
+class CallerLanes(Lanes):
+    """The lanes of a limiter, and the lane in which a request waits.
+
+    Args:
+        known: The weights and priorities of the settings.
+        priorities: The priorities of waiters without a lane, by a pattern of their names.
+    """
+
+    def __init__(self, known: Iterable[LaneSpec], priorities: Mapping[str, int]) -> None:
+        super().__init__(known)
+        self._priorities = dict(priorities)  # a copy: the user may change the mapping
+        for pattern, priority in self._priorities.items():
+            LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
+
+    def of(
+        self, name: str | None = None, lane: str | LaneSpec | None = None, outside: LaneName | None = None
+    ) -> LaneSpec:
+        """The given ``lane``, or else the surrounding one.
+
+        Outside of all lanes, the lane of the priority of the waiter ``name``, or ``outside``.
+        """
+        if isinstance(lane, LaneSpec):
+            return lane
+        if lane:
+            return self[lane, None, None]
+        found = current_lane.get()
+        if found is DEFAULT_LANE_NAME:
+            found = outside or found
+            for pattern, priority in self._priorities.items():
+                if name is not None and fnmatchcase(name, pattern):
+                    found = f"priority {priority}", None, priority
+                    break
+        return found if isinstance(found, LaneSpec) else self[found]
+
+
 Settle = Callable[[Mapping[str, Any] | None], None]
 """Settles a request with its answer; with ``None`` as it was held."""
 
@@ -107,6 +142,7 @@ class Pacer:
     Attributes:
         answers: What came of each attempt.
         jobs: Of requests whose answers are made in the background, by the id of the answer.
+        lanes: The lanes in which requests wait.
         shadow: Where requests are logged in place of being held; ``None``: they are held.
     """
 
@@ -118,10 +154,7 @@ class Pacer:
         self.jobs: dict[str, Settle] = {}
         self.answers = Answers()
         lanes = tuple(settings.lanes)
-        self._lanes = Lanes(lanes)
-        self._priorities = dict(settings.priorities or {})  # a copy: the user may change the mapping
-        for pattern, priority in self._priorities.items():
-            LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
+        self.lanes = CallerLanes(lanes, settings.priorities or {})
         notify, self.shadow = _notifier(settings)
         self.pools = Pools(settings, limits, worker, notify, self.health)
         self.accounts = Accounts(self.pools)
@@ -157,7 +190,7 @@ class Pacer:
         cost, cached_tokens, lost_ns = estimate()
         if self.pools.uncharged:
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        spec = None if again is not None else self.lane(name, outside=lane)
+        spec = None if again is not None else self.lanes.of(name, outside=lane)
         waiter = self.waiter(scheduler, cost, timeout, lane=spec, again=again, name=name, units=cost)
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
         return Acquisition(scheduler, waiter)
@@ -202,7 +235,7 @@ class Pacer:
             waiter = waiter_again(again, scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
             waiter.wait_until(self.deadline_ns(timeout))
         else:
-            spec = lane if isinstance(lane, LaneSpec) else self.lane(name, lane)
+            spec = lane if isinstance(lane, LaneSpec) else self.lanes.of(name, lane)
             if timeout is None:
                 timeout = self.settings.acquire_timeout_s
             waiter = Waiter(cost, spec, None if timeout is None else self.deadline_ns(timeout), name)
@@ -222,26 +255,6 @@ class Pacer:
         if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
             raise QuotaError(f"timeout is {timeout!r}: it must be from 0 s to ten years, or None for none")
         return self.clock.now_ns() + round(timeout * NS)
-
-    def lane(
-        self, name: str | None = None, lane: str | LaneSpec | None = None, outside: LaneName | None = None
-    ) -> LaneSpec:
-        """The given ``lane``, or else the surrounding one.
-
-        Outside of all lanes, the lane of the priority of the waiter ``name``, or ``outside``.
-        """
-        if isinstance(lane, LaneSpec):
-            return lane
-        if lane:
-            return self._lanes[lane, None, None]
-        found = current_lane.get()
-        if found is DEFAULT_LANE_NAME:
-            found = outside or found
-            for pattern, priority in self._priorities.items():
-                if name is not None and fnmatchcase(name, pattern):
-                    found = f"priority {priority}", None, priority
-                    break
-        return found if isinstance(found, LaneSpec) else self._lanes[found]
 
 
 _USUAL: Final = frozenset(KNOWN_UNITS) - {USD}
