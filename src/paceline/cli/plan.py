@@ -370,10 +370,10 @@ def _call(request: RunRequest, pacer: Pacer) -> Request:
     Raises:
         BadLineError: It is not paced.
     """
-    from paceline.http.describe import described
+    from paceline.http.describe import describe
     from paceline.planner.simulation import Request
 
-    metered = described(pacer, request.provider, request.path, request.body)
+    metered = describe(pacer, request.provider, request.path, request.content(), body=request.body)
     if metered is None:
         raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced")
     _, output = metered.tokens()

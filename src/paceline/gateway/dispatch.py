@@ -427,8 +427,7 @@ class Dispatch:
                 provider = upstream.provider if payer is None else payer.account.provider
                 own = call if call.provider == provider.name else replace(call, provider=provider.name)
                 scheduler = pacer.pools.of_model(provider.name, call.model)
-                one = metered(pacer, provider, own, scheduler, fields, partial(body_of, seen.content))
-                one = one if payer is None else replace(one, payer=payer)
+                one = metered(pacer, provider, own, scheduler, fields, partial(body_of, seen.content), payer)
             known[id(call)] = one
             yield one
 

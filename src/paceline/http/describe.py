@@ -149,24 +149,34 @@ def model_named(provider: Any, path: str, model: str) -> str | None:
     return None if call is None else call.model
 
 
-def describe(pacer: Pacer, provider: Provider, path: str, content: bytes, payer: Payer | None = None) -> Metered | None:
-    """Describe the request to ``path`` with the body ``content``, which ``payer`` pays; ``None`` if it costs nothing."""
-    provider = provider if payer is None else payer.account.provider
-    found = described(pacer, provider, path, body_of(content), partial(body_of, content))
-    return found if found is None or payer is None else replace(found, payer=payer)
-
-
-def described(
-    pacer: Pacer, provider: Provider, path: str, body: Mapping[str, Any], again: Body | None = None
+def describe(
+    pacer: Pacer,
+    provider: Provider,
+    path: str,
+    content: bytes,
+    payer: Payer | None = None,
+    body: Mapping[str, Any] | None = None,
 ) -> Metered | None:
-    """The same as :func:`describe`, with the JSON value of the body, and a function that returns it ``again``."""
+    """Describe a request that ``payer`` pays; ``None`` if it costs nothing.
+
+    Args:
+        pacer: The pacer.
+        provider: The provider, under its own name.
+        path: The path.
+        content: The body.
+        payer: Who pays; ``None`` for the account of the provider's name.
+        body: The JSON value of the body, if it is read already.
+    """
+    provider = provider if payer is None else payer.account.provider
+    body = body_of(content) if body is None else body
     try:
         call = provider.describe(path, body)
     except RecursionError:  # nested too deeply: the provider will refuse it
         call = provider.describe(path, {})
     if call is None:
         return None
-    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body, again)
+    scheduler = pacer.pools.of_model(provider.name, call.model)
+    return metered(pacer, provider, call, scheduler, body, partial(body_of, content), payer)
 
 
 def at_account(pacer: Pacer, metered: Metered, provider: Provider, payer: Payer | None = None) -> Metered | None:
@@ -279,10 +289,10 @@ def describe_guessed(
         if guess.name != host:
             _log_once(_OTHER, guess.name, host)
         guess = _under_host(guess, host, path)
-    elif (payer := payer_of(pacer, guess, header, lambda: body, query)) is not None:
-        guess = payer.account.provider
-    metered = described(pacer, guess, path, body, partial(body_of, content))
-    return metered and replace(metered, guessed=not named, payer=payer)
+    else:
+        payer = payer_of(pacer, guess, header, lambda: body, query)
+    found = describe(pacer, guess, path, content, payer, body)
+    return found and replace(found, guessed=not named)
 
 
 def has_limits(pacer: Pacer, host: str) -> bool:
@@ -350,13 +360,17 @@ def metered(
     scheduler: Scheduler,
     body: Mapping[str, Any] | None = None,
     again: Body | None = None,
+    payer: Payer | None = None,
 ) -> Metered:
-    """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``."""
+    """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``.
+
+    ``again`` returns the body once more, when the prompt is looked at later.
+    """
     calibration = pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint)
     cache, prompt = scheduler.prompt_cache, None
     if cache is not None and body is not None and call.max_output_tokens != 0:
         prompt = prompt_of(cache, call.model, body, again)
-    return Metered(provider, call, scheduler, calibration, prompt=prompt)
+    return Metered(provider, call, scheduler, calibration, prompt=prompt, payer=payer)
 
 
 def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:

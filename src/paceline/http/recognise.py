@@ -84,8 +84,8 @@ def recognised(
     """The request with this body, in the dialect of ``provider``, which ``payer`` pays."""
     provider = provider if payer is None else payer.account.provider
     call = call_by_hand(provider, body["model"], body)
-    found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body)
-    return replace(found, guessed=guessed, payer=payer)
+    found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body, payer=payer)
+    return replace(found, guessed=guessed)
 
 
 def owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) -> tuple[Provider, bool]:
