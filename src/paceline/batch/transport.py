@@ -268,7 +268,7 @@ class _Request:
     """A request of a run, through ``sender``; see :class:`~paceline.http.exchange.Binding`."""
 
     __slots__ = ("_content", "_headers", "_sender", "_target", "attempt")
-    is_async, in_memory, method = True, True, "POST"
+    is_async = True
 
     def __init__(self, sender: Sender, target: RunTarget, headers: Mapping[str, str], content: bytes) -> None:
         self._sender, self._target, self._headers, self._content = sender, target, headers, content
@@ -281,15 +281,6 @@ class _Request:
     @property
     def target(self) -> tuple[str, str]:
         return self._target.key
-
-    def query(self) -> str:
-        return ""
-
-    def header(self, name: str) -> str:
-        return self._headers.get(name, "")
-
-    async def content(self) -> bytes:
-        return self._content
 
     async def send(self, permit: Permit | None = None) -> WholeAnswer:  # noqa: ARG002
         self.attempt = self._sender.last + 1

@@ -327,7 +327,7 @@ class Relayed:
         "pass_on",
         "refusals",
     )
-    is_async = in_memory = True
+    is_async = True
 
     def __init__(
         self,
@@ -360,17 +360,6 @@ class Relayed:
     @property
     def target(self) -> tuple[str, str]:
         return self._upstream.host, self._path
-
-    def query(self) -> str:
-        return self._query[1:]
-
-    def header(self, name: str) -> str:
-        wanted = name.encode()
-        return next((value.decode("latin-1") for header, value in self._headers if header == wanted), "")
-
-    async def content(self) -> bytes:
-        assert isinstance(self._body, bytes)
-        return self._body
 
     def decoded(self) -> bytes:
         """The body without its content encoding."""

@@ -55,7 +55,7 @@ def pace_session(pacer: Pacer, session: Any, provider: Provider | None) -> None:
 
 
 class _Aiohttp:
-    """A POST of aiohttp; see :class:`~paceline.http.exchange.Binding`."""
+    """A POST of aiohttp; see :class:`~paceline.http.exchange.Undescribed`."""
 
     is_async, method = True, "POST"
 

@@ -78,7 +78,7 @@ def pace_endpoint(pacer: Pacer, endpoint: Any, provider: Provider | None) -> Non
 
 
 class _Botocore:
-    """A request of botocore; see :class:`~paceline.http.exchange.Binding`. A response is a pair: as sent, and parsed."""
+    """A request of botocore; see :class:`~paceline.http.exchange.Undescribed`. A response is a pair: as sent, and parsed."""
 
     in_memory = True
 

@@ -91,20 +91,14 @@ class UnsentError(Exception):
 
 
 class Binding(Protocol):
-    """One request in the terms of an HTTP library, and its responses."""
+    """One described request in the terms of an HTTP library, and its responses."""
 
     is_async: bool
-    method: str
 
-    @property
-    def in_memory(self) -> bool: ...  # whether the body of the request is there without reading
     @property
     def address(self) -> str: ...  # the host, with a port that is not the usual one
     @property
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
-    def query(self) -> str: ...  # of its URL, as it is sent
-    def header(self, name: str) -> str: ...  # its first value; empty for none
-    async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
     def head(self, response: Any) -> tuple[int, Mapping[str, str]]: ...  # status; headers, names in lower case
     async def peek(
@@ -114,6 +108,18 @@ class Binding(Protocol):
     def note(self, response: Any, record: Exchanged) -> None: ...
     async def close(self, response: Any) -> None: ...
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any: ...  # a response made here
+
+
+class Undescribed(Binding, Protocol):
+    """The same of a request that is to be described."""
+
+    method: str
+
+    @property
+    def in_memory(self) -> bool: ...  # whether the body of the request is there without reading
+    def query(self) -> str: ...  # of its URL, as it is sent
+    def header(self, name: str) -> str: ...  # its first value; empty for none
+    async def content(self) -> bytes: ...  # of the request, which can still be sent
 
 
 @dataclass(slots=True)
@@ -149,7 +155,7 @@ class Exchanged:
 
 
 async def exchange(
-    pacer: Pacer, http: Binding, provider: Provider | None = None, fallback: Provider | None = None
+    pacer: Pacer, http: Undescribed, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
     """Send a request at the pool's pace and return the response.
 
@@ -199,7 +205,7 @@ sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", def
 
 
 async def _describe(
-    pacer: Pacer, http: Binding, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
+    pacer: Pacer, http: Undescribed, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
 ) -> Metered | Trial | None:
     """What a request costs; ``None`` for one that is not paced; a trial for one that may be an LLM's."""
     host, path = target
@@ -220,7 +226,7 @@ async def _describe(
 
 
 async def _unlisted(
-    pacer: Pacer, http: Binding, target: tuple[str, str], known: Any, fallback: Provider | None
+    pacer: Pacer, http: Undescribed, target: tuple[str, str], known: Any, fallback: Provider | None
 ) -> Metered | Trial | None:
     """What a request to a path costs that no provider lists: its body may say what it is."""
     host, path = target

@@ -45,7 +45,7 @@ def exchange_async(
 
 
 class _Httpx:
-    """A request of httpx2 or httpx; see :class:`~paceline.http.exchange.Binding`."""
+    """A request of httpx2 or httpx; see :class:`~paceline.http.exchange.Undescribed`."""
 
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async

@@ -109,7 +109,7 @@ def header_text(value: Any) -> str:
 
 
 class _Urllib3:
-    """A POST of urllib3; see :class:`~paceline.http.exchange.Binding`."""
+    """A POST of urllib3; see :class:`~paceline.http.exchange.Undescribed`."""
 
     is_async, method = False, "POST"
 

@@ -226,8 +226,7 @@ class SimulatedHttp:
         serial: The number of the answer.
     """
 
-    is_async = in_memory = True
-    method = "POST"
+    is_async = True
     __slots__ = ("_levels", "_sized", "_tap", "ask", "network", "request", "route", "serial")
 
     def __init__(self, network: Network, route: Route, request: Request, sized: Sized) -> None:
@@ -246,18 +245,6 @@ class SimulatedHttp:
     def target(self) -> tuple[str, str]:
         """See ``Binding``."""
         return self.route.target
-
-    def query(self) -> str:
-        """See ``Binding``."""
-        return ""
-
-    def header(self, name: str) -> str:  # noqa: ARG002
-        """See ``Binding``."""
-        return ""
-
-    async def content(self) -> bytes:
-        """See ``Binding``."""
-        return b""
 
     async def send(self, permit: Permit | None = None) -> CallReply:  # noqa: ARG002
         """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
