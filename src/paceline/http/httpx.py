@@ -13,7 +13,7 @@ from paceline.http.ahead import ReadAhead, in_pieces
 from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
-from paceline.pacing.sync import awaited, run_sync
+from paceline.pacing.sync import run_sync
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 from paceline.providers.verdict import Beginning, Decode
@@ -196,14 +196,20 @@ class _Body:
             self._finish()
 
     def close(self) -> None:
-        run_sync(self._close(self._inner.close))
+        try:
+            if self._late is None:
+                self._inner.close()
+            else:
+                run_sync(self._late.close(self._inner.close))
+        finally:
+            self._finish()
 
     async def aclose(self) -> None:
-        await self._close(self._inner.aclose)
-
-    async def _close(self, close: Callable[[], Any]) -> None:
         try:
-            await (awaited(close()) if self._late is None else self._late.close(close))
+            if self._late is None:
+                await self._inner.aclose()
+            else:
+                await self._late.close(self._inner.aclose)
         finally:
             self._finish()
 
