@@ -7,6 +7,7 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, Final
@@ -305,66 +306,61 @@ class ClientReply:
             self._tap.finish()
 
 
+async def _keep_to_itself(_reply: ClientReply, _part: bytes) -> None:
+    pass
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Relayed:
     """A request of a client; see :class:`~paceline.http.exchange.Binding`.
 
     Attributes:
+        client: Sends it.
+        upstream: The server.
+        method: Its method.
+        path: The path there.
+        query: Its query; empty for none.
+        headers: The headers that the server gets, but the one with its key.
+        body: Its body.
         pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
         refusals: Its refusals; ``None`` where the gateway's key is sent: they are about its owner's account.
     """
 
-    __slots__ = (
-        "_asking",
-        "_body",
-        "_client",
-        "_headers",
-        "_key",
-        "_path",
-        "_query",
-        "_takes",
-        "_upstream",
-        "method",
-        "pass_on",
-        "refusals",
-    )
+    client: HttpClient
+    upstream: Upstream
+    method: str
+    path: str
+    query: str
+    headers: Headers
+    body: bytes | Upload
+    pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
+    refusals: RequestRefusals | None = field(init=False)
+    _key: str = ""  # that was sent last
+    _asking: Asking | None = None
+    _takes: dict[str, bool] = field(default_factory=dict)
+
     is_async = True
 
-    def __init__(
-        self,
-        client: HttpClient,
-        upstream: Upstream,
-        method: str,
-        path: str,
-        query: str,
-        headers: Headers,
-        body: bytes | Upload,
-    ) -> None:
-        self._client, self._upstream, self.method = client, upstream, method
-        self._path, self._headers, self._body = path, headers, body
-        self._query = query and f"?{query}"
-        self._key = ""  # that was sent last
-        self._asking: Asking | None = None
-        self._takes: dict[str, bool] = {}
-        self.refusals = None if upstream.key else RequestRefusals(LastRefusal(), LastRefusal())
-        self.pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
+    def __post_init__(self) -> None:
+        self.refusals = None if self.upstream.key else RequestRefusals(LastRefusal(), LastRefusal())
 
     @property
     def server(self) -> str:
         """The name of the server."""
-        return self._upstream.name
+        return self.upstream.name
 
     @property
     def address(self) -> str:
-        return self._upstream.root
+        return self.upstream.root
 
     @property
     def target(self) -> tuple[str, str]:
-        return self._upstream.host, self._path
+        return self.upstream.host, self.path
 
     def decoded(self) -> bytes:
         """The body without its content encoding."""
-        assert isinstance(self._body, bytes)
-        return plain(dict(self._headers).get(b"content-encoding", b"identity"), self._body)
+        assert isinstance(self.body, bytes)
+        return plain(dict(self.headers).get(b"content-encoding", b"identity"), self.body)
 
     def ask_usage(self, takes: dict[str, bool], asking: Callable[[], Asking | None]) -> None:
         """Ask for the usage of a chat stream, which its client does not get.
@@ -373,8 +369,8 @@ class Relayed:
             takes: Whether a server takes the field, by its address, as far as is known.
             asking: Returns what asks for it in the body.
         """
-        upstream = self._upstream
-        if may_ask(upstream.provider, self._path) and takes.get(upstream.root, True):
+        upstream = self.upstream
+        if may_ask(upstream.provider, self.path) and takes.get(upstream.root, True):
             self._asking, self._takes = asking(), takes
 
     def _with(self, asking: Asking) -> bytes:
@@ -382,34 +378,35 @@ class Relayed:
 
     async def send(self, permit: Permit | None = None) -> ClientReply:  # noqa: ARG002
         if self._asking is None:
-            return await self._send(self._headers, self._body)
-        assert isinstance(self._body, bytes)
+            return await self._send(self.headers, self.body)
+        assert isinstance(self.body, bytes)
         make = partial(self._with, self._asking)
-        body = await asyncio.to_thread(make) if len(self._body) > _MADE_HERE else make()
-        takes, root = self._takes, self._upstream.root
-        headers = [pair for pair in self._headers if pair[0] not in (b"content-encoding", b"accept-encoding")]
+        body = await asyncio.to_thread(make) if len(self.body) > _MADE_HERE else make()
+        takes, root = self._takes, self.upstream.root
+        headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"accept-encoding")]
         reply = await self._send([*headers, (b"accept-encoding", b"identity")], body)
         if reply.is_good:
             takes[root] = True
             reply.hide_usage()
         elif reply.status in REFUSES and not takes.get(root):
             reply.close()
-            reply = await self._send(self._headers, self._body)
+            reply = await self._send(self.headers, self.body)
             if reply.is_good:
                 self._asking, takes[root] = None, False
         return reply
 
     async def _send(self, headers: Headers, body: bytes | Upload) -> ClientReply:
-        key = self._upstream.key  # as it is now: the request may have waited for long
+        key = self.upstream.key  # as it is now: the request may have waited for long
         self._key = key
         if key:
-            headers = [*headers, self._upstream.credentials(self._path, key)]
-        fetched = await self._client.fetch(self._upstream, self.method, self._path + self._query, headers, body)
+            headers = [*headers, self.upstream.credentials(self.path, key)]
+        target = f"{self.path}?{self.query}" if self.query else self.path
+        fetched = await self.client.fetch(self.upstream, self.method, target, headers, body)
         if key and fetched.status == 401:
-            self._upstream.secret.refused(key, self._upstream.name, self._upstream.key_env)
+            self.upstream.secret.refused(key, self.upstream.name, self.upstream.key_env)
         told = [pair for pair in fetched.headers if pair[0] not in OF_SERVER] if key else fetched.headers
         reply = ClientReply(fetched.status, told, fetched=fetched, key=key)
-        reply.upstream = self._upstream
+        reply.upstream = self.upstream
         return reply
 
     def head(self, response: ClientReply) -> tuple[int, Mapping[str, str]]:
@@ -466,10 +463,6 @@ class Relayed:
         return ClientReply(
             status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body
         )
-
-
-async def _keep_to_itself(_reply: ClientReply, _part: bytes) -> None:
-    pass
 
 
 def decoder(encoding: str) -> Decode | None:
