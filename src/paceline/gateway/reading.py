@@ -25,7 +25,7 @@ from paceline.gateway.names import model_asked, renamed, renamed_path
 from paceline.gateway.relay import plain
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.account import telling
-from paceline.http.describe import body_of
+from paceline.http.describe import body_of, call_of
 from paceline.providers.base import Call, Provider
 from paceline.providers.registry import base_of
 
@@ -133,7 +133,7 @@ def _calls(task: Task, fields: Mapping[str, Any], bodies: tuple[bytes | None, ..
         kind = base_of(provider.name), path
         call = alike.get(kind) if own is None else None  # at another account
         if call is None:
-            call = _described(provider, path, fields if own is None else body_of(own))
+            call = call_of(provider, path, fields if own is None else body_of(own))
         if call is None:
             return
         if own is None and not hasattr(provider, "at_host"):
@@ -159,13 +159,6 @@ def _refusal(key: ClientKey, group: str, provider: Provider, model: str, asked: 
     except RequestError as error:
         return error.status, error.word, str(error)
     return None
-
-
-def _described(provider: Provider, path: str, fields: Mapping[str, Any]) -> Call | None:
-    try:
-        return provider.describe(path, fields)
-    except RecursionError:  # as :func:`paceline.http.describe.described`
-        return provider.describe(path, {})
 
 
 class BodyReader:

@@ -169,14 +169,19 @@ def describe(
     """
     provider = provider if payer is None else payer.account.provider
     body = body_of(content) if body is None else body
-    try:
-        call = provider.describe(path, body)
-    except RecursionError:  # nested too deeply: the provider will refuse it
-        call = provider.describe(path, {})
+    call = call_of(provider, path, body)
     if call is None:
         return None
     scheduler = pacer.pools.of_model(provider.name, call.model)
     return metered(pacer, provider, call, scheduler, body, partial(body_of, content), payer)
+
+
+def call_of(provider: Provider, path: str, body: Mapping[str, Any]) -> Call | None:
+    """The call of a request; ``None`` if it costs nothing. Of a body that is nested too deeply its path tells, and the provider refuses it."""
+    try:
+        return provider.describe(path, body)
+    except RecursionError:
+        return provider.describe(path, {})
 
 
 def at_account(pacer: Pacer, metered: Metered, provider: Provider, payer: Payer | None = None) -> Metered | None:
