@@ -89,8 +89,8 @@ class Allowance:
 
     name: str
     quotas: tuple[Quota, ...]
-    rates: Scheduler | None
-    budget: Scheduler | None
+    rates: Scheduler | None = None
+    budget: Scheduler | None = None
     warned: dict[int, int] = field(default_factory=dict)
 
     def warn(self) -> None:
@@ -182,20 +182,13 @@ class Allowances:
             return
         if known is None and len(self._by_lane) >= ACCOUNTS_MAX:
             raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
-        rates = tuple(quota for quota in quotas if quota.unit != USD)
-        money = tuple(quota for quota in quotas if quota.unit == USD)
-        if money:
+        made = Allowance(lane, quotas)
+        if money := tuple(quota for quota in quotas if quota.unit == USD):
             self._prices()  # raises, if the package is missing
-        self._by_lane[lane] = Allowance(
-            lane,
-            quotas,
-            self._make(f"lane/{lane}" if lane else "all lanes", rates, None if known is None else known.rates)
-            if rates
-            else None,
-            self._make(f"budget/{lane}" if lane else "budget", money, None if known is None else known.budget)
-            if money
-            else None,
-        )
+            made.budget = self._make(f"budget/{lane}" if lane else "budget", money, known and known.budget)
+        if rates := tuple(quota for quota in quotas if quota.unit != USD):
+            made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, known and known.rates)
+        self._by_lane[lane] = made
 
     @property
     def schedulers(self) -> list[Scheduler]:
