@@ -182,12 +182,12 @@ class Allowances:
             return
         if known is None and len(self._by_lane) >= ACCOUNTS_MAX:
             raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
-        made = Allowance(lane, quotas)
+        before, made = known or Allowance(lane, ()), Allowance(lane, quotas)
         if money := tuple(quota for quota in quotas if quota.unit == USD):
             self._prices()  # raises, if the package is missing
-            made.budget = self._make(f"budget/{lane}" if lane else "budget", money, known and known.budget)
+            made.budget = self._make(f"budget/{lane}" if lane else "budget", money, before.budget)
         if rates := tuple(quota for quota in quotas if quota.unit != USD):
-            made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, known and known.rates)
+            made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, before.rates)
         self._by_lane[lane] = made
 
     @property
