@@ -18,7 +18,8 @@ from paceline.batch.files import filled, refers
 from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
-from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
+from paceline.http.exchange import Binding, Exchanged, UnsentError
+from paceline.http.tap import Tap
 from paceline.pacing.lack import lack_of
 from paceline.pacing.permit import Permit
 from paceline.providers.roots import joined

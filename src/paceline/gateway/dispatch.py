@@ -61,8 +61,8 @@ from paceline.gateway.waiting import (
 from paceline.http.account import login_of, payer_of, sends_login
 from paceline.http.background import poll_of
 from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
-from paceline.http.exchange import Tap
 from paceline.http.routed import Way
+from paceline.http.tap import Tap
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.accounts import Payer

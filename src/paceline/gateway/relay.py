@@ -19,7 +19,8 @@ from paceline.gateway.refusals import KEPT_MAX, LastRefusal, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
 from paceline.http.ahead import Hold
-from paceline.http.exchange import Exchanged, Tap
+from paceline.http.exchange import Exchanged
+from paceline.http.tap import Tap
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning, Decode
 

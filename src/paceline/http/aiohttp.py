@@ -16,7 +16,8 @@ from types import MethodType
 from typing import Any
 
 from paceline.http.ahead import Hold
-from paceline.http.exchange import Exchanged, Tap, exchange
+from paceline.http.exchange import Exchanged, exchange
+from paceline.http.tap import Tap
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider

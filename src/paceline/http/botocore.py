@@ -19,7 +19,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paceline.http.aiohttp import peek_stream, tap_stream
-from paceline.http.exchange import Exchanged, Tap, exchange
+from paceline.http.exchange import Exchanged, exchange
+from paceline.http.tap import Tap
 from paceline.http.urllib3 import header_text, peek_response, tap_response
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit

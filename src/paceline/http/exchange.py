@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -58,11 +57,12 @@ from paceline.http.recognise import (
     owner_of,
     recognised,
 )
+from paceline.http.tap import Tap
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.faults import Fault, fault_of, is_timeout
+from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, holds_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
@@ -74,7 +74,7 @@ from paceline.providers.base import COUNTING, Provider, Usage, UsageReader
 from paceline.providers.plan_headers import plan_headers_in, plan_readings
 from paceline.providers.refusals import refuses_key
 from paceline.providers.registry import provider_for_host
-from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
+from paceline.providers.verdict import Beginning, Judged, Verdict
 from paceline.responses.finish import state_of
 from paceline.responses.values import MAPPING
 
@@ -82,8 +82,6 @@ if TYPE_CHECKING:
     from paceline.pacing.traffic import TrafficLog
 
 log = logging.getLogger("paceline.http")
-
-Settle = Callable[[Usage | None, Refusal | None], None]
 
 
 class UnsentError(Exception):
@@ -725,101 +723,6 @@ def _cause_of(judged: Judged) -> str:
     if judged.verdict is Verdict.UNREADABLE:
         return UNREADABLE
     return "key" if refuses_key(judged.status, judged.error) else cause_of_status(judged.status)
-
-
-class Tap:
-    """Reads usage from the raw chunks of a body and settles once: at the terminal event, else at the body's end.
-
-    The end may be an early close, and a body may be iterated again after it. What it does not report is counted by the text that has passed.
-
-    Args:
-        reader: Reads the usage.
-        settle: Called once, with the usage and a refusal inside of the answer.
-        begin: Called once, with the first usage, if the answer reports it before its end.
-        late: Called before it settles if the caller has waited for too long for the next chunk.
-
-    Attributes:
-        decode: Removes the content encoding, chunk by chunk; ``None`` for a plain body.
-    """
-
-    __slots__ = ("_begin", "_beginning", "_bytes", "_late", "_reader", "_settle", "decode")
-
-    @property
-    def done(self) -> bool:
-        """Whether it has settled."""
-        return self._settle is None
-
-    def __init__(
-        self,
-        reader: UsageReader,
-        settle: Settle,
-        begin: Callable[[Usage], None] | None = None,
-        late: Callable[[], object] | None = None,
-    ) -> None:
-        self._reader, self._begin, self._late = reader, begin, late
-        self._settle: Settle | None = settle  # until it is called
-        self.decode: Decode | None = None
-        self._beginning, self._bytes = bytearray(), 0
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next raw bytes. Never raises: an invalid body is for the caller's own reader to report."""
-        if self._settle is None:
-            return
-        try:
-            for piece in (chunk,) if self.decode is None else self.decode(chunk):
-                self._reader.feed(piece)
-                self._bytes += len(piece)
-                if len(self._beginning) < SAMPLE:
-                    self._beginning += piece[:SAMPLE]
-            done = self._reader.done
-        except Exception as error:  # noqa: BLE001
-            log.debug("usage cannot be read: %s", type(error).__name__)
-            done = True
-        if done:
-            self.finish()
-        elif self._begin is not None and self._reader.usage is not None:
-            begin, self._begin = self._begin, None
-            begin(self._reader.usage)
-
-    def broke(self, error: BaseException) -> None:
-        """The body has broken off with ``error``."""
-        if self._settle is not None and self._late is not None and is_timeout(error):
-            self._late()
-        self.finish()
-
-    def finish(self) -> None:
-        """The body is over: settle, unless that is done."""
-        settle, self._settle = self._settle, None
-        if settle is None:
-            return
-        usage, refusal = None, None
-        try:
-            self._reader.close()
-            usage, refusal = self._reader.usage, self._reader.refusal
-        except Exception as error:  # noqa: BLE001
-            log.debug("usage cannot be read: %s", type(error).__name__)
-        if usage is None or usage.partial:
-            tokens = self._tokens()
-            if tokens and (usage is None or usage.output_tokens < tokens):
-                usage = replace(usage or Usage(), output_tokens=tokens, partial=True)
-        settle(usage, refusal)
-
-    def _tokens(self) -> int:
-        """The tokens of the text that has passed, by the part of its beginning that is text."""
-        seen, text = len(self._beginning), sum(map(len, _TEXT.findall(self._beginning)))
-        return text * self._bytes // (seen * TOKEN_BYTES) if seen else 0
-
-
-_TEXT: Final = re.compile(
-    rb'"(?:text|content|thinking|reasoning|reasoning_content|arguments|partial_json|input|delta)":\s*"((?:[^"\\]|\\.)*)'
-)
-"""The texts of an answer, in the streams of all APIs."""
-
-SAMPLE: Final = 16_384
-"""Bytes of the beginning that are kept: some hundred events, each with as much text as the later ones."""
-
-TOKEN_BYTES: Final = 4
-"""The bytes of a token of text, on average (OpenAI's guide to tokens, 2025)."""
 
 
 _WORDS = {

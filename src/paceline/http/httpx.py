@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.http.ahead import ReadAhead, in_pieces
-from paceline.http.exchange import Exchanged, Tap, exchange
+from paceline.http.exchange import Exchanged, exchange
+from paceline.http.tap import Tap
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.sync import run_sync

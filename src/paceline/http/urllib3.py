@@ -22,7 +22,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paceline.http.ahead import ReadAhead, in_pieces
-from paceline.http.exchange import Exchanged, Tap, exchange, sending
+from paceline.http.exchange import Exchanged, exchange, sending
+from paceline.http.tap import Tap
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.sync import run_sync

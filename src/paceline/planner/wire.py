@@ -19,7 +19,8 @@ from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import PromptPart
 from paceline.emulator.wire import Ask, Dialect, Header, HttpAnswer
 from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
-from paceline.http.exchange import Exchanged, Tap
+from paceline.http.exchange import Exchanged
+from paceline.http.tap import Tap
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 from paceline.pacing.scheduler import Scheduler
