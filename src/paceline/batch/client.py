@@ -36,8 +36,9 @@ from paceline.batch.transport import (
     session,
 )
 from paceline.config.servers import ServerGroup
+from paceline.http.binding import Binding
 from paceline.http.describe import Metered, at_account, describe
-from paceline.http.exchange import Binding, Exchange
+from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.lack import lack_of

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from paceline.core.meters import Bucket, Meter
 from paceline.core.quota import NS, Cost, Rule
-from paceline.http.exchange import Exchanged
+from paceline.http.binding import Exchanged
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
 

@@ -18,7 +18,7 @@ from paceline.batch.files import filled, refers
 from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
-from paceline.http.exchange import Binding, Exchanged, UnsentError
+from paceline.http.binding import Binding, Exchanged, UnsentError
 from paceline.http.tap import Tap
 from paceline.pacing.lack import lack_of
 from paceline.pacing.permit import Permit
@@ -266,7 +266,7 @@ def _without_url(error: aiohttp.ClientPayloadError | aiohttp.ClientResponseError
 
 
 class _Request:
-    """A request of a run, through ``sender``; see :class:`~paceline.http.exchange.Binding`."""
+    """A request of a run, through ``sender``; see :class:`~paceline.http.binding.Binding`."""
 
     __slots__ = ("_content", "_headers", "_sender", "_target", "attempt")
     is_async = True

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.http.exchange import Exchanged
+from paceline.http.binding import Exchanged
 
 PATH_MAX: Final = 200
 """Characters of a path in the log."""

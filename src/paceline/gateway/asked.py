@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from paceline.gateway.keys import ClientKey
-from paceline.http.exchange import Exchanged
+from paceline.http.binding import Exchanged
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Decode
 from paceline.responses.events import MAX_EVENT

@@ -19,7 +19,7 @@ from paceline.gateway.refusals import KEPT_MAX, LastRefusal, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
 from paceline.http.ahead import Hold
-from paceline.http.exchange import Exchanged
+from paceline.http.binding import Exchanged
 from paceline.http.tap import Tap
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning, Decode
@@ -313,7 +313,7 @@ async def _keep_to_itself(_reply: ClientReply, _part: bytes) -> None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Relayed:
-    """A request of a client; see :class:`~paceline.http.exchange.Binding`.
+    """A request of a client; see :class:`~paceline.http.binding.Binding`.
 
     Attributes:
         client: Sends it.

@@ -16,7 +16,8 @@ from types import MethodType
 from typing import Any
 
 from paceline.http.ahead import Hold
-from paceline.http.exchange import Exchanged, exchange
+from paceline.http.binding import Exchanged
+from paceline.http.paced import exchange
 from paceline.http.tap import Tap
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
@@ -30,7 +31,7 @@ Request = Callable[..., Awaitable[Any]]
 def paced_request(
     pacer: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
-    """``ClientSession._request``, at the pace of ``pacer``; see :func:`~paceline.http.exchange.exchange`."""
+    """``ClientSession._request``, at the pace of ``pacer``; see :func:`~paceline.http.paced.exchange`."""
 
     @functools.wraps(original)
     async def _request(session: Any, method: str, url: Any, **options: Any) -> Any:
@@ -56,7 +57,7 @@ def pace_session(pacer: Pacer, session: Any, provider: Provider | None) -> None:
 
 
 class _Aiohttp:
-    """A POST of aiohttp; see :class:`~paceline.http.exchange.Undescribed`."""
+    """A POST of aiohttp; see :class:`~paceline.http.binding.Undescribed`."""
 
     is_async, method = True, "POST"
 

@@ -19,7 +19,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paceline.http.aiohttp import peek_stream, tap_stream
-from paceline.http.exchange import Exchanged, exchange
+from paceline.http.binding import Exchanged
+from paceline.http.paced import exchange
 from paceline.http.tap import Tap
 from paceline.http.urllib3 import header_text, peek_response, tap_response
 from paceline.pacing.pacer import Pacer
@@ -53,7 +54,7 @@ async def _signed(make: Any) -> Any:
 
 
 def paced_response(pacer: Pacer, original: Any, fallback: Provider | None = None) -> Any:
-    """``Endpoint._get_response``, at the pace of ``pacer``; see :func:`~paceline.http.exchange.exchange`."""
+    """``Endpoint._get_response``, at the pace of ``pacer``; see :func:`~paceline.http.paced.exchange`."""
 
     async def _get_response(endpoint: Any, request: Any, operation_model: Any, context: Any) -> Any:
         send = functools.partial(original, endpoint)
@@ -79,7 +80,7 @@ def pace_endpoint(pacer: Pacer, endpoint: Any, provider: Provider | None) -> Non
 
 
 class _Botocore:
-    """A request of botocore; see :class:`~paceline.http.exchange.Undescribed`. A response is a pair: as sent, and parsed."""
+    """A request of botocore; see :class:`~paceline.http.binding.Undescribed`. A response is a pair: as sent, and parsed."""
 
     in_memory = True
 

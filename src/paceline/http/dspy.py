@@ -28,7 +28,7 @@ def pace(
 ) -> Callable[[], None]:
     """Pace dspy's client, the module ``client``, everywhere in this process; the newest pacer holds.
 
-    The providers are told as for :func:`~paceline.http.exchange.exchange`.
+    The providers are told as for :func:`~paceline.http.paced.exchange`.
 
     Returns:
         The function that ends it: the previous pacer holds again, and without one, dspy's own methods are restored.

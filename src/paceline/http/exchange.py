@@ -1,4 +1,4 @@
-"""The life of one request: describe, acquire, send, observe, settle when the body has passed; another attempt if need be.
+"""The life of one metered request: acquire, send, observe, settle when the body has passed; another attempt if need be.
 
 It is written once, over a :class:`Binding`, which knows the HTTP library. In sync code, the coroutines of a binding do
 their work inside the call, so that the life runs from start to end without suspending (:func:`run_sync`).
@@ -9,71 +9,34 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.progress import Row
-from paceline.core.quota import CONCURRENCY, NS, Cost
-from paceline.core.results import (
-    AcquireTimeoutError,
-    BudgetError,
-    GaveUpError,
-    NeverFitsError,
-    PacelineError,
-    PoolStoppedError,
-    QueueFullError,
-    QuotaError,
-    Refusal,
-    RefusalKind,
-    RefusalScope,
-    SettingsError,
-    StoreError,
-    TooLargeError,
-)
-from paceline.core.stop import ENDS
-from paceline.http.account import payer_of
-from paceline.http.background import job_of, poll_of, remember
-from paceline.http.describe import (
-    Metered,
-    body_of,
-    describe,
-    describe_guessed,
-    has_limits,
-    is_metered,
-    provider_guessed,
-)
-from paceline.http.recognise import (
-    Trial,
-    answers_here,
-    is_chat,
-    limited_body,
-    llm_body,
-    owner_of,
-    recognised,
-)
+from paceline.core.quota import CONCURRENCY, NS
+from paceline.core.results import GaveUpError, PacelineError, Refusal, RefusalKind, RefusalScope
+from paceline.http.background import job_of, remember
+from paceline.http.binding import Binding, Exchanged, own_refusal
+from paceline.http.describe import Metered
 from paceline.http.tap import Tap
-from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, holds_permit, refuse, reports, waiter_of
+from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
 from paceline.providers import parse
 from paceline.providers.answers import plausible
-from paceline.providers.base import COUNTING, Provider, Usage, UsageReader
+from paceline.providers.base import COUNTING, Usage, UsageReader
 from paceline.providers.plan_headers import plan_headers_in, plan_readings
 from paceline.providers.refusals import refuses_key
-from paceline.providers.registry import provider_for_host
 from paceline.providers.verdict import Beginning, Judged, Verdict
 from paceline.responses.finish import state_of
 from paceline.responses.values import MAPPING
@@ -83,168 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.http")
 
-
-class UnsentError(Exception):
-    """A binding's own refusal to send: the permit is given back."""
-
-
-class Binding(Protocol):
-    """One described request in the terms of an HTTP library, and its responses."""
-
-    is_async: bool
-
-    @property
-    def address(self) -> str: ...  # the host, with a port that is not the usual one
-    @property
-    def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
-    async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
-    def head(self, response: Any) -> tuple[int, Mapping[str, str]]: ...  # status; headers, names in lower case
-    async def peek(
-        self, response: Any, headers: Mapping[str, str], beginning: Beginning
-    ) -> None: ...  # fed until it is enough
-    def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
-    def note(self, response: Any, record: Exchanged) -> None: ...
-    async def close(self, response: Any) -> None: ...
-    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any: ...  # a response made here
-
-
-class Undescribed(Binding, Protocol):
-    """The same of a request that is to be described."""
-
-    method: str
-
-    @property
-    def in_memory(self) -> bool: ...  # whether the body of the request is there without reading
-    def query(self) -> str: ...  # of its URL, as it is sent
-    def header(self, name: str) -> str: ...  # its first value; empty for none
-    async def content(self) -> bytes: ...  # of the request, which can still be sent
-
-
-@dataclass(slots=True)
-class Exchanged:
-    """The record of one request; httpx and httpx2 carry it as ``response.extensions["paceline"]``.
-
-    Attributes:
-        pool: The pool that was charged.
-        cost: What the last attempt reserved, per unit.
-        attempts: HTTP attempts made.
-        waited_s: Seconds spent in the queue, over all attempts.
-        refusals: The provider's refusals, in order.
-        usage: What the answer reported; ``None`` until its body has passed.
-        granted_ns: When the permit of the last attempt was granted, on the limiter's clock.
-        settled: The permit of the answer, once its body has passed; ``None`` before, and without one.
-        whole: Whether the answer has come to its end: not so of a stream that has broken off, or whose reader has left.
-    """
-
-    pool: str
-    cost: Cost = field(default_factory=dict)
-    attempts: int = 0
-    waited_s: float = 0.0
-    refusals: list[Refusal] = field(default_factory=list)
-    usage: Usage | None = None
-    granted_ns: int = 0
-    settled: Permit | None = field(default=None, repr=False)
-    whole: bool = True
-
-    @property
-    def charged(self) -> Cost | None:
-        """What was charged for the answer, per unit; ``None`` until its body has passed, and without one."""
-        return None if self.settled is None else self.settled.charged
-
-
-async def exchange(
-    pacer: Pacer, http: Undescribed, provider: Provider | None = None, fallback: Provider | None = None
-) -> Any:
-    """Send a request at the pool's pace and return the response.
-
-    Also when the caller is cancelled meanwhile, the charge of a request that was never sent is given back, and the
-    charge of a request that the provider may have counted stays.
-
-    Args:
-        pacer: The pacer whose pools are charged.
-        http: The request, and the way to send it.
-        provider: The provider whose API the request uses; found by its host if not given.
-        fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
-    """
-    target = http.target
-    if pacer.jobs and (reader := poll_of(pacer, http.method, target[1])) is not None:
-        return await _watched(http, reader)
-    if http.method != "POST":
-        return await http.send()
-    if paced_beyond and http.address in paced_beyond:
-        return await http.send()
-    if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
-        return await http.send()
-    try:
-        metered = await _describe(pacer, http, target, provider, fallback)
-    except SettingsError as error:
-        return _own_refusal(http, error)
-    if metered is None or _is_paced_above():
-        return await http.send()
-    if isinstance(metered, Trial):
-        return await _watched(http, metered)
-    return await Exchange(pacer, http, metered).run()
-
-
-async def _watched(http: Binding, reader: UsageReader) -> Any:
-    """Send a request as it is, and let ``reader`` look at its answer."""
-    response = await http.send()
-    status, headers = http.head(response)
-    if status < 400:
-        http.tap(response, headers, Tap(reader, lambda _usage, _refusal: None))
-    return response
-
-
-paced_beyond: Final[set[str]] = set()
-"""The addresses of gateways with the same quotas, which pace what they get."""
-
 sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
 """The target of the attempt that is being sent."""
-
-
-async def _describe(
-    pacer: Pacer, http: Undescribed, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
-) -> Metered | Trial | None:
-    """What a request costs; ``None`` for one that is not paced; a trial for one that may be an LLM's."""
-    host, path = target
-    known: Any = provider or provider_for_host(host)
-    if known is not None:
-        if is_metered(known, path):
-            content = await http.content()
-            payer = payer_of(pacer, known, http.header, partial(body_of, content), http.query())
-            return describe(pacer, known, path, content, payer)
-    else:
-        guess = provider_guessed(pacer, host, path, http.header, fallback)
-        if guess is not None:
-            content, named = await http.content(), guess is fallback
-            found = describe_guessed(pacer, guess, target, content, http.header, http.query(), named=named)
-            if found is not None:
-                return found
-    return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)
-
-
-async def _unlisted(
-    pacer: Pacer, http: Undescribed, target: tuple[str, str], known: Any, fallback: Provider | None
-) -> Metered | Trial | None:
-    """What a request to a path costs that no provider lists: its body may say what it is."""
-    host, path = target
-    if known is None and has_limits(pacer, host):
-        body = limited_body(pacer, host, path, await http.content())
-    else:
-        body = llm_body(path, await http.content()) if http.in_memory else None
-    if body is not None and known is not None and is_chat(body):
-        payer = payer_of(pacer, known, http.header, lambda: body, http.query())
-        return recognised(pacer, known, body, guessed=False, payer=payer)
-    if body is not None and known is None:
-        owner, sure = owner_of(pacer, host, body["model"], fallback)
-        if sure or answers_here(host, path):
-            return recognised(pacer, owner, body, guessed=fallback is None)
-        announce(owner.name, host, path, trial=True)
-        return Trial(host, path)
-    name = known.name if known is not None else MEDIA_HOSTS.get(host, "")
-    if name:
-        announce(name, host, path)
-    return None
 
 
 class Exchange:
@@ -299,7 +102,7 @@ class Exchange:
         try:
             await self._hold()
         except PacelineError as error:
-            return _own_refusal(self.http, error, self.record)
+            return own_refusal(self.http, error, self.record)
         if self.charge is None:
             return await self._attempts()
         try:
@@ -352,7 +155,7 @@ class Exchange:
             except PacelineError as error:
                 if self.acquisition is not None:
                     error = self.tries.error(self.record.pool, waiter_of(self.acquisition), error)
-                return _own_refusal(self.http, error, self.record)
+                return own_refusal(self.http, error, self.record)
             self.acquisition = None
             response = await self._attempt(permit)
         return response
@@ -534,7 +337,7 @@ class Exchange:
             return None
         if isinstance(decision, GiveUp):
             error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
-            return _own_refusal(self.http, error, self.record)
+            return own_refusal(self.http, error, self.record)
         self.tries.announce(self.metered.scheduler, decision)
         if not decision.pool_wide:  # else the request waits in the queue: for the end of the pause, and for the quotas
             await self._delay(decision.delay_s)
@@ -723,56 +526,3 @@ def _cause_of(judged: Judged) -> str:
     if judged.verdict is Verdict.UNREADABLE:
         return UNREADABLE
     return "key" if refuses_key(judged.status, judged.error) else cause_of_status(judged.status)
-
-
-_WORDS = {
-    AcquireTimeoutError: "timeout", BudgetError: "budget", QueueFullError: "queue_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
-    QuotaError: "quota", SettingsError: "quota", StoreError: "store", TooLargeError: "too_large",
-}  # fmt: skip
-
-
-def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None = None) -> Any:
-    """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt.
-
-    After refusals for want of capacity it is a 503, as the provider's was. So it is where the store of the quotas has never answered:
-    a handler of 429 backs off, and this needs a person.
-    """
-    word, status = _WORDS.get(type(error), "gave_up"), 429
-    if isinstance(error, GaveUpError):
-        if error.refusal.kind in ENDS and error.refusal.scope is RefusalScope.POOL:
-            word = "stopped"
-        elif error.refusal.kind is RefusalKind.NEVER_FITS:
-            word = "never_fits"
-        elif error.refusal.kind is RefusalKind.CAPACITY:
-            status = 503
-    elif isinstance(error, StoreError):
-        status = 503
-    headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
-    retry_after_s = getattr(error, "retry_after_s", None)
-    if retry_after_s is not None and math.isfinite(retry_after_s):
-        headers["retry-after"] = str(math.ceil(retry_after_s))
-    kind = "rate_limit_error" if status == 429 else "service_unavailable_error"
-    told = error.told if isinstance(error, PoolStoppedError) else error
-    detail = {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {told}", "param": None}
-    response = http.respond(status, headers, json.dumps({"type": "error", "error": detail}).encode())
-    if record is not None:
-        http.note(response, record)
-    return response
-
-
-_paced_above: ContextVar[list[bool] | None] = ContextVar("paceline_paced_above", default=None)
-
-
-@contextmanager
-def paced_above() -> Iterator[None]:
-    """Let the next metered request pass the paced HTTP clients below: the caller has paced it."""
-    token = _paced_above.set([True])
-    try:
-        yield
-    finally:
-        _paced_above.reset(token)
-
-
-def _is_paced_above() -> bool:
-    above = _paced_above.get()
-    return bool(above and above.pop())

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.http.ahead import ReadAhead, in_pieces
-from paceline.http.exchange import Exchanged, exchange
+from paceline.http.binding import Exchanged
+from paceline.http.paced import exchange
 from paceline.http.tap import Tap
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
@@ -34,19 +35,19 @@ Send = Callable[[Any], Any]
 def exchange_sync(
     pacer: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
-    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.exchange.exchange`."""
+    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.paced.exchange`."""
     return run_sync(exchange(pacer, _Httpx(send, request, is_async=False), provider, fallback))
 
 
 def exchange_async(
     pacer: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Awaitable[Any]:
-    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.exchange.exchange`."""
+    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.paced.exchange`."""
     return exchange(pacer, _Httpx(send, request, is_async=True), provider, fallback)
 
 
 class _Httpx:
-    """A request of httpx2 or httpx; see :class:`~paceline.http.exchange.Undescribed`."""
+    """A request of httpx2 or httpx; see :class:`~paceline.http.binding.Undescribed`."""
 
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalScope
+from paceline.http.binding import Binding
 from paceline.http.describe import Metered
-from paceline.http.exchange import Binding, Exchange
+from paceline.http.exchange import Exchange
 from paceline.pacing.group import ASIDE_S, HERE, NOTHING_CACHED, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, waiter_of

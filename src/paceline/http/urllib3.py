@@ -22,7 +22,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paceline.http.ahead import ReadAhead, in_pieces
-from paceline.http.exchange import Exchanged, exchange, sending
+from paceline.http.binding import Exchanged
+from paceline.http.exchange import sending
+from paceline.http.paced import exchange
 from paceline.http.tap import Tap
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
@@ -44,7 +46,7 @@ _TOO_MANY = 429
 def paced_urlopen(
     pacer: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
-    """``HTTPConnectionPool.urlopen``, at the pace of ``pacer``; see :func:`~paceline.http.exchange.exchange`."""
+    """``HTTPConnectionPool.urlopen``, at the pace of ``pacer``; see :func:`~paceline.http.paced.exchange`."""
 
     @functools.wraps(original)
     def urlopen(
@@ -110,7 +112,7 @@ def header_text(value: Any) -> str:
 
 
 class _Urllib3:
-    """A POST of urllib3; see :class:`~paceline.http.exchange.Undescribed`."""
+    """A POST of urllib3; see :class:`~paceline.http.binding.Undescribed`."""
 
     is_async, method = False, "POST"
 

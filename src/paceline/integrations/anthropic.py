@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.http.exchange import paced_above
 from paceline.http.httpx import exchange_async, exchange_sync, library_of
+from paceline.http.paced import paced_above
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.sync import awaited, run_sync

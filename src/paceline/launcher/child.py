@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from paceline import facts
-from paceline.http import exchange, unpaced
+from paceline.http import paced, unpaced
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.durable import open_binary
@@ -46,7 +46,7 @@ def start() -> None:
         )
         return
     if gateway := os.environ.get(GATEWAY):
-        exchange.paced_beyond.add(gateway.rpartition("/")[2])
+        paced.paced_beyond.add(gateway.rpartition("/")[2])
     record = Record(path.parent)
     for where, providers, trusted in known:
         facts.add_project(where, providers, trusted=trusted)

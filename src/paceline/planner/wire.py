@@ -19,7 +19,7 @@ from paceline.emulator.dialects import BY_PROVIDER, OPENAI_LIKE
 from paceline.emulator.prompt_cache import PromptPart
 from paceline.emulator.wire import Ask, Dialect, Header, HttpAnswer
 from paceline.emulator.world import INPUT, Admitted, Level, Refused, World
-from paceline.http.exchange import Exchanged
+from paceline.http.binding import Exchanged
 from paceline.http.tap import Tap
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
@@ -211,7 +211,7 @@ class CallReply:
 
 
 class SimulatedHttp:
-    """One request of a simulated process; see :class:`~paceline.http.exchange.Binding`.
+    """One request of a simulated process; see :class:`~paceline.http.binding.Binding`.
 
     Args:
         network: The way to the provider.
