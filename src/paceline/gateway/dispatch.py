@@ -24,7 +24,7 @@ from paceline.gateway.held import HeldRequests
 from paceline.gateway.incoming import BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
-from paceline.gateway.listing import as_listed, cause_of, check_listing, own_list
+from paceline.gateway.listing import own_list
 from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
 from paceline.gateway.names import name_asked, renamed_path
 from paceline.gateway.reading import LARGE, STICKY, Seen
@@ -32,6 +32,7 @@ from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, readable
 from paceline.gateway.shares import Shares, fits
 from paceline.gateway.teams import ClientLanes
+from paceline.gateway.unmetered import send_unmetered
 from paceline.gateway.upstreams import (
     ACCOUNT,
     JUDGED_HEADERS,
@@ -58,11 +59,9 @@ from paceline.gateway.waiting import (
     resumes,
     returns,
 )
-from paceline.http.account import login_of, payer_of, sends_login
-from paceline.http.background import poll_of
+from paceline.http.account import payer_of, sends_login
 from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
 from paceline.http.routed import Way
-from paceline.http.tap import Tap
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.accounts import Payer
@@ -72,9 +71,7 @@ from paceline.pacing.retry import varied
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.pacing.tries import Tries
-from paceline.providers.plan_headers import is_page, plan_headers_in, plan_readings
 from paceline.providers.registry import no_keys
-from paceline.providers.streams import JsonReader
 
 log = logging.getLogger("paceline.gateway")
 
@@ -169,7 +166,7 @@ class Dispatch:
                     raise stopping()
                 if exchange is None:
                     refuse_unmetered(request.key, first.head.method, first.path)
-                    reply = await self._send_unpaced(first, requests[0])
+                    reply = await send_unmetered(self._limiter.pacer, first, requests[0])
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
@@ -287,56 +284,7 @@ class Dispatch:
         if request.head.method == "POST":
             announce(first.provider.name, first.host, request.path)
         body = Upload(request.head.length, self._bodies.coming(request))
-        return await self._send_unpaced(request, self._relayed(request, first, body, renamed=False))
-
-    async def _send_unpaced(self, request: Incoming, sent: Relayed) -> ClientReply:
-        """Pass on a request that costs nothing."""
-        check_listing(request)
-        _note(request, None, sent.server)
-        try:
-            reply = await sent.send()
-        except Exception as error:
-            self._count_unpaced(request, 0, cause_of_error(error))
-            raise no_answer(error, sent.server) from error
-        try:
-            cause = await cause_of(request, reply)
-        except Exception as error:
-            reply.close()
-            self._count_unpaced(request, reply.status, cause_of_error(error))
-            raise no_answer(error, sent.server) from error
-        self._count_unpaced(request, reply.status, cause)
-        self._read(request, sent, reply)
-        return await as_listed(request, reply)
-
-    def _read(self, request: Incoming, sent: Relayed, reply: ClientReply) -> None:
-        """Read what an answer that costs nothing says while it passes: of an answer in the background, or of a client's plan."""
-        if reply.is_good:
-            poll = poll_of(self._limiter.pacer, request.head.method, request.decoded_path)
-            reader = poll or self._page(request, reply)
-            if reader is not None:
-                sent.tap(reply, reply.texts, Tap(reader, lambda *_: None))
-
-    def _page(self, request: Incoming, reply: ClientReply) -> JsonReader | None:
-        """A reader for a page with what is used of a client's plan, which the client has asked for; ``None`` for any other page."""
-        pacer, provider = self._limiter.pacer, request.place.members[0].provider.name
-        asks = request.head.method == "GET" and is_page(provider, request.path)
-        account = login_of(pacer, provider, request.head.header) if asks else ""
-        if not account:
-            return None
-        headers = reply.texts
-        dated = {"date": headers["date"]} if "date" in headers else {}
-
-        def read(page: Mapping[str, Any]) -> None:
-            if found := plan_readings(plan_headers_in(page) | dated, pacer.clock.now_ns() / NS):
-                pacer.pools.read_plan(account, found)
-
-        return JsonReader(read)
-
-    def _count_unpaced(self, request: Incoming, status: int, cause: str | None) -> None:
-        """Count what came of a request that costs nothing; it has no model."""
-        pacer, server = self._limiter.pacer, request.place.members[0]
-        if cause is not None:
-            pacer.answers.count(server.root, server.provider.name, status, cause, pacer.clock.now_ns() / NS)
+        return await send_unmetered(self._limiter.pacer, request, self._relayed(request, first, body, renamed=False))
 
     def _relayed(self, request: Incoming, upstream: Upstream, body: bytes | Upload, *, renamed: bool) -> Relayed:
         """The request as it is sent; ``renamed``: its body is not encoded as the client's."""
