@@ -203,7 +203,7 @@ def test_a_flood_of_unknown_credentials(serve, upstream, client, monkeypatch):
     after = running.limiter.status()["pools"]
     assert before <= set(after)
     assert len(after) <= 21
-    assert len(running.dispatch._models._used) <= 21
+    assert len(running.dispatch._metering.models._used) <= 21
     assert [ask(client, running, key).status_code for key in (RICH, OTHER, POOR)] == [200, 200, 429]
 
 

@@ -177,7 +177,7 @@ class TestUsers:
             lambda: used(client, running, ops, "?by=user")["users"].keys() == {"web/ann", "web/bob", "web/-", "plain"}
         )
         assert used(client, running, ops, "?by=team")["teams"].keys() == {"it", "-"}
-        lanes = running.dispatch._lanes
+        lanes = running.dispatch._metering.lanes
         key = running.gateway._admission._keys.find(web)
         names = {lanes.of(key, f"user-{n}").name for n in range(LANES_MAX + 9)}
         assert names >= {"web/user-0", "web/other"}

@@ -6,15 +6,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
-from paceline.core.results import SettingsError
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import Headers, HttpClient, Upload
@@ -25,13 +23,12 @@ from paceline.gateway.incoming import BODY_S, OPTION, Bodies, Connection, Incomi
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
 from paceline.gateway.listing import own_list
-from paceline.gateway.models import IDLE_S, MODELS_MAX, NamedModels
+from paceline.gateway.metering import Metering
 from paceline.gateway.names import name_asked, renamed_path
 from paceline.gateway.reading import LARGE, STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, readable
-from paceline.gateway.shares import Shares, fits
-from paceline.gateway.teams import ClientLanes
+from paceline.gateway.shares import Shares
 from paceline.gateway.unmetered import send_unmetered
 from paceline.gateway.upstreams import (
     ACCOUNT,
@@ -59,16 +56,13 @@ from paceline.gateway.waiting import (
     resumes,
     returns,
 )
-from paceline.http.account import payer_of, sends_login
-from paceline.http.describe import Metered, at_account, body_of, is_metered, metered
+from paceline.http.describe import Metered
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.accounts import Payer
 from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.retry import varied
-from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.pacing.tries import Tries
 from paceline.providers.registry import no_keys
@@ -105,10 +99,9 @@ class Dispatch:
     ) -> None:
         self._limiter, self._life, self._client, self._tells_quotas = limiter, life, client, tells_quotas
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
-        self._models = NamedModels(limiter.pacer.pools)
+        self._metering = Metering(limiter)
         self._refusals = CredentialRefusals()
         limiter.pacer.accounts.forgotten = self._forget
-        self._lanes = ClientLanes(limiter)
         self._usage = StreamUsage()
         self._bodies = Bodies()
         self.held = HeldRequests(life, self._bodies)
@@ -122,12 +115,12 @@ class Dispatch:
     def expire(self, now_s: float) -> None:
         """End what has taken, or was kept, too long."""
         self.held.expire(now_s)
-        self._models.expire(now_s)
+        self._metering.models.expire(now_s)
         self._bodies.expire(now_s)
 
     def _forget(self, account: str) -> None:
         """An account of a client's own credential is forgotten."""
-        self._models.forget(account)
+        self._metering.models.forget(account)
         self._refusals.forget(account)
 
     async def relay(self, request: Incoming) -> None:
@@ -317,11 +310,11 @@ class Dispatch:
         place, pacer = request.place, self._limiter.pacer
         name, timeout_s = options.get(_NAME), number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
         _take_lane(request.key, options)
-        found = self._found(request, seen)
+        found = self._metering.of(request, seen)
         if not found:
             announce(place.members[0].provider.name, place.members[0].host, request.path)
             return None
-        self._admit(request, found, seen)
+        self._metering.admit(request, found, seen)
         if pacer.allowances.bounds_money(pacer.lanes.of()):
             for i, sent in enumerate(requests):
                 sent.ask_usage(self._usage.takes, partial(seen.asks, i))
@@ -335,65 +328,6 @@ class Dispatch:
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
-
-    def _found(self, request: Incoming, seen: Seen) -> list[Metered]:
-        """The request as each member of its place meters it; nothing for one that costs nothing."""
-        key = request.key
-        try:
-            if key is not None:
-                current_lane.set(self._lanes.of(key, request.user))
-            return list(self._metered(request, seen))
-        except SettingsError as error:
-            raise RequestError(429, "quota", str(error)) from None
-
-    def _admit(self, request: Incoming, found: list[Metered], seen: Seen) -> None:
-        """Refuse a metered request for more than its client may ask for."""
-        key = request.key
-        if request.place.choice is not None:
-            _refuse_login(request)
-        for one in found:
-            owner = request.owner if one.payer is None else one.payer.account.name
-            if not self._models.use(owner, one.scheduler, time.monotonic()):
-                message = (
-                    f"more than {MODELS_MAX} models were named recently: one that is unused for {IDLE_S:g} s makes room"
-                )
-                raise RequestError(429, "models", message)
-        if seen.refusal is not None:
-            raise RequestError(*seen.refusal)
-        if key is not None and not any(self._has_room(key, one.scheduler) for one in found):
-            raise RequestError(429, "queue_full", "too many requests of this key wait already: send this one later")
-
-    def _metered(self, request: Incoming, seen: Seen) -> Iterator[Metered]:
-        """The request as each member of its place meters it; nothing for one that costs nothing."""
-        pacer, fields = self._limiter.pacer, seen.fields if seen.content else None
-        known = dict[int, Metered]()  # by the call, which is the same one at another account
-        for upstream, call in zip(request.place.members, seen.calls, strict=False):
-            payer = self._payer(request, upstream, lambda: seen.fields)
-            found = known.get(id(call))
-            one = None if found is None else at_account(pacer, found, upstream.provider, payer)
-            if one is None:
-                provider = upstream.provider if payer is None else payer.account.provider
-                own = call if call.provider == provider.name else replace(call, provider=provider.name)
-                scheduler = pacer.pools.of_model(provider.name, call.model)
-                one = metered(pacer, provider, own, scheduler, fields, partial(body_of, seen.content), payer)
-            known[id(call)] = one
-            yield one
-
-    def _has_room(self, key: ClientKey, scheduler: Scheduler) -> bool:
-        """Whether one more request of ``key`` may wait in a pool."""
-        queue, most = scheduler.pool.queue, self._limiter.pacer.settings.waiting_max
-        if fits(key.identity, queue.length, queue.length, 1, most):  # even if all are its own
-            return True
-        waiting = scheduler.read(lambda _: queue.waiting())
-        own = sum(number for lane, number in waiting.items() if lane.partition("/")[0] == key.name)
-        return fits(key.identity, own, queue.length, 1, most)
-
-    def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
-        """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""
-        provider: Any = upstream.provider
-        if upstream.key or request.open_path or not is_metered(provider, request.decoded_path):
-            return None
-        return payer_of(self._limiter.pacer, provider, request.head.header, body, request.head.query)
 
     async def _send(
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
@@ -593,14 +527,6 @@ def _identity_of(request: Incoming) -> Callable[[], Identity]:
     whose = f"{request.user} {request.place.name} "  # a place and an answer are one user's, at one server
     asked = f"{request.head.method} {request.path}?{request.head.query}"
     return partial(identity, request.owner, whose, asked, request.head.headers, body)
-
-
-def _refuse_login(request: Incoming) -> None:
-    """Refuse a login to a plan at a group: a group would choose between plans, or send the login where it does not belong."""
-    place = request.place
-    if any(not one.key and sends_login(one.provider.name, request.head.header) for one in place.members):
-        message = f"{place.name} is a group, and a group takes no login to a plan: send it to /{place.members[0].name}"
-        raise RequestError(400, "plan", message)
 
 
 def _is_unread(request: Incoming) -> bool:
