@@ -15,19 +15,20 @@ from paceline.core.hints import did_you_mean
 from paceline.core.quota import NS
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.asked import StreamUsage
-from paceline.gateway.client import Headers, HttpClient, Upload
+from paceline.gateway.client import HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import Passed, why_failed, why_out
 from paceline.gateway.held import HeldRequests
-from paceline.gateway.incoming import BODY_S, OPTION, Bodies, Connection, Incoming, Send, number
+from paceline.gateway.incoming import OPTION, Bodies, Connection, Incoming, number
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
 from paceline.gateway.listing import own_list
 from paceline.gateway.metering import Metering
 from paceline.gateway.names import name_asked, renamed_path
+from paceline.gateway.passing import Passing
 from paceline.gateway.reading import LARGE, STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
-from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, UnfinishedStreamError, forwarded, readable
+from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
 from paceline.gateway.shares import Shares
 from paceline.gateway.unmetered import send_unmetered
 from paceline.gateway.upstreams import (
@@ -60,7 +61,6 @@ from paceline.http.describe import Metered
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import NAME_MAX, current_lane
 from paceline.pacing.retry import varied
 from paceline.pacing.settings import TIMEOUT_MAX_S
@@ -97,7 +97,8 @@ class Dispatch:
     def __init__(
         self, limiter: Limiter, life: Life, client: HttpClient, *, tells_quotas: bool, names_account: bool
     ) -> None:
-        self._limiter, self._life, self._client, self._tells_quotas = limiter, life, client, tells_quotas
+        self._limiter, self._life, self._client = limiter, life, client
+        self._passing = Passing(limiter.pacer, tells_quotas=tells_quotas)
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._metering = Metering(limiter)
         self._refusals = CredentialRefusals()
@@ -149,7 +150,7 @@ class Dispatch:
                 options = request.head.options()
                 if request.place.routes is not None and lists(request.head.method, request.decoded_path):
                     refuse_unmetered(request.key, request.head.method, request.path)
-                    await self._pass_on(own_list(request, request.place.routes), request.send, request.connection)
+                    await self._passing.send(request, own_list(request, request.place.routes))
                     return
                 first, *others = await self._routed(request, body)
                 if first is not request:
@@ -175,7 +176,7 @@ class Dispatch:
                         return
                     reply = found
             await hide_account(reply)
-            await self._pass_on(reply, request.send, request.connection)
+            await self._passing.send(request, reply)
         finally:
             self._bodies.release(request.owner, request.parts)
             if reply is not None:
@@ -255,7 +256,7 @@ class Dispatch:
             if held.named is not None and reply.is_good:
                 reply.start(self.held.answers.noted(held.named))
             await hide_account(reply)
-            await self._pass_on(reply, request.send, request.connection)
+            await self._passing.send(request, reply)
             self.held.keep_answer(held, reply)
             if held.exchange.metered.call.stream and reply.is_good and not reply.broken:
                 self._usage.look(request.key, reply.record)
@@ -335,7 +336,7 @@ class Dispatch:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
         exchange, connection = held.exchange, request.connection
         for sent in held.requests:
-            sent.pass_on = partial(_pass_on_early, request.send, connection, quotas=self._tells_quotas)
+            sent.pass_on = partial(self._passing.begin, request)
         rhythm = _rhythm_of(request, exchange, asked_s)
         bounded = held.task is None and _has_login(held) and self._bound(request, held, is_fed=rhythm.note is not None)
         if bounded and (shut := self._shut(held)) is not None:
@@ -447,52 +448,6 @@ class Dispatch:
                 break
         return None
 
-    async def _pass_on(self, reply: ClientReply, send: Send, connection: Connection) -> None:
-        """Send an answer; one that has broken off is ``broken`` afterwards."""
-        release: Callable[[], None] | None = None
-        if connection.answering:
-            reply.decode()
-        else:
-            headers = _headers_of(reply, quotas=self._tells_quotas)
-            if reply.begun:  # one write for the head and what is there
-                release, headers = connection.hold(headers), []
-            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        left, more = reply.length, True
-        try:
-            while part := await reply.read():
-                left -= len(part)
-                more = left != 0
-                await send({"type": "http.response.body", "body": part, "more_body": more})
-                if release is not None and (reply.unread or not more):
-                    release()
-                    release = None
-                if not (more or reply.unread or reply.owes):
-                    break
-                if not more:
-                    await asyncio.sleep(0)  # the client gets it before its usage is read
-            if reply.broken:
-                connection.close()
-                await asyncio.sleep(BODY_S)  # its end ends this task
-        except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
-            self._broke_off(reply, error)
-            connection.abort()
-            await asyncio.sleep(0)  # until the server knows
-            return
-        if more:
-            await send({"type": "http.response.body", "body": b""})
-        if release is not None:
-            release()
-
-    def _broke_off(self, reply: ClientReply, error: Exception) -> None:
-        """Count and log an answer whose body has broken off."""
-        why = str(error) if isinstance(error, UnfinishedStreamError) else type(error).__name__
-        log.warning("%s: an answer broke off: %s: its client sees the connection end", reply.server, why)
-        server, cause = reply.upstream, cause_of_error(error)
-        if reply.record is not None and server is not None and cause is not None:
-            pacer = self._limiter.pacer
-            pacer.answers.count(server.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
-        reply.broken = True
-
 
 def _check_keys(request: Incoming) -> None:
     """Refuse a request that the gateway has no key for: the key of a client reaches no server, and by a name no credential of it does.
@@ -554,26 +509,6 @@ def _note(request: Incoming, reply: ClientReply | None, server: str = "") -> Non
             entry.record, entry.fallback = reply.record, reply.fallback.decode()
 
 
-_HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
-
-
-def _headers_of(reply: ClientReply, *, quotas: bool) -> Headers:
-    """The headers of an answer as the client gets them.
-
-    A refusal keeps what it says of ``quotas`` in any case, and so do answers to the client's own credential, whose owner reads them.
-    """
-    drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
-    headers, record = forwarded(reply.headers, drop), reply.record
-    if not quotas and reply.status < 400 and reply.of_gateway:
-        headers = [pair for pair in headers if b"ratelimit" not in pair[0]]
-    if reply.fallback:
-        headers.append((b"x-paceline-fallback", reply.fallback))
-    if record is not None:
-        headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
-        headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
-    return headers
-
-
 def _rhythm_of(request: Incoming, exchange: KeptExchange | KeptRoutedExchange, asked_s: float | None) -> _Rhythm:
     """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
     head, note, begin_s, every_s = request.head, None, NOTES_FROM_S, NOTES_EVERY_S
@@ -591,14 +526,6 @@ def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception 
     if not connection.answering:
         raise refusal from cause
     return own(refusal.status, refusal.word, str(refusal))
-
-
-async def _pass_on_early(send: Send, connection: Connection, reply: ClientReply, part: bytes, *, quotas: bool) -> None:
-    """Send a part of an answer that is not judged yet, after its head."""
-    if not connection.answering:  # what follows may be another attempt's, of another length
-        headers = [pair for pair in _headers_of(reply, quotas=quotas) if pair[0] != b"content-length"]
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": part, "more_body": True})
 
 
 def _left(options: dict[bytes, str], began_s: float) -> dict[bytes, str]:

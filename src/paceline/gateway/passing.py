@@ -1,0 +1,104 @@
+"""An answer on its way to the client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from paceline.core.quota import NS
+from paceline.gateway.client import Headers
+from paceline.gateway.incoming import BODY_S, Incoming
+from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded
+from paceline.pacing.answers import cause_of_error
+from paceline.pacing.pacer import Pacer
+
+log = logging.getLogger("paceline.gateway")
+
+_HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
+
+
+class Passing:
+    """Passes answers on to clients.
+
+    Args:
+        pacer: The pacer that counts the answers.
+        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
+    """
+
+    def __init__(self, pacer: Pacer, *, tells_quotas: bool) -> None:
+        self._pacer, self._tells_quotas = pacer, tells_quotas
+
+    async def begin(self, request: Incoming, reply: ClientReply, part: bytes) -> None:
+        """Send a part of an answer that is not judged yet, after its head."""
+        send = request.send
+        if not request.connection.answering:  # what follows may be another attempt's, of another length
+            headers = [pair for pair in self._headers_of(reply) if pair[0] != b"content-length"]
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def send(self, request: Incoming, reply: ClientReply) -> None:
+        """Send an answer; one that has broken off is ``broken`` afterwards."""
+        send, connection = request.send, request.connection
+        release: Callable[[], None] | None = None
+        if connection.answering:
+            reply.decode()
+        else:
+            headers = self._headers_of(reply)
+            if reply.begun:  # one write for the head and what is there
+                release, headers = connection.hold(headers), []
+            await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        left, more = reply.length, True
+        try:
+            while part := await reply.read():
+                left -= len(part)
+                more = left != 0
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+                if release is not None and (reply.unread or not more):
+                    release()
+                    release = None
+                if not (more or reply.unread or reply.owes):
+                    break
+                if not more:
+                    await asyncio.sleep(0)  # the client gets it before its usage is read
+            if reply.broken:
+                connection.close()
+                await asyncio.sleep(BODY_S)  # its end ends this task
+        except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
+            self._broke_off(reply, error)
+            connection.abort()
+            await asyncio.sleep(0)  # until the server knows
+            return
+        if more:
+            await send({"type": "http.response.body", "body": b""})
+        if release is not None:
+            release()
+
+    def _broke_off(self, reply: ClientReply, error: Exception) -> None:
+        """Count and log an answer whose body has broken off."""
+        why = str(error) if isinstance(error, UnfinishedStreamError) else type(error).__name__
+        log.warning("%s: an answer broke off: %s: its client sees the connection end", reply.server, why)
+        server, cause = reply.upstream, cause_of_error(error)
+        if reply.record is not None and server is not None and cause is not None:
+            pacer = self._pacer
+            pacer.answers.count(server.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
+        reply.broken = True
+
+    def _headers_of(self, reply: ClientReply) -> Headers:
+        """The headers of an answer as the client gets them.
+
+        A refusal keeps what it says of quotas in any case, and so do answers to the client's own credential, whose owner reads them.
+        """
+        drop = (
+            HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER
+        )  # a 304 states the length of another answer
+        headers, record = forwarded(reply.headers, drop), reply.record
+        if not self._tells_quotas and reply.status < 400 and reply.of_gateway:
+            headers = [pair for pair in headers if b"ratelimit" not in pair[0]]
+        if reply.fallback:
+            headers.append((b"x-paceline-fallback", reply.fallback))
+        if record is not None:
+            headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
+            headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
+        return headers
