@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,7 +10,6 @@ from functools import cache, partial
 from typing import Final, NamedTuple
 
 from paceline.core.hints import did_you_mean
-from paceline.core.quota import NS
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import HttpClient, Upload
@@ -49,15 +46,12 @@ from paceline.gateway.waiting import (
     Identity,
     KeptExchange,
     KeptRoutedExchange,
-    PlanTries,
     hears,
     identity,
     note_for,
     patience_s,
-    resumes,
-    returns,
 )
-from paceline.http.describe import Metered
+from paceline.gateway.windows import bound, has_login, shut, shut_meanwhile
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
@@ -67,13 +61,8 @@ from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.pacing.tries import Tries
 from paceline.providers.registry import no_keys
 
-log = logging.getLogger("paceline.gateway")
-
 NOTES_S: Final = (1.0, 600.0)
 """The bounds of ``x-paceline-keepalive``, beside 0."""
-
-LOOK_S: Final = 1.0
-"""How often a request looks whether the window that it waits for is shut for too long, while its client gets nothing."""
 
 _TIMEOUT, _LANE, _PRIORITY = OPTION + b"timeout", OPTION + b"lane", OPTION + b"priority"
 _NAME, _KEEPALIVE, _ID = OPTION + b"name", OPTION + b"keepalive", OPTION + b"id"
@@ -334,13 +323,13 @@ class Dispatch:
         self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
     ) -> ClientReply:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
-        exchange, connection = held.exchange, request.connection
+        pacer, exchange, connection = self._limiter.pacer, held.exchange, request.connection
         for sent in held.requests:
             sent.pass_on = partial(self._passing.begin, request)
         rhythm = _rhythm_of(request, exchange, asked_s)
-        bounded = held.task is None and _has_login(held) and self._bound(request, held, is_fed=rhythm.note is not None)
-        if bounded and (shut := self._shut(held)) is not None:
-            return shut
+        bounded = held.task is None and has_login(held) and bound(pacer, request, held, is_fed=rhythm.note is not None)
+        if bounded and (refusal := shut(pacer, held)) is not None:
+            return refusal
         task = connection.task
         assert task is not None
         self.held.waiting[task] = held
@@ -362,42 +351,6 @@ class Dispatch:
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 
-    def _bound(self, request: Incoming, held: HeldRequest, *, is_fed: bool) -> bool:
-        """Prepare a request with the login to a plan for a window that is shut; whether its client cannot be kept waiting for long."""
-        exchange, pacer, headers = held.exchange, self._limiter.pacer, request.head.headers
-        waits = is_fed or (returns(headers) and not resumes(headers))
-        exchange.tries = PlanTries(pacer.retry, pacer.health, bounded=not waits)
-        return not waits
-
-    def _shut(self, held: HeldRequest) -> ClientReply | None:
-        """The refusal of a request that waits for a window for too long, with what is left of the wait; ``None``: it may wait.
-
-        It is the provider's, if this process has had one.
-        """
-        metered = held.exchange.metered
-        left_s = self._shut_s(metered)
-        if left_s <= self._limiter.pacer.retry.max_retry_after_s:
-            return None
-        pool = metered.scheduler.pool.name
-        headers = {"x-should-retry": "false"}
-        if math.isfinite(left_s):
-            headers["retry-after"] = str(math.ceil(left_s))
-        made = own(
-            429, "stopped", f"{pool}: a window of the plan is used up, and this request cannot wait for it", headers
-        )
-        return held.requests[0].instead("stopped", None) or made
-
-    def _shut_s(self, metered: Metered) -> float:
-        """How long a window of the plan is shut for a request that would not test it; 0 for none."""
-        account, _, model = metered.scheduler.pool.name.partition("/")
-        now_ns = metered.scheduler.now_ns()
-        shut = [
-            (one.ends_ns - now_ns) / NS if one.ends_ns else math.inf
-            for name, of, one in self._limiter.pacer.pools.shut()
-            if name == account and of in (None, model) and one.state == "shut" and one.test_ns > now_ns
-        ]
-        return max(shut, default=0.0)
-
     async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm, *, bounded: bool) -> ClientReply:
         """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves.
 
@@ -409,15 +362,15 @@ class Dispatch:
         answered = kept = False
         try:
             if bounded:
-                if (shut := await self._shut_meanwhile(held, task, due_s)) is not None:
-                    return shut
+                if (refusal := await shut_meanwhile(self._limiter.pacer, held, task, due_s)) is not None:
+                    return refusal
                 due_s = 0.0
             while not (await asyncio.wait([task], timeout=due_s))[0]:
                 if rhythm.note is None:
                     due_s = None
                     if kept := self.held.keep(held, request.parts):
                         # Claude Code 2.1.197 takes each 429 to its login for the end of a window, and ends.
-                        raise come_back(503 if _has_login(held) else 429)
+                        raise come_back(503 if has_login(held) else 429)
                     continue
                 due_s = rhythm.every_s
                 if not connection.answering:
@@ -435,18 +388,6 @@ class Dispatch:
                     (await task).close()
         reply: ClientReply = task.result()  # once: its error has no traceback the second time
         return reply
-
-    async def _shut_meanwhile(
-        self, held: HeldRequest, task: asyncio.Task[ClientReply], due_s: float | None
-    ) -> ClientReply | None:
-        """Wait for ``task``, at most for ``due_s``; the refusal by a window that is found to be shut before."""
-        until_s = math.inf if due_s is None else time.monotonic() + due_s
-        while not (await asyncio.wait([task], timeout=LOOK_S))[0]:
-            if held.exchange.waits and (shut := self._shut(held)) is not None:
-                return shut
-            if time.monotonic() >= until_s:
-                break
-        return None
 
 
 def _check_keys(request: Incoming) -> None:
@@ -470,11 +411,6 @@ def _take_lane(key: ClientKey | None, options: dict[bytes, str]) -> None:
             raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
     if key is None and (lane is not None or priority is not None):
         current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
-
-
-def _has_login(held: HeldRequest) -> bool:
-    payer = held.exchange.metered.payer
-    return payer is not None and payer.account.is_login
 
 
 def _identity_of(request: Incoming) -> Callable[[], Identity]:

@@ -7,11 +7,9 @@ import hashlib
 import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from paceline.config.schema import RUN_S
 from paceline.core.progress import Row
 from paceline.core.results import PoolStoppedError, Refusal
 from paceline.gateway.client import Headers
@@ -19,11 +17,7 @@ from paceline.gateway.relay import ClientReply, Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
-from paceline.pacing.breaker import Health
 from paceline.pacing.permit import Permit
-from paceline.pacing.retry import Again, GiveUp, RetryPolicy, varied
-from paceline.pacing.scheduler import Scheduler
-from paceline.pacing.tries import Tries
 from paceline.providers.registry import base_of
 
 NOTES_FROM_S: Final = 30.0
@@ -212,34 +206,6 @@ def identity(key: str, whose: str, asked: str, headers: Headers, body: bytes) ->
     if key and named:
         return Identity(key, hashlib.sha256(f"key {whose}".encode() + named).digest(), hashed.digest())
     return Identity(key, hashed.digest())
-
-
-class PlanTries(Tries):
-    """The attempts with the login to a plan. None stops the pool: other clients may wait for as long as its window is shut.
-
-    Args:
-        policy: The policy of the limiter.
-        health: As for :class:`~paceline.pacing.tries.Tries`.
-        bounded: Whether the client cannot be kept waiting for longer than ``max_retry_after_s``.
-    """
-
-    __slots__ = ("_most_s",)
-
-    def __init__(self, policy: RetryPolicy, health: Health, *, bounded: bool) -> None:
-        self._most_s = policy.max_retry_after_s if bounded else RUN_S
-        super().__init__(varied(policy, max_retry_after_s=self._most_s), health)
-
-    def failed(self, scheduler: Scheduler, refusal: Refusal | None, row: Row | None) -> Again | GiveUp:
-        """See :meth:`Tries.failed`. A window that a refusal names needs no test before its wait is believed to be too long."""
-        decision = super().failed(scheduler, refusal, row)
-        asked_s = 0.0 if refusal is None else refusal.retry_after_s or 0.0
-        if isinstance(decision, GiveUp):
-            if not decision.stop_s or row is None or (row.is_allowance and not row.holds):
-                return decision
-            return replace(decision, stop_s=0.0, pause_s=min(asked_s or row.test_s, row.test_s))
-        if refusal is None or refusal.window is None or asked_s <= self._most_s or not decision.pool_wide:
-            return decision
-        return GiveUp(f"the plan's window {refusal.window} is used up", pause_s=decision.pause_s)
 
 
 class _Present:
