@@ -15,7 +15,9 @@ import pytest
 import trustme
 
 from paceline.gateway import client as module
-from paceline.gateway.client import HELD_MAX, HttpClient, InvalidAnswerError, Upload
+from paceline.gateway import connection
+from paceline.gateway.client import HttpClient, Upload
+from paceline.gateway.connection import HELD_MAX, InvalidAnswerError
 from paceline.gateway.upstreams import Upstream
 from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
@@ -118,7 +120,7 @@ async def test_a_connection_is_not_used_again_after(first):
 async def test_an_old_connection_is_not_used_again(monkeypatch):
     async with Server(OK, OK) as server:
         await server.ask()
-        monkeypatch.setattr(module, "KEEP_S", -1.0)
+        monkeypatch.setattr(connection, "KEEP_S", -1.0)
         await server.ask()
         assert server.connections == 2
 
@@ -325,14 +327,14 @@ def test_where_files_lack_connections_without_a_request_make_room(monkeypatch):
     async def main():
         async with Server(OK) as idle, Server(OK) as busy:
             await idle.ask()
-            connect = module._Server.connect
+            connect = connection.Server.connect
 
             async def lacking(server, timeout_s):
                 if idle.client._servers[idle.upstream.root].idle:
-                    raise module.NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
+                    raise connection.NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
                 return await connect(server, timeout_s)
 
-            monkeypatch.setattr(module._Server, "connect", lacking)
+            monkeypatch.setattr(connection.Server, "connect", lacking)
             busy.client, own = idle.client, busy.client
             assert await busy.ask() == (200, b"ok")
             busy.client = own

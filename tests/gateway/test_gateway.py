@@ -21,7 +21,7 @@ from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import errors, server, stamps
-from paceline.gateway.client import NoConnectionError, _Server
+from paceline.gateway.connection import NoConnectionError, Server
 from paceline.gateway.errors import on_error
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
@@ -136,7 +136,7 @@ class TestPassing:
             raise NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
 
         with monkeypatch.context() as patched:
-            patched.setattr(_Server, "connect", lacking)
+            patched.setattr(Server, "connect", lacking)
             answers = [client.post(running.url + CHAT, json=chat()) for _ in range(10)]
             running.server.servers[0].get_loop().call_soon_threadsafe(
                 on_error, running.server.servers[0].get_loop(), {"exception": OSError(errno.EMFILE, "no")}

@@ -7,7 +7,7 @@ import time
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import PREFIX, ClientKey, KeyFile, is_free
 from paceline.gateway.upstreams import KEY_HEADERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, NamedTuple
 
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.relay import ClientReply, Noted, decoded, decoder
 from paceline.gateway.shares import Shares
 from paceline.gateway.waiting import Identity

@@ -17,7 +17,8 @@ from urllib.parse import unquote
 from paceline.core.results import StoreError
 from paceline.gateway.access import AccessLog
 from paceline.gateway.admission import Admission
-from paceline.gateway.client import Headers, HttpClient
+from paceline.gateway.client import HttpClient
+from paceline.gateway.connection import Headers
 from paceline.gateway.dispatch import Dispatch
 from paceline.gateway.errors import RequestError, json_reply, no_answer, on_error, refusal, respond, stopping, tell
 from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, RequestHead, Send

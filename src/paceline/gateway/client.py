@@ -3,69 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-import string
-from collections import deque
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
-from weakref import proxy
+from typing import Final, NamedTuple, Protocol
 
 import aiohttp
-import httptools
-from aiohappyeyeballs import start_connection
 from multidict import CIMultiDict
 from yarl import URL
 
+from paceline.gateway.connection import (
+    HEADER_MAX,
+    HEADERS_MAX,
+    KEEP_S,
+    Answer,
+    Headers,
+    InvalidAnswerError,
+    Server,
+    ServerConnection,
+    is_valid,
+)
 from paceline.gateway.upstreams import Upstream
-from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 
 CONNECT_S: Final = 30.0
 """The longest time for a connection, its TLS included."""
 
-NEXT_ADDRESS_S: Final = 0.25
-"""The time after which the next address of a host is tried, too (RFC 8305, section 8)."""
-
-KEEP_S: Final = 30.0
-"""How long a connection is kept that has no request."""
-
-IDLE_MAX: Final = 2_000
-"""Connections without a request that are kept to one server."""
-
-HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
-"""Bytes in one header, headers, and bytes in the head of an answer."""
-
-EARLY_MAX: Final = 2_000
-"""Answers with a status below 200 before the answer itself."""
-
 SENT_WHOLE: Final = 2**18
 """Bytes of a body that are written in one step: one of 64 MB would hold the event loop."""
-
-READ_MAX: Final = 65_536
-"""Bytes that are taken from a connection in one step."""
-
-HELD_MAX: Final = 65_536
-"""Bytes of a body that are kept for a slower reader; then no more is taken from the connection."""
-
-_IN_NAMES: Final = f"{string.ascii_letters}{string.digits}!#$%&'*+-.^_`|~".encode()
-_IN_VALUES: Final = bytes({9, *range(32, 256)} - {127})
-"""The characters that names and values of headers may have."""
 
 _AUTO: Final = ("user-agent", "accept", "accept-encoding", "content-type")
 
 _BODILESS: Final = ("GET", "HEAD", "OPTIONS")
 """Methods of requests that state no length where they have no body."""
-
-Headers = list[tuple[bytes, bytes]]
-"""Names in lower case, and values."""
-
-
-class InvalidAnswerError(aiohttp.ClientPayloadError):
-    """A server's answer is not HTTP, or beyond the bounds; without the answer, which may hold a key."""
 
 
 class Fetched(Protocol):
@@ -102,7 +73,7 @@ class HttpClient:
 
     def __init__(self, timeout_s: float, trusted: ssl.SSLContext) -> None:
         self._timeout_s, self._trusted = timeout_s, trusted
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, Server] = {}
         self._proxied = _AiohttpClient(timeout_s, trusted)
 
     async def fetch(
@@ -127,12 +98,12 @@ class HttpClient:
             return await self._proxied.fetch(upstream, method, path, headers, body)
         server = self._servers.get(upstream.root)
         if server is None:
-            server = self._servers[upstream.root] = _Server(upstream.root, self._trusted)
+            server = self._servers[upstream.root] = Server(upstream.root, self._trusted)
         if isinstance(body, bytes) and len(body) > SENT_WHOLE:
             body = Upload(len(body), _sliced(body))
         upload = body if isinstance(body, Upload) else None  # cannot be sent again: no connection that may have ended
         connection = (server.kept() if upload is None else None) or await self._connect(server)
-        answer = _Answer(connection, method, self._timeout_s)
+        answer = Answer(connection, method, self._timeout_s)
         connection.begin(answer, _message(server, method, path, headers, body))
         try:
             if upload is not None:
@@ -143,7 +114,7 @@ class HttpClient:
             raise
         return answer
 
-    async def _connect(self, server: _Server) -> _Connection:
+    async def _connect(self, server: Server) -> ServerConnection:
         """A new connection; where there is no file for it, those without a request are closed for it."""
         timeout_s = min(CONNECT_S, self._timeout_s)
         try:
@@ -169,7 +140,7 @@ async def _sliced(body: bytes) -> AsyncGenerator[bytes]:
         yield body[start : start + SENT_WHOLE]
 
 
-async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) -> None:
+async def _send_parts(connection: ServerConnection, answer: Answer, upload: Upload) -> None:
     """Send a body while it comes, until the server answers."""
 
     async def send() -> None:
@@ -197,7 +168,7 @@ async def _send_parts(connection: _Connection, answer: _Answer, upload: Upload) 
         answer.watch.starves = False
 
 
-def _message(server: _Server, method: str, path: str, headers: Headers, body: bytes | Upload) -> bytes:
+def _message(server: Server, method: str, path: str, headers: Headers, body: bytes | Upload) -> bytes:
     target = server.base + path.encode("latin-1")
     if not target.startswith(b"/"):
         target = b"/" + target
@@ -212,363 +183,6 @@ def _message(server: _Server, method: str, path: str, headers: Headers, body: by
     if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):  # one more in the first
         raise InvalidAnswerError("a line of the request's head has a line end")
     return b"%b\r\n\r\n%b" % (head, body)
-
-
-class _Server:
-    """One address, and its connections without a request."""
-
-    def __init__(self, root: str, trusted: ssl.SSLContext) -> None:
-        parts = urlsplit(root)
-        self.host, self.secure = parts.hostname or "", parts.scheme == "https"
-        self.port = parts.port or (443 if self.secure else 80)
-        self.netloc, self.base = parts.netloc.encode(), parts.path.encode()
-        self.idle: deque[_Connection] = deque()
-        # Of all its connections: what is read is taken at once. A view, because asyncio's TLS reads into slices of it.
-        self.buffer = memoryview(bytearray(READ_MAX))
-        self.loop = asyncio.get_running_loop()  # a look for it is a system call before Python 3.12
-        self._trusted = trusted if self.secure else None
-
-    def kept(self) -> _Connection | None:
-        """A connection that can be used again, the youngest one; older ones than ``KEEP_S`` are closed."""
-        oldest_s = self.loop.time() - KEEP_S
-        while self.idle and self.idle[0].idle_s < oldest_s:
-            self.idle.popleft().transport.abort()
-        while self.idle:
-            connection = self.idle.pop()
-            if not connection.transport.is_closing():
-                return connection
-        return None
-
-    async def connect(self, timeout_s: float) -> _Connection:
-        """A new connection."""
-        loop = self.loop
-        try:
-            async with asyncio.timeout(timeout_s):
-                addresses = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-                opened = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop)
-                name = self.host if self.secure else None
-                made = loop.create_task(
-                    loop.create_connection(
-                        lambda: _Connection(self), sock=opened, ssl=self._trusted, server_hostname=name
-                    )
-                )
-                try:
-                    _, connection = await asyncio.shield(made)  # uvloop leaves the socket open if it is cancelled here
-                except asyncio.CancelledError:
-                    made.add_done_callback(_abort)
-                    raise
-        except TimeoutError:
-            raise aiohttp.ConnectionTimeoutError(f"no connection within {timeout_s:g} s") from None
-        except OSError as error:
-            if fault_of(error) is Fault.UNREACHED:
-                raise
-            raise NoConnectionError(error.strerror) from error
-        return connection
-
-    def close(self) -> None:
-        """Close the connections without a request."""
-        while self.idle:
-            self.idle.pop().transport.abort()
-
-
-def _abort(made: asyncio.Task[tuple[asyncio.Transport, Any]]) -> None:
-    """Close a connection that nothing waits for any more."""
-    if not made.cancelled() and made.exception() is None:
-        made.result()[0].abort()
-
-
-class NoConnectionError(ConnectionRefusedError):
-    """There is no connection, for another reason than that it was refused."""
-
-
-class _Connection(asyncio.BufferedProtocol):
-    """A connection: it has one answer at a time."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, server: _Server) -> None:
-        self._server, self.loop = server, server.loop
-        self._answer: _Answer | None = None
-        self._parser: Any = None
-        self._full: asyncio.Future[None] | None = None
-        self.idle_s = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-
-    def begin(self, answer: _Answer, message: bytes) -> None:
-        """Send a request."""
-        self._answer, self._parser = answer, httptools.HttpResponseParser(answer)
-        self.transport.write(message)
-
-    async def send(self, part: bytes) -> None:
-        """Send more of a request; returns when there is room for more."""
-        self.transport.write(part)
-        if self._full is not None:
-            await self._full
-
-    def pause_writing(self) -> None:
-        self._full = self.loop.create_future()
-
-    def resume_writing(self) -> None:
-        if self._full is not None and not self._full.done():
-            self._full.set_result(None)
-        self._full = None
-
-    def status(self) -> int:
-        """The status of the answer, once its head is there."""
-        return int(self._parser.get_status_code())
-
-    def is_kept(self) -> bool:
-        """Whether the server keeps the connection after the answer."""
-        return bool(self._parser.should_keep_alive())
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._server.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        answer = self._answer
-        if answer is None:  # a server that speaks without being asked
-            self.transport.abort()
-            return
-        clean = False
-        try:
-            self._parser.feed_data(self._server.buffer[:nbytes])
-            answer.received(nbytes)
-            clean = True
-        except InvalidAnswerError as error:
-            answer.fail(error)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
-            cause = getattr(error, "__context__", None)  # what a callback raised
-            answer.fail(cause if isinstance(cause, InvalidAnswerError) else InvalidAnswerError("it is no HTTP"))
-        if answer.over:
-            self._end(answer, reusable=clean and answer.frees and not answer.unsent)
-
-    def eof_received(self) -> None:
-        """Close: the server sends no more."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.resume_writing()
-        self._parser = None  # which has the last answer, and that one the connection
-        if (answer := self._answer) is not None:
-            answer.lost(exc)
-            self._answer = None
-        else:
-            with suppress(ValueError):
-                self._server.idle.remove(self)
-
-    def _end(self, answer: _Answer, *, reusable: bool) -> None:
-        """The answer is over: keep the connection, or close it."""
-        self._answer = None
-        if not reusable or self.transport.is_closing() or len(self._server.idle) >= IDLE_MAX:
-            self.transport.abort()
-        else:
-            if answer.body.paused:
-                self.transport.resume_reading()
-            self.idle_s = self.loop.time()
-            self._server.idle.append(self)
-
-    def drop(self, answer: _Answer) -> None:
-        """Close, if the answer is the present one."""
-        if self._answer is answer:
-            self._answer = None
-            self.transport.abort()
-
-
-class _Watch:
-    """Ends an answer if nothing comes for too long.
-
-    Args:
-        answer: The answer.
-        loop: The event loop.
-        timeout_s: The longest time between two parts.
-
-    Attributes:
-        starves: Whether the server waits for a part of the request, because the client has not sent it.
-    """
-
-    __slots__ = ("_answer", "_due_s", "_loop", "_timeout_s", "_timer", "starves")
-
-    def __init__(self, answer: _Answer, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
-        self._answer = proxy(answer)  # which its connection keeps
-        self._loop, self._timeout_s, self.starves = loop, timeout_s, False
-        self.renew()
-        self._timer = loop.call_later(timeout_s, self._look)
-
-    def renew(self) -> None:
-        """There was progress."""
-        self._due_s = self._loop.time() + self._timeout_s
-
-    def end(self) -> None:
-        """Nothing more is to come."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self._answer.body.paused or self.starves:  # the client is slow, and not the server
-            self.renew()
-        left_s = self._due_s - self._loop.time()
-        if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look)
-        else:
-            self._answer.give_up(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
-
-
-class _AnswerBody:
-    """What is kept of the body of an answer for a slower reader, which pauses the connection.
-
-    Attributes:
-        paused: Whether the connection is paused.
-    """
-
-    __slots__ = ("__weakref__", "_connection", "_ended", "_error", "_reader", "feed", "paused")
-
-    def __init__(self, connection: _Connection) -> None:
-        self._connection, self.paused, self._ended = connection, False, False
-        self._reader = asyncio.StreamReader(HELD_MAX // 2, connection.loop)
-        self._reader.set_transport(proxy(self))  # it calls the last two methods, and keeps no answer
-        self.feed = self._reader.feed_data
-        self._error: Exception | None = None
-
-    def end(self, error: Exception | None) -> None:
-        """No more will come, because of an error if there is one."""
-        self._ended, self._error = True, error
-        self._reader.feed_eof()
-
-    async def read(self) -> bytes:
-        """See :meth:`Fetched.read`."""
-        part = await self._reader.read(2**20)  # all that is kept
-        if not part and self._error is not None:
-            raise self._error
-        return part
-
-    def pause_reading(self) -> None:
-        """More is there than the reader takes."""
-        self.paused = True
-        self._connection.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """The reader has taken it; the connection may have another answer by now."""
-        self.paused = False
-        if not self._ended:
-            self._connection.transport.resume_reading()
-
-
-class _Answer:
-    """An answer while it comes; the parser calls its methods that begin with ``on_``.
-
-    Attributes:
-        head: Done when status and headers are there.
-        body: What is kept of its body.
-        watch: Ends it if nothing comes.
-        over: Whether nothing more will come.
-        frees: Whether it has ended as its head says, with nothing after it, and the server keeps the connection.
-        unsent: Whether a part of the request is still to be sent.
-    """
-
-    __slots__ = (
-        "__weakref__", "_connection", "_early", "_head_size", "_method", "body", "frees", "head", "headers", "over", "status",
-        "unsent", "watch",
-    )  # fmt: skip
-
-    def __init__(self, connection: _Connection, method: str, timeout_s: float) -> None:
-        self._connection, self._method = connection, method
-        self.head: asyncio.Future[None] = connection.loop.create_future()
-        self.status, self.headers = 0, Headers()
-        self.over = self.frees = self.unsent = False
-        self.body, self.watch = _AnswerBody(connection), _Watch(self, connection.loop, timeout_s)
-        self._head_size = self._early = 0
-
-    # The parser's calls.
-
-    def on_message_begin(self) -> None:
-        self.frees = False  # if it did: something came after it
-        if self.over:
-            raise InvalidAnswerError("bytes after the answer")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.status:  # a trailer
-            return
-        if len(name) + len(value) > HEADER_MAX or len(self.headers) >= HEADERS_MAX:
-            raise InvalidAnswerError("its headers are too large")
-        self.headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        status = self._connection.status()
-        if 100 <= status < 200 and status != 101:
-            self._early += 1
-            if self._early > EARLY_MAX:
-                raise InvalidAnswerError(f"more than {EARLY_MAX} answers below 200")
-            self.headers = Headers()
-            return
-        if not 200 <= status <= 599 or not _valid(self.headers):
-            raise InvalidAnswerError("status or header")
-        self.status = status
-        if self._method == "HEAD":  # the parser waits for the body that the head states
-            self._end()
-        if not self.head.done():
-            self.head.set_result(None)
-
-    def on_body(self, body: bytes) -> None:
-        if not self.over:
-            self.body.feed(body)
-
-    def on_message_complete(self) -> None:
-        if self.status and not self.over:
-            self.frees = self._connection.is_kept()
-            self._end()
-
-    # The connection's.
-
-    def received(self, size: int) -> None:
-        """So many bytes came."""
-        self.watch.renew()
-        if not self.status:
-            self._head_size += size
-            if self._head_size > HEAD_MAX:
-                raise InvalidAnswerError("its head is too large")
-
-    def lost(self, error: Exception | None) -> None:
-        """The connection ended: as a body does whose end the head does not tell."""
-        is_told = self.status in (204, 304) or any(
-            name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
-            for name, value in self.headers
-        )
-        if self.status and not is_told and error is None:
-            self._end()
-        else:
-            self.fail(aiohttp.ServerDisconnectedError())
-
-    def fail(self, error: Exception) -> None:
-        """It is broken."""
-        if not self.over:
-            if not self.head.done():
-                self.head.set_exception(error)
-                self.head.exception()  # seen, also if the request was cancelled
-            self._end(error)
-
-    def _end(self, error: Exception | None = None) -> None:
-        """Nothing more will come."""
-        if not self.over:
-            self.over = True
-            self.watch.end()
-            self.body.end(error)
-
-    # The reader's.
-
-    async def read(self) -> bytes:
-        """See :meth:`Fetched.read`."""
-        return await self.body.read()
-
-    def close(self) -> None:
-        """See :meth:`Fetched.close`."""
-        if not self.over:
-            self._end()
-            self._connection.drop(self)
-
-    def give_up(self, error: Exception) -> None:
-        """End it with an error, and the connection with it."""
-        self.fail(error)
-        self._connection.drop(self)
 
 
 class _AiohttpClient:
@@ -599,7 +213,7 @@ class _AiohttpClient:
             if isinstance(error, aiohttp.ClientHttpProxyError):
                 raise
             raise InvalidAnswerError(type(error).__name__) from None
-        if not 200 <= response.status <= 599 or not _valid(response.raw_headers):
+        if not 200 <= response.status <= 599 or not is_valid(response.raw_headers):
             response.close()
             raise InvalidAnswerError("status or header")
         return _Fetched(response)
@@ -644,8 +258,3 @@ class _Fetched:
     def close(self) -> None:
         """See :meth:`Fetched.close`."""
         self._response.close()  # after the end of the body, the connection has been given back already
-
-
-def _valid(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    names, values = zip(*headers, strict=True) if headers else ((), ())
-    return not b"".join(names).translate(None, _IN_NAMES) and not b"".join(values).translate(None, _IN_VALUES)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
 from paceline.gateway.access import AccessEntry
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.reading import LARGE, BodyReader, Seen, Task, is_large, look

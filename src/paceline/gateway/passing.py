@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from paceline.core.quota import NS
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.incoming import BODY_S, Incoming
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded
 from paceline.pacing.answers import cause_of_error

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from paceline.gateway.asked import Asking, asking, may_ask
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.names import model_asked, renamed, renamed_path

@@ -10,7 +10,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from paceline.core.results import Refusal, RefusalScope
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.pacing.accounts import Payer
 from paceline.pacing.scheduler import Scheduler
 

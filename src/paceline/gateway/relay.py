@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from paceline.core.results import Refusal
 from paceline.gateway.asked import REFUSES, Asking, Unasked, may_ask
-from paceline.gateway.client import Fetched, Headers, HttpClient, Upload
+from paceline.gateway.client import Fetched, HttpClient, Upload
+from paceline.gateway.connection import Headers
 from paceline.gateway.refusals import KEPT_MAX, LastRefusal, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
 from paceline.http.describe import COUNTED, MODEL_MAX, PARTS_MAX, model_named

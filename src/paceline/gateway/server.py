@@ -32,7 +32,8 @@ from paceline.core.results import SettingsError
 from paceline.gateway.admission import Admission
 from paceline.gateway.app import Gateway, GatewaySettings, nothing
 from paceline.gateway.certificate import Certificate
-from paceline.gateway.client import Headers, HttpClient
+from paceline.gateway.client import HttpClient
+from paceline.gateway.connection import Headers
 from paceline.gateway.errors import untold
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.incoming import CONNECTION

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.core.progress import Row
 from paceline.core.results import PoolStoppedError, Refusal
-from paceline.gateway.client import Headers
+from paceline.gateway.connection import Headers
 from paceline.gateway.relay import ClientReply, Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
