@@ -27,13 +27,13 @@ from paceline.emulator.batch_files import (
     read_lines,
 )
 from paceline.emulator.batch_gemini import GeminiBatches
+from paceline.emulator.batch_shapes import anthropic_batch, file_of, mistral_job, openai_batch, together_job
 from paceline.emulator.batch_wire import (
     BatchCall,
     BatchError,
     BatchReply,
     answer_serial,
     answer_to,
-    iso,
 )
 from paceline.emulator.batches import (
     MOST_BATCHES,
@@ -62,12 +62,6 @@ _ANTHROPIC_PATH = re.compile(r"/v1/messages/(batches)(?:/([\w-]{1,100})(?:/(resu
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 Read = tuple[list[BatchEntry], list[BatchProblem], dict[str, Any]]
 """The body of a creation: the requests, why the batch will fail, and what else the client said."""
-
-_MISTRAL_STATES = {
-    "validating": "QUEUED", "in_progress": "RUNNING", "finalizing": "RUNNING", "completed": "SUCCESS", "failed": "FAILED",
-    "expired": "TIMEOUT_EXCEEDED", "cancelling": "CANCELLATION_REQUESTED", "cancelled": "CANCELLED",
-}  # fmt: skip
-_STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 
 
 class BatchApi:
@@ -160,7 +154,7 @@ class BatchApi:
             return BatchReply(self._uploaded(call, body), creates=True)
         if not call.id and call.method == "GET":
             files = [file for file in self.files.by_id.values() if call.text("purpose") in ("", file.purpose)]
-            return BatchReply({"object": "list", **_page(files[::-1], _file, call, 10_000, 10_000)})
+            return BatchReply({"object": "list", **_page(files[::-1], file_of, call, 10_000, 10_000)})
         file = self.files.by_id.get(call.id)
         if call.id and file is None:
             raise _not_found(call)
@@ -188,7 +182,7 @@ class BatchApi:
         return self._described(call, file)
 
     def _described(self, call: BatchCall, file: StoredFile) -> dict[str, Any]:
-        return _file(file) | ({"status": "pending"} if self._is_pending(call, file) else {})
+        return file_of(file) | ({"status": "pending"} if self._is_pending(call, file) else {})
 
     def _is_pending(self, call: BatchCall, file: StoredFile) -> bool:
         """Whether Azure has not processed a file yet."""
@@ -274,10 +268,10 @@ class BatchApi:
     def _shown(self, call: BatchCall, batch: EmulatedBatch) -> dict[str, Any]:
         """A batch as its API shows it."""
         if batch.style == "anthropic":
-            return _anthropic_batch(batch, call.root)
+            return anthropic_batch(batch, call.root)
         output = self._result_id(batch, "output", "succeeded")
         error = self._result_id(batch, "error", "errored", *(("expired",) if batch.style == "openai" else ()))
-        show = {"openai": _openai_batch, "together": _together_job, "mistral": _mistral_job}[batch.style]
+        show = {"openai": openai_batch, "together": together_job, "mistral": mistral_job}[batch.style]
         return show(batch, output, error)
 
     def _result_id(self, batch: EmulatedBatch, what: str, *outcomes: str) -> str | None:
@@ -410,79 +404,6 @@ def _not_found(call: BatchCall) -> BatchError:
 
 def _wrong_method(call: BatchCall) -> BatchError:
     return BatchError(405, f"Not allowed to {call.method} on this path.", "method_not_supported")
-
-
-def _openai_batch(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
-    failed = batch.state == "failed"
-    total = 0 if failed or batch.state == "validating" else len(batch.entries)
-    input_tokens, output_tokens = batch.used
-    usage = {
-        "input_tokens": input_tokens, "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": input_tokens + output_tokens,
-    }  # fmt: skip
-    return {
-        "id": batch.id, "object": "batch", **batch.about, "model": batch.model or None,
-        "errors": {"object": "list", "data": [one._asdict() for one in batch.problems]} if failed else None,
-        "status": batch.state,
-        "output_file_id": output,
-        "error_file_id": error,
-        "created_at": int(batch.created_s), "expires_at": int(batch.expires_s),
-        **{f"{state}_at": int(batch.times[state]) if state in batch.times else None for state in _STATES},
-        "request_counts": {
-            "total": total, "completed": batch.counts["succeeded"],
-            "failed": batch.counts["errored"] + batch.counts["expired"],
-        },
-        "usage": usage,
-    }  # fmt: skip
-
-
-def _together_job(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
-    running = {"finalizing": "in_progress", "cancelling": "in_progress"}
-    return {
-        "id": batch.id, **batch.about, "user_id": "emulated", "model_id": batch.model,
-        "status": running.get(batch.state, batch.state).upper(),
-        "progress": 100.0 * batch.done / max(len(batch.entries), 1),
-        "output_file_id": output,
-        "error_file_id": error,
-        "error": batch.problems[0].message if batch.problems else None,
-        "created_at": iso(batch.created_s), "job_deadline": iso(batch.expires_s), "completed_at": iso(batch.ended_s),
-    }  # fmt: skip
-
-
-def _mistral_job(batch: EmulatedBatch, output: str | None, error: str | None) -> dict[str, Any]:
-    failed, ended_s = batch.state == "failed", batch.ended_s
-    return {
-        "id": batch.id, "object": "batch", **batch.about, "status": _MISTRAL_STATES[batch.state],
-        "errors": [{"message": problem.message, "count": 1} for problem in batch.problems] if failed else [],
-        "output_file": output,
-        "error_file": error,
-        "created_at": int(batch.created_s), "started_at": int(batch.times.get("in_progress", 0)) or None,
-        "completed_at": None if ended_s is None else int(ended_s), "total_requests": len(batch.entries),
-        "completed_requests": batch.done, "succeeded_requests": batch.counts["succeeded"],
-        "failed_requests": batch.counts["errored"],
-    }  # fmt: skip
-
-
-def _anthropic_batch(batch: EmulatedBatch, root: str) -> dict[str, Any]:
-    """The counts move only when the whole batch has ended, as the documentation says."""
-    ended, counts = batch.ended_s is not None, batch.counts
-    status = "ended" if ended else "canceling" if batch.state == "cancelling" else "in_progress"
-    outcomes = {kind: counts[kind] if ended else 0 for kind in ("succeeded", "errored", "canceled", "expired")}
-    return {
-        "id": batch.id, "type": "message_batch", "processing_status": status,
-        "request_counts": {"processing": 0 if ended else len(batch.entries), **outcomes},
-        "created_at": iso(batch.created_s), "expires_at": iso(batch.expires_s), "archived_at": None,
-        "ended_at": iso(batch.ended_s), "cancel_initiated_at": iso(batch.times.get("cancelling")),
-        "results_url": f"{root}/v1/messages/batches/{batch.id}/results" if ended else None,
-    }  # fmt: skip
-
-
-def _file(file: StoredFile) -> dict[str, Any]:
-    return {
-        "id": file.id, "object": "file", "bytes": file.size(), "created_at": int(file.created_s), "filename": file.name,
-        "purpose": file.purpose, "status": "processed", "status_details": None, "expires_at": None,
-    }  # fmt: skip
 
 
 def _wrong_metadata(metadata: Any) -> str:
