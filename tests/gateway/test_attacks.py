@@ -24,7 +24,7 @@ from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import app, errors, incoming, server
+from paceline.gateway import app, errors, incoming, protocol, server
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 from paceline.shared.ledger import SharedLedger
@@ -797,7 +797,7 @@ class TestSlowness:
     @pytest.fixture(autouse=True)
     def short(self, monkeypatch):
         for name in ("HEAD_S", "KEEP_S", "WRITE_S"):
-            monkeypatch.setattr(server, name, 0.2)
+            monkeypatch.setattr(protocol, name, 0.2)
         monkeypatch.setattr(incoming, "BODY_S", 0.2)
         monkeypatch.setattr(app, "LOOK_S", 0.05)
 

@@ -20,7 +20,7 @@ from paceline.cli.app import app
 from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import errors, server, stamps
+from paceline.gateway import errors, protocol, server, stamps
 from paceline.gateway.connection import NoConnectionError, Server
 from paceline.gateway.errors import on_error
 from paceline.gateway.keys import KeyFile
@@ -102,7 +102,7 @@ class TestPassing:
     )
     def test_what_is_there_of_an_answer_leaves_in_one_write(self, serve, client, monkeypatch, parts, headers, writes):
         written = []
-        made = server._Protocol.connection_made
+        made = protocol.HttpProtocol.connection_made
 
         class Counted:
             def __init__(self, transport):
@@ -115,7 +115,9 @@ class TestPassing:
             def __getattr__(self, name):
                 return getattr(self.transport, name)
 
-        monkeypatch.setattr(server._Protocol, "connection_made", lambda self, transport: made(self, Counted(transport)))
+        monkeypatch.setattr(
+            protocol.HttpProtocol, "connection_made", lambda self, transport: made(self, Counted(transport))
+        )
         answer = client.post(serve(Odd(parts, headers)).url + CHAT, json=chat(stream=writes is None))
         assert answer.content == b"".join(parts)
         assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
-import math
 import os
 import signal
 import socket
 import ssl
 import sys
-import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import partial
-from http import HTTPStatus
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from paceline.config import Config
@@ -33,11 +27,9 @@ from paceline.gateway.admission import Admission
 from paceline.gateway.app import Gateway, GatewaySettings, nothing
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import HttpClient
-from paceline.gateway.connection import Headers
-from paceline.gateway.errors import untold
 from paceline.gateway.handover import BACKLOG, Succession
-from paceline.gateway.incoming import CONNECTION
 from paceline.gateway.keys import KeyFile
+from paceline.gateway.protocol import KEEP_S, HttpProtocol
 from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
 from paceline.gateway.teams import unheeded
 from paceline.gateway.upstreams import Upstreams
@@ -50,21 +42,6 @@ from paceline.providers.tables import ending
 from paceline.telemetry.status_app import App
 
 log = logging.getLogger("paceline.gateway")
-
-HEAD_MAX: Final = 65_536
-"""Bytes in the head of a request: its first line and its headers."""
-
-HEAD_S: Final = 30.0
-"""The longest time from a connection, or from the first byte of a request, to the end of the request's head."""
-
-HEADERS_MAX: Final = 256
-"""Headers of a request."""
-
-WRITE_S: Final = 60.0
-"""The longest time in which a client takes nothing of an answer with more than 64 kB ready."""
-
-KEEP_S: Final = 75
-"""How long a connection is kept that has no request."""
 
 CONNECTIONS_MAX: Final = 20_000
 """The connections of one process. For a further one, the one ends that is without a request for longest; where all have one, it gets a
@@ -83,9 +60,6 @@ FILES_FEW: Final = 4_096
 RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
 INSTANCE: Final = "service.instance.id="
 """The variable of what OpenTelemetry tells of a process, and the attribute there that tells it from others of the same service."""
-
-FIRST_S: Final = 1.0
-"""How long a connection without any request is kept when the server ends."""
 
 HUNG_S: Final = 60
 """How long one of several processes may not answer the first one before it is replaced, with all that it has in flight: on a busy
@@ -209,233 +183,12 @@ def end_watch() -> Callable[[str], None]:
     return look
 
 
-class _Held:
-    """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`_Protocol.hold`.
-
-    Args:
-        transport: The transport.
-        headers: The headers of the answer, which is written without them: uvicorn would check each of them again.
-    """
-
-    def __init__(self, transport: asyncio.Transport, headers: Headers) -> None:
-        self._transport, self._parts = transport, list[bytes]()
-        self._lines = b"".join([b"%b: %b\r\n" % pair for pair in headers])
-
-    def write(self, data: bytes) -> None:
-        """Hold ``data``."""
-        if not self._parts:  # the head, which ends with a blank line
-            data = b"%b%b\r\n" % (data[:-2], self._lines)
-        self._parts.append(data)
-
-    def flush(self) -> None:
-        """Send in one step what is held."""
-        if self._parts:
-            self._transport.write(b"".join(self._parts))
-            self._parts.clear()
-
-    def close(self) -> None:
-        """See :class:`asyncio.Transport`."""
-        self.flush()
-        self._transport.close()
-
-    def is_closing(self) -> bool:
-        """See :class:`asyncio.Transport`."""
-        return self._transport.is_closing()
-
-
 def _otel() -> ModuleType:
     try:
         from paceline.telemetry import otel
     except ImportError as error:
         raise SettingsError(str(error)) from None
     return otel
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, with bounds on sizes and times, and the client's leave-taking for the gateway.
-
-    A connection has a timer whenever it depends on the client: for the head of a request, for the rest of a body that
-    the gateway has not waited for, for the next request, and for the taking of an answer.
-    """
-
-    task: asyncio.Task[Any] | None = None
-    gone = False
-    opened_s = 0.0
-    _present: Any = None  # the request that is being answered
-    _unread = 0  # bytes since the last head, or the last part of a body
-    _late: asyncio.TimerHandle | None = None
-    _stuck: asyncio.TimerHandle | None = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.most: float = self.limit_concurrency or math.inf
-        self.limit_concurrency = None
-        self._idle: dict[_Protocol, None] = self.config.idle  # type: ignore[attr-defined]
-        if self.config.tls is not None and self.config.ssl is not None:  # type: ignore[attr-defined]
-            self.config.tls.look(self.config.ssl)  # type: ignore[attr-defined]  # before its handshake
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.opened_s = time.monotonic()
-        self._late = self.loop.call_later(HEAD_S, self.abort)
-        if len(self.connections) > self.most:
-            if untold("connections") is not None:
-                log.warning("all %d connections of this process are in use: idle ones end to make room", self.most)
-            if self._idle:
-                next(iter(self._idle)).end_idle()
-            else:
-                self._refuse(503, b"retry-after: 1\r\n")
-                return
-        self._idle[self] = None
-
-    def end_idle(self) -> None:
-        """Close it at once: it is without a request, and another one needs its place."""
-        del self._idle[self]
-        self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.gone = True
-        self._idle.pop(self, None)
-        for timer in (self._late, self._stuck):
-            if timer is not None:
-                timer.cancel()
-        super().connection_lost(exc)
-        if self.task is not None:
-            self.task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self._unread += len(data)
-        super().data_received(data)
-        if self._unread > HEAD_MAX:  # a head, the trailers of a body, an extension of a chunk, or empty lines
-            self._refuse(431)
-        elif self._late is None and (self.cycle is None or self.cycle.response_complete):
-            self._late = self.loop.call_later(HEAD_S, self.abort)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
-
-    def on_headers_complete(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-        large = self._unread > HEAD_MAX and len(self.url) + sum(map(len, chain(*self.headers))) > HEAD_MAX
-        self._unread = 0
-        if large or len(self.headers) > HEADERS_MAX:
-            self._refuse(431)
-            return
-        if not _clear(self.headers, self.parser.get_http_version()):
-            self._refuse(400)
-            return
-        self._idle.pop(self, None)
-        super().on_headers_complete()
-        self.headers = []  # for the trailers, which are dropped
-        # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
-        # client goes to another process, if this one is leaving.
-        if self.parser.should_upgrade() or not self.app_state[CONNECTION].life.state.ready:
-            self.cycle.keep_alive = False
-
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._present = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def on_body(self, body: bytes) -> None:
-        self._unread = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        if self.cycle.response_complete:  # before the body had come
-            if self._late is not None:
-                self._late.cancel()
-            self._late = self.loop.call_later(KEEP_S, self.abort)
-
-    def on_response_complete(self) -> None:
-        awaited = not self.pipeline and self.cycle.more_body and self.expect_100_continue
-        super().on_response_complete()
-        if self.timeout_keep_alive_task is not None and not self.transport.is_closing():  # no request came meanwhile
-            self._idle[self] = None
-        if awaited:  # what comes next may be the body or another request
-            self.transport.close()
-        if self._late is None and self.transport.is_closing():
-            self._late = self.loop.call_later(WRITE_S, self.abort)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._stuck is None:
-            self._stuck = self.loop.call_later(WRITE_S, self.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
-
-    def timeout_keep_alive_handler(self) -> None:
-        self.abort()  # also if the client has not taken the last answer
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        self._refuse(400)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: the gateway answers."""
-
-    def _refuse(self, status: int, headers: bytes = b"") -> None:
-        """End the connection, with ``status`` if no answer is under way."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.abort()
-        elif not self.transport.is_closing():
-            line = b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
-            self.transport.write(line + headers + b"connection: close\r\ncontent-length: 0\r\n\r\n")
-            self.transport.close()
-            if self._late is None:
-                self._late = self.loop.call_later(WRITE_S, self.abort)
-
-    def shutdown(self) -> None:
-        self.app_state[CONNECTION].drain()
-        present: Any = self.cycle
-        if present is None and not self.transport.is_closing():  # its first request may be on its way
-            self.loop.call_later(FIRST_S, super().shutdown)
-        else:
-            super().shutdown()
-
-    @property
-    def answering(self) -> bool:
-        """See :class:`~paceline.gateway.incoming.Connection`."""
-        return self._present is not None and self._present.response_started
-
-    def hold(self, headers: Headers) -> Callable[[], None]:
-        """See :class:`~paceline.gateway.incoming.Connection`."""
-        answer, held = self._present, _Held(self.transport, headers)
-        answer.transport = held
-        length = dict(headers).get(b"content-length")
-        if length is not None:  # else uvicorn sends the body in chunks
-            answer.chunked_encoding, answer.expected_content_length = False, int(length)
-
-        def release() -> None:
-            answer.transport = self.transport
-            held.flush()
-
-        return release
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self.transport.abort()
-
-    def close(self) -> None:
-        """Close the connection when all is sent."""
-        self.transport.close()
-
-
-def _clear(headers: list[tuple[bytes, bytes]], version: str) -> bool:
-    """Whether a request of HTTP 1.0 or 1.1 names its host as that asks, and its body has no other encoding on the way than ``chunked``."""
-    hosts, codings = 0, list[bytes]()
-    for name, value in headers:
-        if name == b"host":
-            hosts += 1
-        elif name == b"transfer-encoding":
-            codings.append(value.strip().lower())
-    return version in ("1.0", "1.1") and int(version == "1.1") <= hosts <= 1 and codings in ([], [b"chunked"])
 
 
 def _connections_max() -> int:
@@ -463,7 +216,7 @@ class _Config(uvicorn.Config):
 
     tls: Certificate | None = None
     shared = False
-    idle: dict[_Protocol, None]
+    idle: dict[HttpProtocol, None]
 
     def load(self) -> None:
         """Make what the server needs in this process."""
@@ -490,7 +243,7 @@ def server_config(settings: ProcessSettings, make: Callable[[], App] | None = No
         make or settings.process,
         factory=True,
         workers=settings.workers,
-        http=_Protocol,
+        http=HttpProtocol,
         ws="none",
         lifespan="on",
         interface="asgi3",
