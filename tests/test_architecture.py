@@ -270,6 +270,16 @@ def test_a_limiter_brings_along_nothing_that_only_some_need():
     assert not {"asyncio", "zoneinfo", "uuid", "ssl", "paceline.shared.messages", "paceline.http"} & set(fresh(waits))
 
 
+def test_the_help_of_a_command_needs_no_event_loop():
+    """A command imports what its work needs when it works; the classes of ``top`` need it at once."""
+    code = """
+from importlib import import_module
+from paceline.cli.commands import COMMANDS
+for name in COMMANDS.keys() - {"top"}: import_module(f"paceline.cli.{name}")
+"""
+    assert not {"asyncio", "paceline.http", "paceline.limiter.limiter"} & set(fresh(code))
+
+
 class TestPublicNames:
     def test_each_is_there_and_listed(self):
         for name in paceline.__all__:

@@ -17,7 +17,6 @@ from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.core.hints import why_missing
 from paceline.core.results import PacelineError, SettingsError
-from paceline.launcher.command import FORCE, Gateway, Led, run
 from paceline.launcher.kind import is_python, program_at
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
@@ -26,6 +25,7 @@ from paceline.stores import NO_STORE
 
 if TYPE_CHECKING:
     from paceline.config import Config
+    from paceline.launcher.command import Gateway, Led
 
 NO_MODEL = "-"
 """The only model that the key of the page may use, so that it may read alone: no model has this name."""
@@ -69,6 +69,7 @@ def command(
     paceline paces all Python processes of COMMAND, and other programs through a gateway.
     """
     from paceline.config.servers import UnnamedError
+    from paceline.launcher.command import FORCE, run
 
     config = options.settings(given)
     arguments = config.arguments(patient=False)
@@ -120,6 +121,7 @@ def _gateway(
     except ImportError as error:
         raise PacelineError(why_missing(error, f"pacing {program}", "gateway")) from None
     from paceline.cli.exec_windows import WindowWatch, fills_terminal
+    from paceline.launcher.command import Led
 
     way = (find_login if login else find_way)(config, os.environ, program)
     if not (way.paths or way.placed):

@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from paceline.batch.requests import BadLineError, RunRequest, keyless
-from paceline.batch.summary import in_time
 from paceline.cli import options
 from paceline.cli.run import GC_THRESHOLD
 from paceline.core.hints import why_missing
 from paceline.core.quota import Quota
 from paceline.core.results import PacelineError, QuotaError
 from paceline.emulator.settings import SettingsError
-from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_provider, maker, provider_named
 from paceline.providers.tables import tiers as tiers_of
 
@@ -336,6 +334,7 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
     """
     from paceline.batch.address import at_home, goes_anywhere, placing
     from paceline.batch.forms import as_lines
+    from paceline.limiter.limiter import Limiter
 
     limiter, left_out = Limiter(**config.arguments()), 0
     pacer, place = limiter.pacer, placing(config, limiter.limits, os.environ)
@@ -399,6 +398,8 @@ def _plain(value: Any) -> Any:
 
 def in_words(seconds: float) -> str:
     """A duration as text; ``never`` for an infinite one."""
+    from paceline.batch.summary import in_time
+
     return in_time(seconds) if math.isfinite(seconds) else "never"
 
 
