@@ -1086,6 +1086,11 @@ def test_a_journal_of_something_else_is_not_touched(tmp_path):
         assert path.read_bytes() == content
 
 
+def test_a_text_of_the_calls_shows_no_password():
+    """A traceback with the values of variables may print it."""
+    assert "secret" not in repr(Web(None, None, lambda raw: raw, 1.0, "http://me:secret@proxy.example"))
+
+
 def test_results_that_cannot_be_read_are_not_sent_again(tmp_path):
     ends = OpenAIEndpoints(Web(None, None, lambda raw: raw, 1.0, None))
     path = tmp_path / "results"

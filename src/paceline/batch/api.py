@@ -244,7 +244,7 @@ def _following(place: str, location: str) -> str:
     return str(found)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Web:
     """Calls of one provider's endpoints, without keys in what they return.
 

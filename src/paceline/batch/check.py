@@ -131,7 +131,7 @@ class PoolPart(NamedTuple):
         return self.share.requests / self.speed
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Checker:
     """Adds requests to a plan, and finds those that can never be sent.
 

@@ -229,7 +229,7 @@ def _stands(refusal: RefusedError) -> bool:
     return refusal.status in NOTHING_MADE or refusal.code == FULL
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Flight:
     """The batches in flight: creates each once, and follows it to its end in a task of its own.
 
