@@ -66,10 +66,9 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
 def _tier(provider: str) -> list[str]:
     """The line of the tier, with those that there are."""
     known = tiers(provider) if provider else ()
-    text = (
-        f'# tier = "{known[-1]}"   # one of {", ".join(known)}; without it the lowest of those who pay' if known else ""
-    )
-    return [text] if len(known) > 1 else []
+    if len(known) < 2:
+        return []
+    return [f'# tier = "{known[-1]}"   # one of {", ".join(known)}; without it the lowest of those who pay']
 
 
 def _published(provider: str) -> list[str]:
