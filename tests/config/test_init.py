@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.config.litellm import convert
+from paceline.config.schema import TARGETS_MAX
 from paceline.config.servers import group
 from paceline.config.starter import of_environment, of_settings
 from paceline.gateway.upstreams import Upstreams
@@ -198,6 +199,11 @@ class TestConversion:
         assert "num_retries: the client's SDK retries a 5xx or a broken connection; with faults = true" in lost
         assert "no store is written; set the variable PACELINE_STORE to redis://:PASSWORD@HOST:PORT" in lost
         assert "hidden" not in lost
+
+    def test_the_most_places_of_a_name_are_those_that_it_may_have(self):
+        entry = {"model_name": "m", "litellm_params": {"model": "openai/a"}}
+        lost = convert({"model_list": [entry], "router_settings": {"max_fallbacks": 9}}).lost
+        assert f"router_settings: max_fallbacks: a name has {TARGETS_MAX} places at most" in lost
 
     @pytest.mark.parametrize("key", ["none", "EMPTY", "sk-no-key-required", "fake-api-key", "lm-studio", "sk-1234"])
     @pytest.mark.parametrize("model", ["hosted_vllm/a", "openai/a"])
