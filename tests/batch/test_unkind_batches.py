@@ -7,6 +7,7 @@ import json
 import random
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 
 import aiohttp
@@ -77,6 +78,13 @@ class Input:
         ]
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Start a server on a bad day; the input of a run there."""
+    with ExitStack() as ends:
+        yield lambda api, unkind=None, **given: Input(ends.enter_context(api(unkind or Unkind())), tmp_path, **given)
+
+
 TAKEN = (400, 403, 404, 409, 413, 422, 425, 429, 451)
 """Statuses of a creation that took effect all the same."""
 
@@ -94,97 +102,89 @@ TAKEN = (400, 403, 404, 409, 413, 422, 425, 429, 451)
     ],
     ids=lambda one: ",".join(f"{k}={v}" for k, v in vars(one).items() if v != vars(Unkind())[k]),
 )  # fmt: skip
-def test_a_bad_day_costs_nothing(tmp_path, api, unkind):
-    with api(unkind) as server:
-        one = Input(server, tmp_path)
-        one.completes(batches=3)
+def test_a_bad_day_costs_nothing(start, api, unkind):
+    one = start(api, unkind)
+    one.completes(batches=3)
 
 
 @APIS
-def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand(tmp_path, api, monkeypatch):
+def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand(start, api, monkeypatch):
     monkeypatch.setattr(offline, "TIMING", replace(SHORT, unread_s=0.05))
-    with api(Unkind(dropped=2)) as server:
-        one = Input(server, tmp_path, count=8)
-        assert one.run() == 1
-        errors = [record["error"] for record in read_answers(one.output) if record["error"]]
-        assert [error["code"] for error in errors] == ["result_unread"] * 4
-        assert all("4 results by the provider's count, and 2 can be read" in error["message"] for error in errors)
-        assert {batch.id in str(errors) for batch in server.batches} == {True}
-        assert any("reading them again for" in text for text in one.said.lines)
-        assert one.run() == 1
-        assert (
-            "4 requests may be answered, but the result was not read: --repair sends them again" in one.said.lines[-1]
-        )
-        assert len(server.batches) == 2  # nothing was made again
-        server.unkind.dropped = 0
-        assert one.run(repair=True) == 0
-        assert len(server.batches) == 3
-        assert one.wrong(late=True)[:-4] == []  # four were paid twice, as it was asked for
+    one = start(api, Unkind(dropped=2), count=8)
+    assert one.run() == 1
+    errors = [record["error"] for record in read_answers(one.output) if record["error"]]
+    assert [error["code"] for error in errors] == ["result_unread"] * 4
+    assert all("4 results by the provider's count, and 2 can be read" in error["message"] for error in errors)
+    assert {batch.id in str(errors) for batch in one.server.batches} == {True}
+    assert any("reading them again for" in text for text in one.said.lines)
+    assert one.run() == 1
+    assert "4 requests may be answered, but the result was not read: --repair sends them again" in one.said.lines[-1]
+    assert len(one.server.batches) == 2  # nothing was made again
+    one.server.unkind.dropped = 0
+    assert one.run(repair=True) == 0
+    assert len(one.server.batches) == 3
+    assert one.wrong(late=True)[:-4] == []  # four were paid twice, as it was asked for
 
 
 @pytest.mark.sample(4)
 @APIS
 @pytest.mark.parametrize("unkind", [{"late": 1}, {"lag": 1}, {"late": 2}, {"lag": 2, "pending": 2}], ids=str)
-def test_a_creation_that_takes_effect_late_is_read(tmp_path, api, unkind):
+def test_a_creation_that_takes_effect_late_is_read(start, api, unkind):
     """The list of batches has it after the wait for it: at the end of the run, or when the same command is run again."""
-    with api(Unkind(lost=(0,), **unkind)) as server:
-        one = Input(server, tmp_path, count=4)
+    one = start(api, Unkind(lost=(0,), **unkind), count=4)
+    assert one.run() == 0
+    for _ in range(6):
         assert one.run() == 0
-        for _ in range(6):
-            assert one.run() == 0
-        assert one.wrong(late=True) == []
-        assert len(server.batches) == 2
-        assert any("was created after the wait for it" in text for text in one.said.lines)
-        calls = len(one.said.lines)
-        assert one.run() == 0  # and it is known from now on
-        assert not any("was created after" in text for text in one.said.lines[calls:])
+    assert one.wrong(late=True) == []
+    assert len(one.server.batches) == 2
+    assert any("was created after the wait for it" in text for text in one.said.lines)
+    calls = len(one.said.lines)
+    assert one.run() == 0  # and it is known from now on
+    assert not any("was created after" in text for text in one.said.lines[calls:])
 
 
-def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(tmp_path, monkeypatch):
+def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(start, monkeypatch):
     """The first creation is lost and the second one killed, with the same requests. Then the batch of the first appears."""
-    with Anthropic(Unkind(lost=(0,), late=100, work=0)) as server:
-        one = Input(server, tmp_path, count=4)
-        with monkeypatch.context() as patch:
-            intend, intended = BatchJournal.intend, []
+    one = start(Anthropic, Unkind(lost=(0,), late=100, work=0), count=4)
+    with monkeypatch.context() as patch:
+        intend, intended = BatchJournal.intend, []
 
-            def killed(self, *args):
-                intended.append(intend(self, *args))
-                if len(intended) == 2:
-                    raise CrashError
-                return intended[0]
+        def killed(self, *args):
+            intended.append(intend(self, *args))
+            if len(intended) == 2:
+                raise CrashError
+            return intended[0]
 
-            patch.setattr(BatchJournal, "intend", killed)
-            with pytest.raises(CrashError):
-                one.run()
-        server.batches[0].hidden = 0
-        find = AnthropicEndpoints.find
+        patch.setattr(BatchJournal, "intend", killed)
+        with pytest.raises(CrashError):
+            one.run()
+    one.server.batches[0].hidden = 0
+    find = AnthropicEndpoints.find
 
-        async def slowly(self, *args):
-            found = await find(self, *args)
-            await asyncio.sleep(0.05)  # while the other one is looking
-            return found
+    async def slowly(self, *args):
+        found = await find(self, *args)
+        await asyncio.sleep(0.05)  # while the other one is looking
+        return found
 
-        monkeypatch.setattr(AnthropicEndpoints, "find", slowly)
-        one.completes(batches=1)
+    monkeypatch.setattr(AnthropicEndpoints, "find", slowly)
+    one.completes(batches=1)
 
 
-def test_a_late_batch_whose_requests_are_all_answered_is_cancelled(tmp_path):
-    with OpenAI(Unkind(lost=(0,), late=1, work=4)) as server:
-        one = Input(server, tmp_path, count=4)
-        one.completes()
-        assert [batch.cancelled for batch in server.batches] == [True, False]
+def test_a_late_batch_whose_requests_are_all_answered_is_cancelled(start):
+    one = start(OpenAI, Unkind(lost=(0,), late=1, work=4), count=4)
+    one.completes()
+    assert [batch.cancelled for batch in one.server.batches] == [True, False]
 
 
 @APIS
-def test_a_state_that_is_not_documented_is_said_and_ends_the_run(tmp_path, api, monkeypatch, capsys):
-    with api(Unkind(state="paused_for_review")) as server:
-        one = Input(server, tmp_path, count=4)
-        monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.05))
-        assert one.run() == 1
-        assert "its state is 'paused_for_review', which is not known here" in capsys.readouterr().err
-        server.unkind.state = ""
-        monkeypatch.setattr(offline, "TIMING", SHORT)
-        one.completes()
+def test_a_state_that_is_not_documented_is_said_and_ends_the_run(start, api, monkeypatch, capsys):
+    one = start(api, Unkind(state="paused_for_review"), count=4)
+    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.05))
+    assert one.run() == 1
+    assert "its state is 'paused_for_review', which is not known here" in capsys.readouterr().err
+    one.server.unkind.state = ""
+    monkeypatch.setattr(offline, "TIMING", SHORT)
+    one.completes()
 
 
 def kill_after_intent(one, monkeypatch):
@@ -255,7 +255,7 @@ def test_planted_a_batch_that_is_adopted_by_its_size(tmp_path, monkeypatch):
     ],
     ids=["OpenAI-cut", "OpenAI-pending", "Anthropic-cut"],
 )
-def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch, api, ends, unkind):
+def test_planted_results_that_are_accepted_below_the_count(start, monkeypatch, api, ends, unkind):
     """The tests see a run that takes the results that it has got for all of them."""
     look = ends.look
 
@@ -265,10 +265,9 @@ def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch
         return seen
 
     monkeypatch.setattr(ends, "look", looks)
-    with api(unkind) as server:
-        one = Input(server, tmp_path)
-        one.run()
-        assert one.wrong() != []
+    one = start(api, unkind)
+    one.run()
+    assert one.wrong() != []
 
 
 def coded(api, code, status=0):
@@ -290,50 +289,42 @@ UNDONE = [
 
 
 @pytest.mark.parametrize(("api", "code", "status"), UNDONE)
-def test_requests_that_a_batch_has_not_worked_on_are_sent_again(tmp_path, api, code, status):
-    with api(Unkind(undone=2, form=coded(api, code, status))) as server:
-        one = Input(server, tmp_path, count=8)
-        one.completes()
-        assert len(server.batches) in (3, 4)  # what comes back from both goes into one, or into one each
+def test_requests_that_a_batch_has_not_worked_on_are_sent_again(start, api, code, status):
+    one = start(api, Unkind(undone=2, form=coded(api, code, status)), count=8)
+    one.completes()
+    assert len(one.server.batches) in (3, 4)  # what comes back from both goes into one, or into one each
 
 
-def test_what_a_batch_that_has_ended_early_says_in_its_own_words_is_sent_again(tmp_path):
-    with OpenAI(Unkind(undone=2, state="expired", form=coded(OpenAI, "code_17"))) as server:
-        one = Input(server, tmp_path, count=4)
-        one.completes()
-
-
-@pytest.mark.parametrize(("api", "code", "status"), [UNDONE[2], UNDONE[6]])
-def test_requests_that_no_batch_works_on_fail_with_the_providers_reason(tmp_path, api, code, status):
-    with api(Unkind(undone=2, times=99, form=coded(api, code, status))) as server:
-        one = Input(server, tmp_path, count=4)
-        assert one.run() == 1
-        assert one.wrong() == []
-        assert [record["error"] for record in read_answers(one.output) if record["error"]] == [
-            {"code": code, "message": "of the line"}
-        ] * 2
-        assert len(server.batches) == 3
+def test_what_a_batch_that_has_ended_early_says_in_its_own_words_is_sent_again(start):
+    one = start(OpenAI, Unkind(undone=2, state="expired", form=coded(OpenAI, "code_17")), count=4)
+    one.completes()
 
 
 @pytest.mark.parametrize(
-    ("api", "code", "status"), [(OpenAI, "invalid_prompt", 400), (Anthropic, "invalid_request_error", 0)]
+    ("of", "batches", "reason"),
+    [
+        (UNDONE[2], 3, ("rate_limit_exceeded", "of the line")),
+        (UNDONE[6], 3, ("overloaded_error", "of the line")),
+        ((OpenAI, "invalid_prompt", 400), 1, ("blocked", "a filter of the provider blocked the prompt")),
+        ((Anthropic, "invalid_request_error", 0), 1, ("invalid_request_error", "of the line")),
+    ],
 )
-def test_requests_that_are_wrong_are_sent_once(tmp_path, api, code, status):
-    with api(Unkind(undone=2, times=99, form=coded(api, code, status))) as server:
-        one = Input(server, tmp_path, count=4)
-        assert one.run() == 1
-        assert one.wrong() == []
-        assert len(server.batches) == 1
+def test_requests_that_no_batch_works_on_fail_with_the_reason_and_wrong_ones_at_once(start, of, batches, reason):
+    one = start(of[0], Unkind(undone=2, times=99, form=coded(*of)), count=4)
+    assert one.run() == 1
+    assert one.wrong() == []
+    errors = [record["error"] for record in read_answers(one.output) if record["error"]]
+    assert [(error["code"], error["message"]) for error in errors] == [reason] * 2
+    assert len(one.server.batches) == batches
 
 
-def test_before_a_deadline_such_requests_are_sent_one_by_one(tmp_path):
-    with OpenAI(Unkind(undone=2, times=99, form=coded(OpenAI, "rate_limit_exceeded", 429))) as server:
-        one = Input(server, tmp_path, count=4)
-        one.completes(mode="auto", deadline_s=86_400.0, batches=3)
-        assert any("2 requests have no answer in batches: they are sent one by one" in text for text in one.said.lines)
+def test_before_a_deadline_such_requests_are_sent_one_by_one(start):
+    one = start(OpenAI, Unkind(undone=2, times=99, form=coded(OpenAI, "rate_limit_exceeded", 429)), count=4)
+    one.completes(mode="auto", deadline_s=86_400.0, batches=3)
+    assert any("2 requests have no answer in batches: they are sent one by one" in text for text in one.said.lines)
 
 
-def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(tmp_path, monkeypatch):
+def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(start, monkeypatch):
     """The count of results is reached by requests that can be sent again, and the count of answers is not."""
     content = OpenAI.content
 
@@ -344,40 +335,37 @@ def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(
         return b"".join(line for line in whole if b"batch_expired" in line)
 
     monkeypatch.setattr(OpenAI, "content", cut_once)
-    with OpenAI(Unkind(undone=3, state="expired", form=coded(OpenAI, "batch_expired"))) as server:
-        one = Input(server, tmp_path, count=6)
-        one.completes(most=6)
+    one = start(OpenAI, Unkind(undone=3, state="expired", form=coded(OpenAI, "batch_expired")), count=6)
+    one.completes(most=6)
 
 
 @pytest.mark.sample(5)
 @APIS
 @pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n'], ids=str)
-def test_results_that_are_gone_end_as_unread(tmp_path, api, gone, monkeypatch):
+def test_results_that_are_gone_end_as_unread(start, api, gone, monkeypatch):
     monkeypatch.setattr(offline, "TIMING", replace(SHORT, unread_s=0.03, lost_s=0.03))
-    with api(Unkind(gone=gone)) as server:
-        one = Input(server, tmp_path, count=8)
-        assert one.run() == 1
-        errors = [record["error"]["code"] for record in read_answers(one.output) if record["error"]]
-        assert errors == ["result_unread"] * 4
-        assert one.run() == 1
-        assert len(server.batches) == 2  # nothing was made again
-        assert one.run(repair=True) == 0
-        assert len(server.batches) == 3
+    one = start(api, Unkind(gone=gone), count=8)
+    assert one.run() == 1
+    errors = [record["error"]["code"] for record in read_answers(one.output) if record["error"]]
+    assert errors == ["result_unread"] * 4
+    assert one.run() == 1
+    assert len(one.server.batches) == 2  # nothing was made again
+    assert one.run(repair=True) == 0
+    assert len(one.server.batches) == 3
 
 
-def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undone(tmp_path, monkeypatch):
+def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undone(start, monkeypatch):
     monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.03))
     show = OpenAI.show
     monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"request_counts": None})
-    with OpenAI(Unkind(gone=404, state="expired")) as server:
-        one = Input(server, tmp_path, count=4)
-        assert one.run() == 1
-        assert {record["error"]["code"] for record in read_answers(one.output)} == {"result_unread"}
-        assert max(server.paid.values()) == 1
+    one = start(OpenAI, Unkind(gone=404, state="expired"), count=4)
+    assert one.run() == 1
+    assert {record["error"]["code"] for record in read_answers(one.output)} == {"result_unread"}
+    assert max(one.server.paid.values()) == 1
 
 
 @APIS
-def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(tmp_path, api, monkeypatch):
+def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(start, api, monkeypatch):
     ends, failures = {OpenAI: OpenAIEndpoints, Anthropic: AnthropicEndpoints}[api], [BrokenError("no list")] * 1_000
     really = ends.find
 
@@ -387,40 +375,36 @@ def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(t
         return await really(self, *given)
 
     monkeypatch.setattr(ends, "find", find)
-    with api(Unkind(work=4, refusals={0: (400, True)})) as server:
-        one = Input(server, tmp_path)
-        assert one.run() == 1
-        del failures[1:]
-        one.completes(batches=3)
+    one = start(api, Unkind(work=4, refusals={0: (400, True)}))
+    assert one.run() == 1
+    del failures[1:]
+    one.completes(batches=3)
 
 
 @APIS
-def test_a_creation_that_is_wrong_stops_the_run_after_a_look(tmp_path, api, capsys):
-    with api(Unkind(refusals={0: (400, False)})) as server:
-        one = Input(server, tmp_path)
-        assert one.run() == 1
-        assert "refused a call of its Batch API with a 400: overloaded: Too busy" in capsys.readouterr().err
-        assert server.creations == 1
-        one.completes()
+def test_a_creation_that_is_wrong_stops_the_run_after_a_look(start, api, capsys):
+    one = start(api, Unkind(refusals={0: (400, False)}))
+    assert one.run() == 1
+    assert "refused a call of its Batch API with a 400: overloaded: Too busy" in capsys.readouterr().err
+    assert one.server.creations == 1
+    one.completes()
 
 
 @APIS
-def test_batches_that_are_too_large_are_halved(tmp_path, api):
-    with api(Unkind(largest=1_500)) as server:
-        one = Input(server, tmp_path, count=32)
-        one.completes(most=32)
-        assert 3 < len(server.batches) < 32
-        assert any("half of it at most" in text for text in one.said.lines)
+def test_batches_that_are_too_large_are_halved(start, api):
+    one = start(api, Unkind(largest=1_500), count=32)
+    one.completes(most=32)
+    assert 3 < len(one.server.batches) < 32
+    assert any("half of it at most" in text for text in one.said.lines)
 
 
 @APIS
-def test_a_request_that_is_too_large_for_any_batch_has_failed(tmp_path, api):
-    with api(Unkind(largest=10)) as server:
-        one = Input(server, tmp_path, count=2)
-        assert one.run() == 1
-        assert {(r["error"]["code"], r["error"]["message"]) for r in read_answers(one.output)} == {
-            ("request_too_large", "a page: 413 Request Entity Too Large")
-        }
+def test_a_request_that_is_too_large_for_any_batch_has_failed(start, api):
+    one = start(api, Unkind(largest=10), count=2)
+    assert one.run() == 1
+    assert {(r["error"]["code"], r["error"]["message"]) for r in read_answers(one.output)} == {
+        ("request_too_large", "a page: 413 Request Entity Too Large")
+    }
 
 
 def adding(api, monkeypatch, custom_id):
@@ -437,23 +421,21 @@ def adding(api, monkeypatch, custom_id):
 @pytest.mark.sample(4)
 @APIS
 @pytest.mark.parametrize("custom_id", ["\ud800", 10**30, 2, True, 1.0, None, ["r0"]], ids=repr)
-def test_a_result_with_an_id_of_any_form_is_of_no_request(tmp_path, api, monkeypatch, custom_id):
-    with api(Unkind()) as server:
-        one = Input(server, tmp_path)
-        adding(api, monkeypatch, custom_id)
-        one.completes(batches=3)
+def test_a_result_with_an_id_of_any_form_is_of_no_request(start, api, monkeypatch, custom_id):
+    one = start(api)
+    adding(api, monkeypatch, custom_id)
+    one.completes(batches=3)
 
 
-def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(tmp_path, monkeypatch):
+def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(start, monkeypatch):
     line = OpenAI.line
     monkeypatch.setattr(OpenAI, "line", lambda self, name, text: line(self, name, text) | {"custom_id": int(name)})
-    with OpenAI(Unkind()) as server:
-        one = Input(server, tmp_path, ids="10{}")
-        one.completes()
+    one = start(OpenAI, ids="10{}")
+    one.completes()
 
 
 @pytest.mark.parametrize("line", ["2", True, 0, 10**9])
-def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(tmp_path, monkeypatch, capsys, line):
+def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(start, monkeypatch, capsys, line):
     show = OpenAI.show
     errors = {"object": "list", "data": [{"code": "invalid_json_line", "message": "not valid", "line": line}]}
 
@@ -462,21 +444,19 @@ def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(tmp_path,
         return show(self, batch) | (ended if batch.ended else {})
 
     monkeypatch.setattr(OpenAI, "show", failed)
-    with OpenAI(Unkind()) as server:
-        one = Input(server, tmp_path, count=4)
-        assert one.run() == 2
-        assert "invalid_json_line: not valid" in capsys.readouterr().err
+    one = start(OpenAI, count=4)
+    assert one.run() == 2
+    assert "invalid_json_line: not valid" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "errors", [[], "none", [{"code": "x", "message": "y"}], {"data": {}}, {"data": [None, 3]}], ids=str
 )
-def test_errors_of_another_form_do_not_hide_the_results(tmp_path, monkeypatch, errors):
+def test_errors_of_another_form_do_not_hide_the_results(start, monkeypatch, errors):
     show = OpenAI.show
     monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"errors": errors})
-    with OpenAI(Unkind()) as server:
-        one = Input(server, tmp_path)
-        one.completes()
+    one = start(OpenAI)
+    one.completes()
 
 
 class Full(io.BytesIO):
@@ -493,7 +473,7 @@ class FullAtOnce(io.BytesIO):
 
 @APIS
 @pytest.mark.parametrize("full", [Full, FullAtOnce])
-def test_a_temporary_file_without_room_is_waited_for(tmp_path, api, monkeypatch, full):
+def test_a_temporary_file_without_room_is_waited_for(start, api, monkeypatch, full):
     real, made = tempfile.TemporaryFile, []
 
     def make():
@@ -501,13 +481,12 @@ def test_a_temporary_file_without_room_is_waited_for(tmp_path, api, monkeypatch,
         return made[-1]
 
     monkeypatch.setattr(tempfile, "TemporaryFile", make)
-    with api(Unkind()) as server:
-        one = Input(server, tmp_path)
-        one.completes()
-        assert any("no temporary file can be made: No space left on device; set TMPDIR" in t for t in one.said.lines)
+    one = start(api)
+    one.completes()
+    assert any("no temporary file can be made: No space left on device; set TMPDIR" in t for t in one.said.lines)
 
 
-def test_a_machine_without_threads_is_named(tmp_path, monkeypatch):
+def test_a_machine_without_threads_is_named(start, monkeypatch):
     request, calls = aiohttp.ClientSession.request, []
 
     def lacking(self, *args, **options):
@@ -517,10 +496,9 @@ def test_a_machine_without_threads_is_named(tmp_path, monkeypatch):
         return request(self, *args, **options)
 
     monkeypatch.setattr(aiohttp.ClientSession, "request", lacking)
-    with OpenAI(Unkind()) as server:
-        one = Input(server, tmp_path, count=4)
-        one.completes()
-        assert any("no new thread can be started; raise it with ulimit -u" in text for text in one.said.lines)
+    one = start(OpenAI, count=4)
+    one.completes()
+    assert any("no new thread can be started; raise it with ulimit -u" in text for text in one.said.lines)
 
 
 class Store(Server):
@@ -575,16 +553,15 @@ def test_results_that_a_store_has_not_end_as_unread(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "http://[", f"/v1/files/output-batch_{0:024x}/content"])
-def test_results_that_are_nowhere_stop_the_run(tmp_path, monkeypatch, capsys, place):
+def test_results_that_are_nowhere_stop_the_run(start, monkeypatch, capsys, place):
     def stored(*_):
         raise StoredError(place)
 
     monkeypatch.setattr(OpenAI, "content", stored)
     monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.02))
-    with OpenAI(Unkind()) as server:
-        one = Input(server, tmp_path, count=4)
-        assert one.run() == 1
-        assert "redirects" in capsys.readouterr().err
+    one = start(OpenAI, count=4)
+    assert one.run() == 1
+    assert "redirects" in capsys.readouterr().err
 
 
 @APIS
@@ -593,14 +570,13 @@ def test_results_that_are_nowhere_stop_the_run(tmp_path, monkeypatch, capsys, pl
     [(b'"\xff\xfe"', "\ufffd\ufffd"), (b"9" * 5_000, "9" * 5_000), (b"NaN", "NaN")],
     ids=["UTF-8", "long", "NaN"],
 )
-def test_results_are_read_as_answers_without_batches_are(tmp_path, api, monkeypatch, odd, read):
+def test_results_are_read_as_answers_without_batches_are(start, api, monkeypatch, odd, read):
     content = api.content
 
     def odder(self, batch):
         return content(self, batch).replace(b'"usage": {', b'"usage": {"odd": ' + odd + b", ")
 
     monkeypatch.setattr(api, "content", odder)
-    with api(Unkind()) as server:
-        one = Input(server, tmp_path, count=4)
-        one.completes()
-        assert {record["response"]["body"]["usage"]["odd"] for record in read_answers(one.output)} == {read}
+    one = start(api, count=4)
+    one.completes()
+    assert {record["response"]["body"]["usage"]["odd"] for record in read_answers(one.output)} == {read}
