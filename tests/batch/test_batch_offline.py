@@ -136,31 +136,19 @@ def run(emulator, tmp_path):
 
 @pytest.fixture
 def hasten(emulator, monkeypatch):
-    """Let each call of a run move the provider's clock on by so many seconds."""
+    """Let each call of a run move the provider's clock on by so many seconds, from when something is true."""
 
-    def make(seconds):
+    def make(seconds, begins=lambda: True):
         send = Web._send
 
         async def sends(self, *args, **options):
-            emulator.advance(seconds)
+            if begins():
+                emulator.advance(seconds)
             return await send(self, *args, **options)
 
         monkeypatch.setattr(Web, "_send", sends)
 
     return make
-
-
-@pytest.fixture
-def at_first_full(emulator, monkeypatch):
-    """No batch ends before the provider has refused one; then time flies."""
-    send = Web._send
-
-    async def sends(self, *args, **options):
-        if emulator.tally()["batches"]["refused"].get("queue"):
-            emulator.advance(1_000)
-        return await send(self, *args, **options)
-
-    monkeypatch.setattr(Web, "_send", sends)
 
 
 def test_rows_that_cannot_be_sent_are_in_no_batch(run, tmp_path):
@@ -482,7 +470,6 @@ def test_the_providers_count_of_tokens_is_learned(run):
     assert one.batches()["states"] == {"completed": one.batches()["created"]}
 
 
-@pytest.mark.usefixtures("at_first_full")
 @pytest.mark.parametrize(
     ("style", "count", "most", "rules"),
     [
@@ -493,8 +480,10 @@ def test_the_providers_count_of_tokens_is_learned(run):
         ("azure", 8, 4, {"enqueued_tokens": 30, "queue_full": "400"}),
     ],
 )
-def test_creations_are_refused_while_the_queue_is_full(run, style, count, most, rules):
+def test_creations_are_refused_while_the_queue_is_full(run, hasten, style, count, most, rules):
+    """No batch ends before the provider has refused one."""
     one = run(count=count, style=style, turnaround_s=1_000.0, **rules)
+    hasten(1_000, begins=lambda: one.batches()["refused"].get("queue"))
     one.completes(most=most)
     assert one.batches()["refused"]["queue"] >= 1
 
@@ -756,13 +745,11 @@ def test_options_of_the_command(run):
         (["--mode", "auto"], "need each other: --mode auto --deadline 6h"),
         (["--deadline", "6h"], "need each other"),
         (["--mode", "auto", "--deadline", "soon"], "'soon': write it like '6h', '90min'"),
+        (["--mode", "batch", "--page", "0"], "--page shows the quotas of requests that are sent one by one"),
+        (["--batch-lines", "2"], "--batch-lines and --batch-queue need --mode batch"),
     ):
         assert text in call(one.source, *wrong, code=2, **given)[1]
     call(one.source, "--mode", "auto", "--deadline", "6h", **given)
-    _, err = call(one.source, "--mode", "batch", "--page", "0", code=2, **given)
-    assert "--page shows the quotas of requests that are sent one by one" in err
-    _, err = call(one.source, "--batch-lines", "2", code=2, **given)
-    assert "--batch-lines and --batch-queue need --mode batch" in err
 
 
 # --- a deadline ------------------------------------------------------------------------------------------------------
@@ -1051,26 +1038,19 @@ async def test_a_list_that_does_not_go_on_does_not_show_that_there_is_no_batch(a
 
 
 @pytest.mark.parametrize(
-    ("api", "pages"),
+    ("api", "first", "found"),
     [
-        (OpenAIEndpoints, [{"data": [listed("a", created_at=None)], "has_more": True}, {"data": [listed("b", "1-a")]}]),
-        (MistralEndpoints, [{"data": [listed("a")]}, {"data": [listed("b", "1-a")]}, {"data": []}]),
+        (OpenAIEndpoints, [listed("a", created_at=None)], "b"),
+        (MistralEndpoints, [listed("a")], "b"),  # which states no total
+        (OpenAIEndpoints, [listed("a", created_at=1), listed("c")], "b"),
+        (OpenAIEndpoints, [listed("c"), listed("a", created_at=1)], None),
     ],
 )
-async def test_a_list_without_times_or_a_total_is_read_to_its_end(api, pages):
-    assert await api(Pages(*pages), run="run").find(chunk_of(), set(), Index()) == "b"
-
-
-async def test_an_old_batch_among_new_ones_does_not_end_the_search():
-    page, last = [listed("a", created_at=1), listed("c")], [listed("b", "1-a")]
-    web = Pages({"data": page, "has_more": True}, {"data": last, "has_more": False})
-    assert await OpenAIEndpoints(web, run="run").find(chunk_of(), set(), Index()) == "b"
-
-
-async def test_an_old_batch_at_the_end_of_a_page_ends_the_search():
-    web = Pages({"data": [listed("c"), listed("a", created_at=1)], "has_more": True}, {"data": [listed("b", "1-a")]})
-    assert await OpenAIEndpoints(web, run="run").find(chunk_of(), set(), Index()) is None
-    assert len(web.calls) == 1
+async def test_a_list_is_read_to_its_end_or_to_a_page_that_ends_with_an_old_batch(api, first, found):
+    more, end = ({}, [{"data": []}]) if api is MistralEndpoints else ({"has_more": True}, [])
+    web = Pages({"data": first} | more, {"data": [listed("b", "1-a")]}, *end)
+    assert await api(web, run="run").find(chunk_of(), set(), Index()) == found
+    assert found or len(web.calls) == 1
 
 
 def chunk_of():
