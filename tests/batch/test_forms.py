@@ -77,10 +77,13 @@ def test_whole_requests_stay_as_they_are():
     assert lines(json.dumps(asked), "x.json") == (asked, "x.json: a JSON array, whole requests")
 
 
-@pytest.mark.parametrize("row", [{"prompt": "Why?"}, {"messages": [{"role": "user", "content": "Why?"}]}, "Why?"])
+MESSAGES = [{"role": "user", "content": "Why?"}]
+
+
+@pytest.mark.parametrize("row", [{"prompt": "Why?"}, {"messages": MESSAGES}, "Why?"])
 def test_rows_of_prompts(row):
     (line,), _ = lines(json.dumps([row]), model="gpt-5")
-    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+    assert line["body"]["messages"] == MESSAGES
     assert line["custom_id"].startswith("row-1-")
 
 
@@ -89,48 +92,42 @@ def test_another_row_at_the_same_place_is_another_request():
     assert first != second
 
 
-@pytest.mark.parametrize("name", ["url", "custom_id", "body"])
-def test_a_row_may_have_the_fields_of_a_request(name):
-    (line,), _ = lines(rows({name: "a", "text": "Why?"}), model="gpt-5", column="text")
-    assert line["body"]["messages"] == [{"role": "user", "content": "Why?"}]
+def prompts_of(content, name, **form):
+    """What each row asks of a model, in one message of a user."""
+    messages = [line["body"]["messages"] for line in lines(content, name, model="m", **form)[0]]
+    assert {one["role"] for (one,) in messages} == {"user"}
+    return [one["content"] for (one,) in messages]
 
 
-def test_a_long_prompt_in_a_table():
-    (line,), _ = lines("id,prompt\na," + "x" * 200_000 + "\n", "p.csv", model="gpt-5")
-    assert len(line["body"]["messages"][0]["content"]) == 200_000
+@pytest.mark.parametrize(
+    ("content", "name", "form", "prompts"),
+    [
+        *((rows({field: "a", "text": "Why?"}), "p.jsonl", {"column": "text"}, ["Why?"]) for field in ("url", "custom_id", "body")),
+        ("id,prompt\na," + "x" * 200_000 + "\n", "p.csv", {}, ["x" * 200_000]),
+        ("One?\n\nTwo?\n", "p.txt", {}, ["One?", "Two?"]),
+        *((rows(*TEXTS), name, {}, TEXTS) for name in ("p.jsonl", "-")),
+        (gzip.compress(rows(*TEXTS).encode()), "p.ndjson.gz", {}, TEXTS),
+        ('id,messages\na,"' + json.dumps(MESSAGES).replace('"', '""') + '"\n', "p.csv", {}, ["Why?"]),
+        # a file with one object could be one that has rows
+        (rows({"q": {"text": "Why?"}, "a": {"text": "b"}}), "p.jsonl", {"template": "{q[text]}"}, ["Why?"]),
+        (rows({"q": [{"text": "Why?"}], "a": "b"}), "p.jsonl", {"template": "{q[0][text]}"}, ["Why?"]),
+        (rows({"text": "{a}", "language": "French"}), "p.jsonl", {"template": "Into {language}: {text}"}, ["Into French: {a}"]),
+        ("[INST] One?\n{x}?\n", "p.txt", {}, ["[INST] One?", "{x}?"]),
+        ("{x}?\n[1, 2?\n", "p.txt", {}, ["{x}?", "[1, 2?"]),
+        ('[id],prompt\n1,"[a"\n', "p.csv", {}, ["[a"]),
+    ],
+    ids=[
+        "url", "custom_id", "body", "long", "text", "texts of json", "texts on standard input", "compressed texts", "messages",
+        "one row", "one row with a list", "template", "bracket", "brace", "bracket in a table",
+    ],
+)  # fmt: skip
+def test_the_prompts_of(content, name, form, prompts):
+    assert prompts_of(content, name, **form) == prompts
 
 
-def test_lines_of_text():
-    found, _ = lines("One?\n\nTwo?\n", "p.txt", model="gpt-5")
-    assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "Two?"]
-
-
-@pytest.mark.parametrize("name", ["p.jsonl", "p.ndjson.gz", "-"])
-def test_each_line_may_be_a_text_of_json(name):
-    content = rows(*TEXTS)
-    found, _ = lines(gzip.compress(content.encode()) if name.endswith(".gz") else content, name, model="gpt-5")
-    assert [line["body"]["messages"][0]["content"] for line in found] == TEXTS
-
-
-def test_messages_in_a_table_are_json():
-    said = json.dumps(MESSAGES).replace('"', '""')
-    (line,), _ = lines(f'id,messages\na,"{said}"\n', "p.csv", model="gpt-5")
-    assert line["body"]["messages"] == MESSAGES
+def test_messages_that_are_no_json():
     (line,), _ = lines("id,messages\na,Why?\n", "p.csv", model="gpt-5")
     assert line["invalid"].startswith("'messages' is a text that is no JSON array of messages: write")
-
-
-@pytest.mark.parametrize("row", [{"q": {"text": "Why?"}, "a": {"text": "b"}}, {"q": [{"text": "Why?"}], "a": "b"}])
-def test_one_row_that_is_named_is_a_row(row):
-    """A file with one object could be one that has rows."""
-    field = "q[text]" if isinstance(row["q"], dict) else "q[0][text]"
-    (line,), _ = lines(rows(row), model="m", template=f"{{{field}}}")
-    assert line["body"]["messages"] == MESSAGES
-
-
-def test_a_template():
-    (line,), _ = lines(rows({"text": "{a}", "language": "French"}), model="m", template="Into {language}: {text}")
-    assert line["body"]["messages"][0]["content"] == "Into French: {a}"
 
 
 def test_each_provider_has_its_own_requests():
@@ -168,7 +165,6 @@ def test_bodies_of_requests():
     assert (response["url"], response["custom_id"]) == ("/v1/responses", 7)
 
 
-MESSAGES = [{"role": "user", "content": "Why?"}]
 ASKED = {"model": "gpt-5", "messages": MESSAGES}
 CONTENTS = [{"role": "user", "parts": [{"text": "Why?"}]}]
 ENDS = {"chat": "/v1/chat/completions", "claude": "/v1/messages", "gemini": ":generateContent"}
@@ -362,9 +358,9 @@ def test_ids_that_a_supposed_column_does_not_have():
 
 @pytest.mark.parametrize("name", ["text", "id"])
 def test_a_single_column_is_the_prompt(name):
-    found, _ = lines(f"{name}\nOne?\nOne?\n", "p.csv", model="m")
-    assert [line["body"]["messages"][0]["content"] for line in found] == ["One?", "One?"]
-    assert len({line["custom_id"] for line in found}) == 2
+    content = f"{name}\nOne?\nOne?\n"
+    assert prompts_of(content, "p.csv") == ["One?", "One?"]
+    assert len({line["custom_id"] for line in lines(content, "p.csv", model="m")[0]}) == 2
 
 
 SKY, SEA = "Why is the sky blue?", "Why, then, is the sea blue?"
@@ -397,8 +393,7 @@ SKY, SEA = "Why is the sky blue?", "Why, then, is the sea blue?"
 def test_plain_lines_without_a_name_are_prompts(content, form, prompts):
     """On standard input, for example. What may be a table is one."""
     for name in ("-", "/dev/fd/63", "prompts", "prompts.md", "prompts.v2"):
-        found, _ = lines(content, name, model="m", **form)
-        assert [line["body"]["messages"][0]["content"] for line in found] == prompts
+        assert prompts_of(content, name, **form) == prompts
 
 
 @pytest.mark.parametrize(
@@ -409,14 +404,6 @@ def test_damaged_json_is_no_prompt(content):
         SettingsError, match=r"it cannot be read: .*; if each line is a prompt, paceline run - --model m --lines"
     ):
         lines(content, "-", model="m", caller=Command(("-", "--model", "m")))
-
-
-def test_a_prompt_may_begin_with_a_bracket_in_a_file_of_text():
-    for content in ("[INST] One?\n{x}?\n", "{x}?\n[1, 2?\n"):
-        found, _ = lines(content, "p.txt", model="m")
-        assert [line["body"]["messages"][0]["content"] for line in found] == content.split("\n")[:2]
-    (found,), _ = lines('id,prompt\n1,"[a"\n'.replace("id", "[id]"), "p.csv", model="m")
-    assert found["body"]["messages"][0]["content"] == "[a"
 
 
 @pytest.mark.parametrize("content", ["question,answer\nWhy?,b\n", "Berlin,Paris\nRome,Madrid\n", "a\tb\n1\t2\n"])
@@ -464,21 +451,22 @@ def test_a_hint_has_the_options_that_were_given():
     )
 
 
-def test_a_missing_package_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (b"PAR1...", "p.parquet", "it is a Parquet file: pip install pyarrow"),
+        (b"ARROW1...", "p.feather", "it is an Arrow file: pip install pyarrow"),
+        (zipped("xl/workbook.xml"), "p.xlsx", "p.xlsx: an Excel file needs pandas and openpyxl: pip install pandas openpyxl"),
+        (b"\xd0\xcf\x11\xe0...", "p.xls", "needs pandas and xlrd"),
+        (b"\x28\xb5\x2f\xfd...", "p.csv.zst", "compressed by zstd"),
+    ],
+    ids=["parquet", "arrow", "excel", "old excel", "zstd"],
+)  # fmt: skip
+def test_a_missing_package_is_named(monkeypatch, content, name, message):
     for module in ("pandas", "pyarrow.parquet", "pyarrow.ipc", "compression.zstd", "backports.zstd"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(SettingsError, match="it is a Parquet file: pip install pyarrow"):
-        lines(b"PAR1...", "p.parquet", model="m", column="text")
-    with pytest.raises(SettingsError, match="it is an Arrow file: pip install pyarrow"):
-        lines(b"ARROW1...", "p.feather", model="m", column="text")
-    with pytest.raises(
-        SettingsError, match=r"p.xlsx: an Excel file needs pandas and openpyxl: pip install pandas openpyxl"
-    ):
-        lines(zipped("xl/workbook.xml"), "p.xlsx", model="m", column="text")
-    with pytest.raises(SettingsError, match="needs pandas and xlrd"):
-        lines(b"\xd0\xcf\x11\xe0...", "p.xls", model="m", column="text")
-    with pytest.raises(SettingsError, match="compressed by zstd"):
-        lines(b"\x28\xb5\x2f\xfd...", "p.csv.zst", model="m", column="text")
+    with pytest.raises(SettingsError, match=message):
+        lines(content, name, model="m", column="text")
 
 
 def test_column_and_template_exclude_each_other():
