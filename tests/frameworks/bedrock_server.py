@@ -4,6 +4,9 @@ import json
 import threading
 import zlib
 
+from harness import BUSY, Service, crowd, row
+
+import paceline
 from odd_server import JSON, OddServer
 
 ANSWER = {
@@ -61,3 +64,23 @@ class Bedrock(OddServer):
         if self.paths[number].endswith("-stream"):
             return 200, {"content-type": "application/vnd.amazon.eventstream"}, [START, self.go, END]
         return 200, JSON, ANSWER
+
+
+def only_pool(limiter):
+    """The status of the one pool that a limiter has."""
+    (pool,) = limiter.status()["pools"].values()
+    return pool
+
+
+def crowd_row(package, over, calls):
+    """A crowd under `paceline.instrument()` before a server of 8 slots, and its row: ``calls`` as for the one of the harness."""
+
+    def answer(path, body):
+        assert path.endswith("/converse")
+        return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
+
+    limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
+    with Service(model, answer, {"message": "Too many requests"}) as service:
+        with paceline.instrument(limiter, provider="bedrock"):
+            crowd(*calls(service.server_port))
+        row(package, over, limiter, service, model, f"bedrock/{model}")

@@ -12,5 +12,7 @@ def world(paceline_emulator):
 
 
 @pytest.fixture
-def limiter():
-    return paceline.Limiter(LIMITS)
+def limiter(request):
+    """Knows the limits of every provider, or of the module's ``PROVIDER`` alone, whose requests those to loopback then are."""
+    provider = getattr(request.module, "PROVIDER", None)
+    return paceline.Limiter({f"{provider}/*": LIMITS[f"{provider}/*"]} if provider else LIMITS)

@@ -14,16 +14,12 @@ from agents import (
     Runner,
     set_default_openai_client,
 )
-from harness import LIMITS, PROMPT, books_agree, crowd_row
+from harness import PROMPT, books_agree, crowd_row
 
 import paceline
 
+PROVIDER = "openai"
 POOL, MODEL = "openai/gpt-5", "gpt-5"
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
 
 
 @pytest.fixture

@@ -14,14 +14,10 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 import paceline
 
+PROVIDER = "openai"
 GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
 
 SETTINGS = {"max_tokens": 40}
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
 
 
 def gpt(world, model_class=OpenAIChatModel):

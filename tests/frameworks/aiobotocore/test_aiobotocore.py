@@ -6,9 +6,8 @@ import json
 import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from bedrock_server import ANSWER, CALL, KEYS, Bedrock
+from bedrock_server import ANSWER, CALL, KEYS, Bedrock, crowd_row, only_pool
 from botocore.exceptions import ClientError, EndpointConnectionError
-from harness import BUSY, Service, crowd, row
 
 import paceline
 
@@ -39,8 +38,7 @@ async def test_it_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(
             assert events[-1]["metadata"]["usage"]["outputTokens"] == 30
             dropped = await client.converse_stream(**CALL)
             dropped["stream"].close()
-    (pool,) = limiter.status()["pools"].values()
-    assert pool["counts"] == {"granted": 5, "refused_rate": 1, "settled": 4}
+    assert only_pool(limiter)["counts"] == {"granted": 5, "refused_rate": 1, "settled": 4}
     assert len(server.signed) == 5
 
 
@@ -53,7 +51,7 @@ async def test_a_stream_is_settled_with_its_usage(server):
                 pass
             raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps(BODY))
             await raw["body"].read()
-    (pool,) = limiter.status()["pools"].values()
+    pool = only_pool(limiter)
     assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 2, "tokens": 84}
 
 
@@ -69,7 +67,7 @@ async def test_a_stream_begins_before_its_content(server, monkeypatch):
         server.go.set()
         assert ["metadata" in event async for event in events] == [True]
     assert server.go.waited == [True]
-    (pool,) = limiter.status()["pools"].values()
+    pool = only_pool(limiter)
     assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
@@ -79,8 +77,7 @@ async def test_an_attached_client_is_paced(server):
     async with bedrock(server.server_port) as client:
         limiter.attach(client, provider="bedrock")
         assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42
-    (pool,) = limiter.status()["pools"].values()
-    assert pool["counts"] == {"granted": 1, "settled": 1}
+    assert only_pool(limiter)["counts"] == {"granted": 1, "settled": 1}
 
 
 async def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing():
@@ -95,12 +92,12 @@ async def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_n
         async with bedrock(9) as client:
             with pytest.raises(EndpointConnectionError):
                 await client.converse(**CALL)
-    (pool,) = limiter.status()["pools"].values()
+    pool = only_pool(limiter)
     assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
 
 
 async def test_a_task_that_is_cancelled_in_the_queue_sends_nothing(server):
-    server.signed.append(None)
+    server.signed.append(None)  # none is refused
     limiter = paceline.Limiter({"bedrock/*": "1 requests/min burst 1"})
     with paceline.instrument(limiter, provider="bedrock"):
         async with bedrock(server.server_port) as client:
@@ -112,22 +109,16 @@ async def test_a_task_that_is_cancelled_in_the_queue_sends_nothing(server):
             with pytest.raises(asyncio.CancelledError):
                 await waiting
     assert len(server.signed) == 2
-    (pool,) = limiter.status()["pools"].values()
+    pool = only_pool(limiter)
     assert (pool["waiting"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
 def test_a_crowd_is_never_refused():
-    def answer(path, body):
-        assert path.endswith("/converse")
-        return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
-
-    limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
-    with Service(model, answer, {"message": "Too many requests"}) as service:
-
+    def calls(port):
         async def acall():
-            async with bedrock(service.server_port) as client:
+            async with bedrock(port) as client:
                 await client.converse(**CALL)
 
-        with paceline.instrument(limiter, provider="bedrock"):
-            crowd(None, acall)
-        row("aiobotocore", "Bedrock over aiohttp", limiter, service, model, f"bedrock/{model}")
+        return None, acall
+
+    crowd_row("aiobotocore", "Bedrock over aiohttp", calls)

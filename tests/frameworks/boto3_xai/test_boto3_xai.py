@@ -9,10 +9,10 @@ import grpc
 import pytest
 import websocket
 import xai_sdk
-from bedrock_server import ANSWER, CALL, KEYS, Bedrock
+from bedrock_server import ANSWER, CALL, KEYS, Bedrock, crowd_row, only_pool
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError
-from harness import BUSY, MESSAGES, Service, crowd, row
+from harness import MESSAGES
 
 import paceline
 from paceline.http import unpaced
@@ -45,8 +45,7 @@ def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(ser
         raw = client.invoke_model(modelId=CALL["modelId"], body=json.dumps(body))
         assert json.loads(raw["body"].read()) == ANSWER
         assert list(client.converse_stream(**CALL)["stream"])[-1]["metadata"]["usage"]["outputTokens"] == 30
-    (pool,) = limiter.status()["pools"].values()
-    assert pool["counts"] == {"granted": 4, "refused_rate": 1, "settled": 3}
+    assert only_pool(limiter)["counts"] == {"granted": 4, "refused_rate": 1, "settled": 3}
     assert len(server.signed) == 4
 
 
@@ -61,7 +60,7 @@ def test_a_stream_begins_before_its_content(server, monkeypatch):
     server.go.set()
     assert ["metadata" in event for event in events] == [True]
     assert server.go.waited == [True]
-    (pool,) = limiter.status()["pools"].values()
+    pool = only_pool(limiter)
     assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
@@ -74,8 +73,7 @@ def test_an_attached_client_is_paced_and_another_is_not(server):
     bedrock(server.server_port).converse(**CALL)
     with paceline.instrument(paceline.Limiter({"bedrock/*": "600 requests/min"}), provider="bedrock"):
         client.converse(**CALL)  # once, by its own limiter
-    (pool,) = limiter.status()["pools"].values()
-    assert pool["counts"] == {"granted": 3, "settled": 3}
+    assert only_pool(limiter)["counts"] == {"granted": 3, "settled": 3}
 
 
 def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
@@ -99,7 +97,7 @@ def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing
     limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
     with paceline.instrument(limiter, provider="bedrock"), pytest.raises(EndpointConnectionError):
         bedrock(9).converse(**CALL)
-    (pool,) = limiter.status()["pools"].values()
+    pool = only_pool(limiter)
     assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
 
 
@@ -158,13 +156,8 @@ async def test_curl_cffi_and_websocket_client_are_announced(limiter, kinds):
 
 
 def test_a_crowd_of_boto3_is_never_refused():
-    def answer(path, body):
-        assert path.endswith("/converse")
-        return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
+    def calls(port):
+        client = bedrock(port)
+        return (lambda: client.converse(**CALL),)
 
-    limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
-    with Service(model, answer, {"message": "Too many requests"}) as service:
-        client = bedrock(service.server_port)
-        with paceline.instrument(limiter, provider="bedrock"):
-            crowd(lambda: client.converse(**CALL))
-        row("boto3", "Bedrock over botocore", limiter, service, model, f"bedrock/{model}")
+    crowd_row("boto3", "Bedrock over botocore", calls)

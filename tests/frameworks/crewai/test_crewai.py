@@ -7,16 +7,12 @@ os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", 
 
 import pytest
 from crewai import LLM, Agent, Crew, Task
-from harness import LIMITS, PROMPT, books_agree, crowd_row
+from harness import PROMPT, books_agree, crowd_row
 
 import paceline
 
+PROVIDER = "openai"
 POOL = "openai/gpt-5"
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
 
 
 @pytest.fixture(autouse=True)

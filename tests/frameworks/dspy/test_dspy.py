@@ -13,12 +13,8 @@ from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 import paceline
 from paceline.integrations.dspy import instrument
 
+PROVIDER = "openai"
 GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
 
 
 def lm(world, model=GPT, path="/v1", **options):

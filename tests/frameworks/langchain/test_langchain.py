@@ -20,12 +20,8 @@ from paceline.integrations.langchain import PacelineMiddleware, PacelineRateLimi
 from paceline.integrations.langchain_agents import chat
 
 OPENAI_LIMITS, CLAUDE_LIMITS = LIMITS["openai/*"], LIMITS["anthropic/*"]
+PROVIDER = "openai"
 GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": OPENAI_LIMITS})
 
 
 def gpt(world, cls=ChatOpenAI, **options):

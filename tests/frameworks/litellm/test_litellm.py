@@ -12,14 +12,10 @@ from harness import LIMITS, MESSAGES, counts, crowd_row, spent
 import paceline
 
 OPENAI_LIMITS, CLAUDE_LIMITS = LIMITS["openai/*"], LIMITS["anthropic/*"]
+PROVIDER = "openai"
 GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
 
 ROUTES = {"openai": (GPT, "/v1", "gpt-5"), "anthropic": (CLAUDE, "", "claude-haiku-4-5")}
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": OPENAI_LIMITS})
 
 
 def options(world, path="/v1", **more):

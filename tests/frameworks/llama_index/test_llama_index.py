@@ -5,21 +5,17 @@ import asyncio
 import httpx
 import openai
 import pytest
-from harness import LIMITS, PROMPT, books_agree, counts, crowd_row
+from harness import PROMPT, books_agree, counts, crowd_row
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.openai import OpenAI, OpenAIResponses
 
 import paceline
 
+PROVIDER = "openai"
 POOL = "openai/gpt-5"
 CHAT = [ChatMessage(role="user", content=PROMPT)]
 USAGE = {"stream_options": {"include_usage": True}}
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
 
 
 def llm(world, model_class=OpenAI, **options):
