@@ -32,7 +32,7 @@ class Loopback(ThreadingHTTPServer):
 
 
 class OddServer(Loopback):
-    """Answers the n-th POST, from 0 on, with ``answer(n, body)``: a status, headers, and a body.
+    """Answers the n-th POST or GET, from 0 on, with ``answer(n, body)``: a status, headers, and a body.
 
     A body is bytes, a JSON value, or a list of parts: bytes, and events that are waited for.
 
@@ -40,11 +40,12 @@ class OddServer(Loopback):
         asked: The bodies of the requests; bytes of one that is no JSON.
         paths: The paths of the requests.
         headers: Their headers.
+        methods: Their methods.
     """
 
     def __init__(self, answer):
         super().__init__(_Handler)
-        self.answer, self.asked, self.paths, self.headers = answer, [], [], []
+        self.answer, self.asked, self.paths, self.headers, self.methods = answer, [], [], [], []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -52,12 +53,13 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_POST(self):
-        body = self.rfile.read(int(self.headers["content-length"]))
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
         with self.server.lock:
             number = len(self.server.asked)
             self.server.asked.append(json.loads(body) if body[:1] in (b"{", b"[") else body)
             self.server.paths.append(self.path)
             self.server.headers.append(self.headers)
+            self.server.methods.append(self.command)
         status, headers, parts = self.server.answer(number, self.server.asked[number])
         if not isinstance(parts, bytes | list) or (isinstance(parts, list) and not _are_parts(parts)):
             parts = json.dumps(parts).encode()
@@ -79,6 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self.wfile.write(part if plain else b"%x\r\n%b\r\n" % (len(part), part))
         self.wfile.write(b"" if plain else b"0\r\n\r\n")
+
+    do_GET = do_POST  # noqa: N815
 
     def log_message(self, *_):
         pass

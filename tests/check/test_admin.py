@@ -1,6 +1,5 @@
 """``paceline check --admin`` before servers written from the documentation of the administration APIs."""
 
-import http.server
 import json
 import signal
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import paceline
-from odd_server import Loopback
+from odd_server import OddServer
 from paceline import facts
 from paceline.cli.app import app
 from paceline.cli.check import command
@@ -72,23 +71,16 @@ def provider():
     def start(pages, key):
         seen = []
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                sent = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
-                seen.append((self.command, self.path, sent))
-                page = pages.get(self.path)
-                status = 401 if sent not in key else 404 if page is None else page if isinstance(page, int) else 200
-                told = page or {"error": {"message": f"key {sent}"}}
-                body = told if isinstance(told, bytes) else json.dumps(told).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+        def answer(number, _):
+            path, headers = server.paths[number], server.headers[number]
+            sent = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+            seen.append((server.methods[number], path, sent))
+            page = pages.get(path)
+            status = 401 if sent not in key else 404 if page is None else page if isinstance(page, int) else 200
+            return status, {}, page or {"error": {"message": f"key {sent}"}}
 
-            def log_message(self, *_):
-                pass
-
-        return running.enter_context(Loopback(Handler)).base_url, seen
+        server = running.enter_context(OddServer(answer))
+        return server.base_url, seen
 
     with ExitStack() as running:
         yield start
@@ -107,8 +99,21 @@ def folder(monkeypatch, tmp_path):
     facts.forget()
 
 
+@pytest.fixture
+def keys(monkeypatch):
+    """Set both keys of Anthropic and OpenAI's usual one."""
+    for name, key in {"ANTHROPIC_ADMIN_KEY": ADMIN, "ANTHROPIC_API_KEY": USUAL, "OPENAI_API_KEY": "sk-usual"}.items():
+        monkeypatch.setenv(name, key)
+
+
 def run(*words, answer=None, of=command):
     return CliRunner().invoke(of, [*map(str, words)], input=answer)
+
+
+def admin(url, *words, of="anthropic", answer=None):
+    """Ask a provider's API for administrators at an address; without ``answer`` nothing is asked back."""
+    consent = () if answer is not None else ("--yes",)
+    return run("--admin", "--provider", of, "--base-url", url, *words, *consent, answer=answer)
 
 
 def stated(name, model, tier=None):
@@ -116,12 +121,10 @@ def stated(name, model, tier=None):
     return [str(quota) for quota in found.quotas], found.tier
 
 
-def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, monkeypatch):
+def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, keys, monkeypatch):
     url, seen = provider(ANTHROPIC, {ADMIN})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
     before = stated("anthropic", "claude-test-7")
-    result = run("--admin", "--provider", "anthropic", "--base-url", url, answer="y\n")
+    result = admin(url, answer="y\n")
     assert result.exit_code == 0, result.output
     assert "anthropic: 20 rows of limits, 0 of ends of models, in " in result.output
     assert "changes nothing there" in result.output
@@ -160,11 +163,11 @@ def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, mo
 
 
 @pytest.mark.long("runs each program")
-def test_each_program_uses_the_rows_of_the_organization(provider, folder, monkeypatch, tmp_path, paceline_emulator):
+def test_each_program_uses_the_rows_of_the_organization(
+    provider, folder, keys, monkeypatch, tmp_path, paceline_emulator
+):
     url, _ = provider(ANTHROPIC, {ADMIN})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    assert run("--admin", "--provider", "anthropic", "--base-url", url, "--yes").exit_code == 0
+    assert admin(url).exit_code == 0
     made, served = [], []
 
     class Kept(paceline.Limiter):
@@ -199,11 +202,9 @@ def test_each_program_uses_the_rows_of_the_organization(provider, folder, monkey
     assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == "1007 requests/min\n"
 
 
-def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, monkeypatch):
+def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, keys):
     url, _ = provider(ANTHROPIC, {ADMIN})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    result = run("--admin", "--provider", "anthropic", "--workspace", "wrkspc_1", "--base-url", url, "--yes", "--json")
+    result = admin(url, "--workspace", "wrkspc_1", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["organizations"][0]["limits"] == 20
     assert {quota.unit: quota.amount for quota in lookup("anthropic", "claude-test-3").quotas} == {
@@ -211,11 +212,10 @@ def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, monkeyp
     }  # fmt: skip
 
 
-def test_openai_tells_the_ends_of_models_and_the_limits_of_a_project(provider, monkeypatch):
+def test_openai_tells_the_ends_of_models_and_the_limits_of_a_project(provider, keys, monkeypatch):
     url, seen = provider(OPENAI, {"sk-usual", "sk-admin"})
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
     monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin")
-    result = run("--admin", "--provider", "openai", "--project", "proj_1", "--base-url", f"{url}/v1", "--yes", "--json")
+    result = admin(f"{url}/v1", "--project", "proj_1", "--json", of="openai")
     assert result.exit_code == 0, result.output
     [report] = json.loads(result.stdout)["organizations"]
     assert (report["limits"], report["models"]) == (2, 2)
@@ -226,11 +226,10 @@ def test_openai_tells_the_ends_of_models_and_the_limits_of_a_project(provider, m
     assert stated("openai", "gpt-6-astra") == (["5 requests/min", "90 requests/day"], "organization")
 
 
-def test_the_ends_alone_change_no_limit(provider, monkeypatch):
+def test_the_ends_alone_change_no_limit(provider, keys):
     url, _ = provider(OPENAI, {"sk-usual"})
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
     before = stated("openai", "gpt-6-luna")
-    assert run("--admin", "--provider", "openai", "--base-url", url, "--yes").exit_code == 0
+    assert admin(url, of="openai").exit_code == 0
     assert life_of("openai", "gpt-old").ends == "2026-12-11"
     assert stated("openai", "gpt-6-luna") == before
 
@@ -247,11 +246,9 @@ def test_the_ends_alone_change_no_limit(provider, monkeypatch):
         ({"/v1/organizations/rate_limits": {"data": [{"group_type": "model_group"}]}}, ADMIN, "has another form: KeyError 'models'"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_one_sentence_and_changes_nothing(provider, folder, monkeypatch, pages, key, said):
+def test_what_goes_wrong_is_one_sentence_and_changes_nothing(provider, folder, keys, pages, key, said):
     url, _ = provider(pages, {key})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    result = run("--admin", "--provider", "anthropic", "--base-url", url, "--yes")
+    result = admin(url)
     assert result.exit_code == 1
     assert said in result.stderr
     assert ADMIN not in result.output
@@ -275,14 +272,11 @@ def test_what_cannot_be_meant(words, code, said):
     assert said in result.stderr
 
 
-def test_an_address_gets_the_keys_of_the_provider_that_is_named_alone(provider, monkeypatch):
+def test_an_address_gets_the_keys_of_the_provider_that_is_named_alone(provider, keys):
     url, seen = provider(ANTHROPIC | OPENAI, {ADMIN, "sk-usual"})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
     result = run("--admin", "--base-url", url, "--yes")
     assert (result.exit_code, "--base-url needs --provider" in result.stderr, seen) == (2, True, [])
-    assert run("--admin", "--provider", "anthropic", "--base-url", url, "--yes").exit_code == 0
+    assert admin(url).exit_code == 0
     assert {sent for _, _, sent in seen} == {ADMIN}
 
 
@@ -290,18 +284,17 @@ def test_without_consent_or_a_usual_key_nothing_is_kept(provider, folder, monkey
     url, seen = provider(ANTHROPIC, {ADMIN})
     monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
     for answer in ("n\n", ""):  # the end of standard input, too
-        assert run("--admin", "--provider", "anthropic", "--base-url", url, answer=answer).exit_code == 2
+        assert admin(url, answer=answer).exit_code == 2
     assert seen == []
-    result = run("--admin", "--provider", "anthropic", "--base-url", url, "--yes")
+    result = admin(url)
     assert (result.exit_code, "set ANTHROPIC_API_KEY: the limits are kept for" in result.stderr) == (1, True)
     assert not list(folder.rglob("*.json"))
 
 
-def test_a_list_that_no_command_could_read_is_not_written(provider, folder, monkeypatch):
+def test_a_list_that_no_command_could_read_is_not_written(provider, folder, keys):
     many = [{"id": f"ft:gpt-{n}:{'x' * 180}", "shutdown_date": "2026-12-11"} for n in range(11_000)]
     url, _ = provider({"/v1/models": {"data": many}}, {"sk-usual"})
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
-    result = run("--admin", "--provider", "openai", "--base-url", url, "--yes")
+    result = admin(url, of="openai")
     assert (result.exit_code, "openai's answer: it has more than 2,000,000 characters" in result.stderr) == (1, True)
     assert not list(folder.rglob("*"))
 
@@ -312,8 +305,7 @@ def test_a_list_that_no_command_could_read_is_not_written(provider, folder, monk
     "words",
     [["check", "--admin", "--provider", "openai", "--yes"], ["limits"], ["serve"], ["config"], ["check", "gpt-5"]],
 )
-def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch, words, found):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+def test_a_file_that_cannot_be_read_is_named(folder, keys, words, found):
     file = folder / "organizations" / facts.organization_file("openai", "sk-usual")
     file.parent.mkdir(parents=True)
     file.write_bytes(found)
@@ -337,15 +329,12 @@ LIMITS = "/v1/organizations/rate_limits"
         (REST[2:], "none of its 1 items has a limit that can be used"),
     ],
 )
-def test_a_list_that_says_nothing_takes_no_limit_away(provider, folder, monkeypatch, data, said):
+def test_a_list_that_says_nothing_takes_no_limit_away(provider, folder, keys, data, said):
     pages = {LIMITS: {"data": [group(["claude-test-3"], 9_000, None, None)]}}
     url, _ = provider(pages, {ADMIN})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    monkeypatch.setenv("ANTHROPIC_API_KEY", USUAL)
-    words = ["--admin", "--provider", "anthropic", "--base-url", url, "--yes"]
-    assert run(*words).exit_code == 0
+    assert admin(url).exit_code == 0
     pages[LIMITS] = {"data": data}
-    result = run(*words)
+    result = admin(url)
     assert (result.exit_code, said in result.stderr) == (1, True), result.output
     assert stated("anthropic", "claude-test-3") == (["9k requests/min"], "organization")
 
@@ -360,28 +349,25 @@ def test_limits_that_are_not_asked_for_again_stay(provider, monkeypatch):
         ("openai", ["--project", "proj_1"], "gpt-6-luna"),
         ("anthropic", ["--workspace", "wrkspc_1"], "claude-test-3"),
     ):
-        words = ["--admin", "--provider", name, "--base-url", url, "--yes"]
-        assert run(*words, *more).exit_code == 0
+        assert admin(url, *more, of=name).exit_code == 0
         before = stated(name, model)
-        result = run(*words)
+        result = admin(url, of=name)
         assert (result.exit_code, "was not asked for now: its limits of " in result.stderr) == (1, True)
         assert stated(name, model) == before
-        assert run(*words, *more).exit_code == 0
+        assert admin(url, *more, of=name).exit_code == 0
     assert life_of("openai", "gpt-old").ends == "2026-12-11"
 
 
-def test_an_id_that_is_not_known_is_named(provider, monkeypatch):
+def test_an_id_that_is_not_known_is_named(provider, keys):
     url, _ = provider({}, {ADMIN})
-    monkeypatch.setenv("ANTHROPIC_ADMIN_KEY", ADMIN)
-    result = run("--admin", "--provider", "anthropic", "--workspace", "wrkspc_9", "--base-url", url, "--yes")
+    result = admin(url, "--workspace", "wrkspc_9")
     assert "workspaces/wrkspc_9/rate_limits (404): look at the id in --workspace" in result.stderr
 
 
-def test_an_end_is_the_day_of_a_time(provider, monkeypatch):
+def test_an_end_is_the_day_of_a_time(provider, keys):
     told = ["2026-12-11T00:00:00Z", 1_796_947_200, "2026-12-11", "soon", True, 1e300, {}]
     models = [{"id": f"gpt-t{number}", "shutdown_date": one} for number, one in enumerate(told)]
     url, _ = provider({"/v1/models": {"data": models}}, {"sk-usual"})
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
-    assert run("--admin", "--provider", "openai", "--base-url", url, "--yes").exit_code == 0
+    assert admin(url, of="openai").exit_code == 0
     ends = [life.ends for number in range(7) if (life := life_of("openai", f"gpt-t{number}"))]
     assert ends == ["2026-12-11"] * 3

@@ -10,7 +10,6 @@ import socket
 import tempfile
 import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import uvicorn
 from click.testing import CliRunner
 
 import paceline
+from odd_server import JSON, OddServer
 from paceline.cli.app import app as cli
 from paceline.cli.top import headline
 from paceline.core.quota import NS
@@ -290,22 +290,10 @@ class TestCommandReadsAStore:
 
 
 def test_a_page_that_was_mounted_is_found_without_its_slash():
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            home = self.path.endswith("/")
-            self.send_response(200 if home else 307)
-            self.send_header("location", f"{self.path}/")
-            self.end_headers()
-            if home:
-                self.wfile.write(b'{"pools": {}}')
+    def answer(number, _):
+        home = server.paths[number].endswith("/")
+        return (200, JSON, {"pools": {}}) if home else (307, {"location": f"{server.paths[number]}/"}, b"")
 
-        def log_message(self, *_): ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    started(server.serve_forever, 0.01)
-    try:
-        result = CliRunner().invoke(cli, ["status", f"127.0.0.1:{server.server_port}/paceline"])
-    finally:
-        server.shutdown()
-        server.server_close()
+    with OddServer(answer) as server:
+        result = paceline_status(f"127.0.0.1:{server.server_port}/paceline")
     assert result.exit_code == 0, result.output

@@ -36,7 +36,7 @@ def log(caplog):
 @pytest.fixture
 def refusing():
     """The port of a server that accepts no WebSocket."""
-    with OddServer(None) as server:
+    with OddServer(lambda *_: (403, {}, b"")) as server:
         yield server.server_port
 
 

@@ -3,12 +3,11 @@
 import asyncio
 import json
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import ModuleType
 
 import pytest
 
+from odd_server import OddServer
 from paceline.batch.requests import request_of
 from paceline.config import Config
 from paceline.core.results import PacelineError, PacelineWarning, SettingsError, StoreError
@@ -173,31 +172,15 @@ async def test_an_answer_is_in_the_journal_before_it_is_passed_on(made, paceline
 
 
 async def test_after_a_refused_key_nothing_more_is_sent(made):
-    asked = []
-
-    class Refuses(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(self.path)
-            body = json.dumps({"error": {"code": "invalid_api_key", "message": "no sk-a-key-of-a-test"}}).encode()
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(401)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        actor = made(base_url=f"http://127.0.0.1:{server.server_port}", provider="openai")
+    refusal = {"error": {"code": "invalid_api_key", "message": "no sk-a-key-of-a-test"}}
+    with OddServer(lambda *_: (401, {}, refusal)) as server:
+        actor = made(base_url=server.base_url, provider="openai")
         requests = [actor._request(row(custom_id=name)) for name in "ab"]
         with pytest.warns(PacelineWarning, match="2 calls have raised"):
             first, second = await answered(actor, *requests)
-        server.shutdown()
     assert (first.status_code, first.error_code, second.error_code) == (401, "key_refused", "key_refused")
     assert "sk-a-key" not in str(first)
-    assert len(asked) == 1
+    assert len(server.asked) == 1
     assert [await actor._journal.begin(key_of(one)) for one in requests] == [None, None]
 
 

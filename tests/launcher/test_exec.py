@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -21,7 +20,7 @@ from odd_server import JSON, OddServer
 from paceline.launcher import command
 from paceline.launcher.child import ChildTally
 from paceline.launcher.command import SITE, summary
-from waits import BOUND_S, join
+from waits import BOUND_S, join, until
 
 CALL = """
 import os, sys, time, httpx2
@@ -499,10 +498,7 @@ def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
     late = script(tmp_path, "time.sleep(1.5); ask(2); open(sys.argv[1], 'w').write('sent')", "late.py")
     program = script(tmp_path, f"import subprocess; subprocess.Popen([sys.executable, {str(late)!r}, sys.argv[1]])")
     run("python", program, tmp_path / "sent", url=world.base_url)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "sent").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until((tmp_path / "sent").exists)
     assert world.tally()["refused_total"] == 0
 
 

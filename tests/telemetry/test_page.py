@@ -6,6 +6,7 @@ import json
 import logging
 import time
 import weakref
+from contextlib import closing
 from io import StringIO
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from paceline.telemetry import history, prometheus
 from paceline.telemetry.history import Recorder
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
+from waits import until
 
 
 def ask(app, path, *, accept=b"*/*", method="GET", query=b"", headers=(), root=""):
@@ -195,12 +197,17 @@ class TestHistory:
         assert later["granted"] == [5]
         assert recorder.document(since_s=pool["t"][1])["pools"] == {}
 
+    @staticmethod
+    def recorders(limiter, clock):
+        """One of a limiter, and one of a status alone."""
+        return [
+            Recorder(one, lambda: clock.now_ns() / 1e9) for one in (limiter, SimpleNamespace(status=limiter.status))
+        ]
+
     def test_the_speed_is_what_was_granted_in_the_last_minute(self):
         quotas = "60 requests/min exact, 600 tokens/min exact, 1k tokens/day, 3 concurrency"
         limiter = paceline.Limiter({"jobs": quotas}, clock=(clock := ManualClock()))
-        recorders = [
-            Recorder(one, lambda: clock.now_ns() / 1e9) for one in (limiter, SimpleNamespace(status=limiter.status))
-        ]
+        recorders = self.recorders(limiter, clock)
         limiter.pacer.pools.scheduler("jobs")
         for second in range(100):
             if second < 50:
@@ -223,9 +230,7 @@ class TestHistory:
     def test_refused_attempts_are_no_speed(self, quota, refused):
         """An exact quota does not keep their charge, because the refusal says how long to wait."""
         limiter = paceline.Limiter({"jobs": quota}, clock=(clock := ManualClock()))
-        recorders = [
-            Recorder(one, lambda: clock.now_ns() / 1e9) for one in (limiter, SimpleNamespace(status=limiter.status))
-        ]
+        recorders = self.recorders(limiter, clock)
         limiter.pacer.pools.scheduler("jobs")
         for second in range(10):
             for recorder in recorders:
@@ -278,9 +283,7 @@ class TestHistory:
         limiter.pacer.pools.scheduler("openai/gpt-5")
         logging.shutdown([weakref.ref(recorder)])  # as logging.config does
         recorder.start()
-        end = time.monotonic() + 60
-        while len(recorder.document()["pools"]["openai/gpt-5"]["t"]) < 3:
-            assert time.monotonic() < end
+        until(lambda: len(recorder.document()["pools"]["openai/gpt-5"]["t"]) >= 3)
         recorder.stop()
 
     def test_events_are_what_is_logged(self, limiter):
@@ -414,9 +417,7 @@ class TestMetrics:
             with paceline.lane(f"lane_{number}"):
                 tasks.append(asyncio.ensure_future(limiter.acquire("jobs")._wait_async()))
         await asyncio.sleep(0)
-        from paceline.telemetry.prometheus import exposition
-
-        found = exposition(limiter.status())
+        found = prometheus.exposition(limiter.status())
         for task in tasks:
             task.cancel()
         lines = [line for line in found.decode().splitlines() if line.startswith("paceline_lane_waiting{")]
@@ -427,30 +428,21 @@ class TestMetrics:
 
 class TestServer:
     def test_a_program_can_serve_its_page(self, limiter):
-        server = limiter.serve_status(port=0)
-        try:
+        with closing(limiter.serve_status(port=0)) as server:
             assert httpx2.get(server.url + "status", trust_env=False).json() == limiter.status()
-        finally:
-            server.close()
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(server.url, trust_env=False)
 
     def test_off_loopback_it_needs_a_key(self, limiter):
         with pytest.raises(SettingsError, match=r"0\.0\.0\.0 can be reached from other machines"):
             limiter.serve_status("0.0.0.0", 0)
-        server = limiter.serve_status("0.0.0.0", 0, key="secret")
-        url = server.url.replace("0.0.0.0", "127.0.0.1") + "status"
-        try:
+        with closing(limiter.serve_status("0.0.0.0", 0, key="secret")) as server:
+            url = server.url.replace("0.0.0.0", "127.0.0.1") + "status"
             assert httpx2.get(url, trust_env=False).status_code == 401
             assert httpx2.get(url, headers={"authorization": "Bearer secret"}, trust_env=False).status_code == 200
-        finally:
-            server.close()
 
     def test_a_taken_port_is_an_error_at_once(self, limiter):
-        server = limiter.serve_status(port=0)
-        try:
+        with closing(limiter.serve_status(port=0)) as server:
             with pytest.raises(OSError) as raised:
                 limiter.serve_status(port=int(server.url.rstrip("/").rpartition(":")[2]))
             assert raised.value.errno == errno.EADDRINUSE
-        finally:
-            server.close()
