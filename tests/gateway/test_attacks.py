@@ -118,6 +118,20 @@ def process(tmp_path):
         one.stop()
 
 
+@pytest.fixture
+def ask():
+    """Send so many chats, each on a connection of its own, which is open until the end of the test."""
+    with ExitStack() as stack:
+
+        def start(url, count):
+            open_ones = [stack.enter_context(connect(url)) for _ in range(count)]
+            for one in open_ones:
+                one.sendall(post())
+            return open_ones
+
+        yield start
+
+
 def answer_to_chunks(upstream, connection):
     """Read a chunked body to its end, and answer."""
     while not upstream.raw.endswith(b"\r\n0\r\n\r\n"):
@@ -490,6 +504,11 @@ def reply(status=b"200 OK", *headers, body=b"", length=True):
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
+def reply_in_chunks(body=b"", *headers):
+    """What comes of it at first: these bytes."""
+    return reply(b"200 OK", b"transfer-encoding: chunked", *headers, length=False, body=body)
+
+
 @cache
 def bomb():
     return gzip.compress(b"0" * 50_000_000, 1)
@@ -511,16 +530,10 @@ class TestAnswers:
     @pytest.mark.parametrize(
         "answer",
         [
-            reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"zz\r\n"),
-            reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"5\r\nhello"),
+            reply_in_chunks(b"zz\r\n"),
+            reply_in_chunks(b"5\r\nhello"),
             reply(b"200 OK", b"content-length: 100", length=False, body=b"short"),
-            reply(
-                b"200 OK",
-                b"transfer-encoding: chunked",
-                b"content-length: 5",
-                length=False,
-                body=b"7\r\nab\r\nabc\r\n0\r\n\r\n",
-            ),
+            reply_in_chunks(b"7\r\nab\r\nabc\r\n0\r\n\r\n", b"content-length: 5"),
         ],
     )
     def test_a_broken_body_breaks_the_connection(self, open_gateway, upstream, answer, caplog):
@@ -576,7 +589,7 @@ class TestAnswers:
         [
             (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10),
             (b"HTTP/1.1 200 OK\r\n", b"x: %s\r\n" % (b"a" * 60_000)),
-            (reply(b"200 OK", b"transfer-encoding: chunked", length=False), b"400\r\n" + b"a" * 1_024 + b"\r\n"),
+            (reply_in_chunks(), b"400\r\n" + b"a" * 1_024 + b"\r\n"),
         ],
         ids=["informational", "head", "answer"],
     )
@@ -821,9 +834,7 @@ class TestSlowness:
                 connection.sendall(b"2400\r\n" + b"data: 1\n\n" * 1_024 + b"\r\n")
                 time.sleep(0.001)
 
-        own_upstream.answer = reply(
-            b"200 OK", b"transfer-encoding: chunked", b"content-type: text/event-stream", length=False
-        )
+        own_upstream.answer = reply_in_chunks(b"", b"content-type: text/event-stream")
         own_upstream.then = pour
         running = serve(own_upstream.url, limits={"gpt-5": "600 requests/min burst 1"})
         with connect(running.url) as first, connect(running.url) as second:
@@ -929,14 +940,12 @@ class TestCrowds:
                 until(lambda number=number: running.pool()["waiting"] == number + 1)
             assert answers(read(stack.enter_context(connect(running.url)))) == [503]
 
-    def test_clients_that_vanish_leave_nothing(self, serve, own_upstream):
+    def test_clients_that_vanish_leave_nothing(self, serve, own_upstream, ask):
         """Half of them while they wait, and half of them while their answer comes."""
-        own_upstream.answer = reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"5\r\nhello\r\n")
+        own_upstream.answer = reply_in_chunks(b"5\r\nhello\r\n")
         own_upstream.then = lambda connection: connection.recv(1)
         running = serve(own_upstream.url, limits={"gpt-5": "50 concurrency"})
-        open_ones = [connect(running.url) for _ in range(100)]
-        for one in open_ones:
-            one.sendall(post())
+        open_ones = ask(running.url, 100)
         until(lambda: running.pool()["in_flight"] == 50 and running.pool()["waiting"] == 50)
         for one in open_ones:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
@@ -963,18 +972,6 @@ class TestProcesses:
         own_upstream.then = wait
         yield own_upstream
         own_upstream.go.set()
-
-    @pytest.fixture
-    def ask(self):
-        with ExitStack() as stack:
-
-            def start(url, count):
-                open_ones = [stack.enter_context(connect(url)) for _ in range(count)]
-                for one in open_ones:
-                    one.sendall(post())
-                return open_ones
-
-            yield start
 
     def test_too_few_open_files_are_announced(self, process, upstream):
         one = process(upstream=upstream.url, files=1_000)
@@ -1120,15 +1117,13 @@ class TestSoak:
             assert [answers(talk(one.url, post())) for _ in range(20)] == [[200]] * 20
             assert one.memory() - before < 10_000 * 40_000
 
-    def test_rounds_of_2_000_clients_that_vanish(self, process, own_upstream):
-        own_upstream.answer = reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"5\r\nhello\r\n")
+    def test_rounds_of_2_000_clients_that_vanish(self, process, own_upstream, ask):
+        own_upstream.answer = reply_in_chunks(b"5\r\nhello\r\n")
         own_upstream.then = lambda connection: connection.recv(1)
         one = process("--limit", "gpt-5=300 concurrency", upstream=own_upstream.url)
         levels = []
         for _ in range(16):
-            open_ones = [connect(one.url) for _ in range(2_000)]
-            for each in open_ones:
-                each.sendall(post())
+            open_ones = ask(one.url, 2_000)
             until(lambda: waiting(one) == 1_700)
             for each in open_ones:
                 each.close()
