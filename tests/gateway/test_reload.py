@@ -61,14 +61,18 @@ class TestKeysOfProviders:
         assert "lines" not in str(caught.value)
 
     def test_what_contradicts_is_refused(self, tmp_path):
-        with pytest.raises(SettingsError, match="key_env and key_file are both set"):
-            self.server({"A": "b"}, key_env="A", key_file="b")
-        with pytest.raises(SettingsError, match="OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set"):
-            self.server({"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"})
-        with pytest.raises(SettingsError, match="none: cannot be read: "):
-            self.server({}, key_file=str(tmp_path / "none"))
-        with pytest.raises(SettingsError, match="variable A is not set, nor A_FILE"):
-            self.server({}, key_env="A")
+        for environ, table, said in (
+            ({"A": "b"}, {"key_env": "A", "key_file": "b"}, "key_env and key_file are both set"),
+            (
+                {"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"},
+                {},
+                "OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set",
+            ),
+            ({}, {"key_file": str(tmp_path / "none")}, "none: cannot be read: "),
+            ({}, {"key_env": "A"}, "variable A is not set, nor A_FILE"),
+        ):
+            with pytest.raises(SettingsError, match=said):
+                self.server(environ, **table)
 
     def test_a_key_that_cannot_be_read_leaves_the_one_before(self, tmp_path, at_once, caplog):
         file = tmp_path / "key"
@@ -296,11 +300,17 @@ class TestSupervisor:
         for child in children:
             child.begins(False)  # its thread ends
 
-    def test_one_serves_after_the_other(self, supervised, caplog):
+    @pytest.fixture
+    def replacing(self, supervised):
+        """The same, where the first child serves and the next one starts."""
         supervisor, children, step = supervised
         children[0].begins()
         step()
         supervisor._replace()
+        return supervised
+
+    def test_one_serves_after_the_other(self, replacing, caplog):
+        supervisor, children, step = replacing
         supervisor._replace()
         assert [child.first for child in children] == [True, False]
         assert children[0].signals == []
@@ -311,11 +321,8 @@ class TestSupervisor:
         assert supervisor._alive == {children[1]}
         assert not supervisor._ends
 
-    def test_one_that_cannot_serve_changes_nothing(self, supervised, caplog):
-        supervisor, children, step = supervised
-        children[0].begins()
-        step()
-        supervisor._replace()
+    def test_one_that_cannot_serve_changes_nothing(self, replacing, caplog):
+        supervisor, children, step = replacing
         children[1].begins(False)
         step()
         assert "this process continues" in caplog.text
@@ -323,21 +330,15 @@ class TestSupervisor:
         supervisor._replace()
         assert len(children) == 3
 
-    def test_it_ends_with_the_one_that_serves(self, supervised):
-        supervisor, children, step = supervised
-        children[0].begins()
-        step()
-        supervisor._replace()
+    def test_it_ends_with_the_one_that_serves(self, replacing):
+        supervisor, children, step = replacing
         children[0].ends(3)
         step(2)
         assert (supervisor._code, supervisor._alive) == (3, set())
         assert children[1].signals == [signal.SIGTERM]
 
-    def test_a_signal_ends_all(self, supervised, caplog):
-        supervisor, children, step = supervised
-        children[0].begins()
-        step()
-        supervisor._replace()
+    def test_a_signal_ends_all(self, replacing, caplog):
+        supervisor, children, step = replacing
         supervisor._end(signal.SIGINT)
         step(2)
         assert [child.signals[0] for child in children] == [signal.SIGINT] * 2

@@ -163,11 +163,21 @@ class TestServed:
         yield running
         odd.go.set()
 
-    def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, send_chat):
-        first = send_chat(running, key, user="first")
-        until(lambda: running.pool()["waiting"] == 1)
-        second = send_chat(running, key, user="second")
-        until(lambda: running.pool()["waiting"] == 2)
+    @pytest.fixture
+    def queue(self, send_chat):
+        """Send a chat that has to wait; its connection, once it is in the queue."""
+
+        def send(running, key, *lines, **fields):
+            before = running.pool()["waiting"]
+            connection = send_chat(running, key, *lines, **fields)
+            until(lambda: running.pool()["waiting"] == before + 1)
+            return connection
+
+        return send
+
+    def test_who_comes_back_has_its_place_and_is_sent_once(self, running, key, send_chat, queue):
+        first = queue(running, key, user="first")
+        second = queue(running, key, user="second")
         leave(running, first)
         assert running.pool()["waiting"] == 2
         back = send_chat(running, key, user="first")
@@ -179,10 +189,8 @@ class TestServed:
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "first", "second"]
         until(lambda: running.dispatch._bodies.held == 0)
 
-    def test_nothing_is_sent_while_nobody_is_connected(self, running, key, send_chat):
-        first = send_chat(running, key, user="first")
-        until(lambda: running.pool()["waiting"] == 1)
-        leave(running, first)
+    def test_nothing_is_sent_while_nobody_is_connected(self, running, key, send_chat, queue):
+        leave(running, queue(running, key, user="first"))
         running.odd.go.set()
         until(lambda: running.pool()["counts"].get("cancelled") == 1)
         assert b"200 OK" in read(send_chat(running, key, user="second"), 1)
@@ -202,22 +210,19 @@ class TestServed:
         running.odd.go.set()
         assert b"200 OK" in read(back, 1)
 
-    def test_without_client_keys_a_place_is_kept_of_one_that_has_waited(self, serve, send_chat, monkeypatch):
+    def test_without_client_keys_a_place_is_kept_of_one_that_has_waited(self, serve, send_chat, queue, monkeypatch):
         running = serve(odd := Odd(), limits={"*": "1 concurrency"})
         odd.go.clear()
         send_chat(running, "none")
         until(lambda: odd.seen)
-        connection = send_chat(running, "none", user="first")
-        until(lambda: running.pool()["waiting"] == 1)
-        connection.close()
+        queue(running, "none", user="first").close()
         until(lambda: running.pool()["waiting"] == 0)
         assert len(running.dispatch.held.places) == 0
         monkeypatch.setattr(waiting, "FRESH_S", 0.0)
         monkeypatch.setattr(dispatch, "SOON", 0.0001)
         assert b"429" in read(send_chat(running, "none", b"x-stainless-runtime: node", user="first"), 1)
         monkeypatch.setattr(dispatch, "SOON", 0.9)
-        other = send_chat(running, "another", user="first")  # with another key of a provider it is another request
-        until(lambda: running.pool()["waiting"] == 2)
+        other = queue(running, "another", user="first")  # with another key of a provider it is another request
         back = send_chat(running, "none", b"x-stainless-runtime: node", user="first")
         until(lambda: len(running.dispatch.held.places) == 0)
         assert running.pool()["waiting"] == 2
@@ -236,10 +241,8 @@ class TestServed:
         read_until(connection, STREAM)
         assert got.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream")
 
-    def test_an_invalid_option_leaves_the_place(self, running, key, send_chat):
-        first = send_chat(running, key)
-        until(lambda: running.pool()["waiting"] == 1)
-        leave(running, first)
+    def test_an_invalid_option_leaves_the_place(self, running, key, send_chat, queue):
+        leave(running, queue(running, key))
         assert b"400 Bad Request" in read(send_chat(running, key, b"x-paceline-keepalive: soon"), 1)
         assert len(running.dispatch.held.places) == 1
 
