@@ -208,6 +208,11 @@ class Process:
     def wait(self, seconds=30):
         return self.process.wait(seconds)
 
+    def end_next(self):
+        """End the process that has said to serve in the place of this one."""
+        (line,) = [line for line in self.log().splitlines() if "serves in the place of this one" in line]
+        os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
+
     def stop(self):
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import httpx2
 import pytest
-from attack_helpers import connect, post
+from attack_helpers import Process, connect, post, raw_server
 from gateway_helpers import chat, running_gateway, stub
 
 from paceline.config import Config
@@ -34,6 +34,26 @@ def serve(tmp_path, monkeypatch):
             return ends.enter_context(running_gateway(settings))
 
         yield start
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Start gateways in processes of their own."""
+    with ExitStack() as ends:
+
+        def start(*arguments, **given):
+            one = Process(*arguments, folder=tmp_path, **given)
+            ends.callback(one.stop)
+            return one
+
+        yield start
+
+
+@pytest.fixture
+def own_upstream():
+    """A server that no other test has."""
+    with raw_server() as running:
+        yield running
 
 
 @pytest.fixture

@@ -194,10 +194,15 @@ class TestServed:
                 assert client.post(path, json=chat(), headers=headers).status_code == 200
         assert len(odd.seen) == 2
 
-    def test_one_that_is_being_answered_is_a_409(self, odd, ask):
+    @pytest.fixture
+    def first(self, odd, ask):
+        """The connection of a client whose request is in flight."""
         odd.go.clear()
         first = ask()
         until(lambda: odd.seen)
+        return first
+
+    def test_one_that_is_being_answered_is_a_409(self, odd, ask, first):
         refused = read(ask(), 1).lower()
         assert refused.startswith(b"http/1.1 409")
         assert b"retry-after: 5\r\n" in refused
@@ -208,11 +213,10 @@ class TestServed:
         assert len(odd.seen) == 1
 
     @pytest.mark.parametrize(("most", "calls"), [(module.ANSWER_MAX, 1), (10, 2)], ids=["kept", "too large"])
-    def test_a_client_that_leaves_in_flight_gets_its_answer_later(self, running, odd, ask, monkeypatch, most, calls):
+    def test_a_client_that_leaves_in_flight_gets_its_answer_later(
+        self, running, odd, ask, first, monkeypatch, most, calls
+    ):
         monkeypatch.setattr(module, "ANSWER_MAX", most)
-        odd.go.clear()
-        first = ask()
-        until(lambda: odd.seen)
         leave(running, first)
         odd.go.set()
         until(lambda: len(running.dispatch.held.places) == 0)
@@ -234,11 +238,8 @@ class TestServed:
         assert PARTS[3] in got
         assert (len(odd.seen), odd.gone) == (1, 0)
 
-    def test_the_call_ends_if_no_client_comes_back(self, odd, ask, monkeypatch):
+    def test_the_call_ends_if_no_client_comes_back(self, odd, ask, first, monkeypatch):
         monkeypatch.setattr(waiting, "PLACE_S", 0.0)
-        odd.go.clear()
-        first = ask()
-        until(lambda: odd.seen)
         first.close()
         until(lambda: odd.gone == 1)
         odd.go.set()

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 
 import pytest
-from attack_helpers import ANSWER, BODY, GOOD, Process, answers, connect, post, raw_server, read, talk
+from attack_helpers import ANSWER, BODY, GOOD, answers, connect, post, raw_server, read, talk
 from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
@@ -49,12 +49,6 @@ def upstream(servers):
         one.raw.clear()
         one.answer, one.then = ANSWER, None
     return servers[0]
-
-
-@pytest.fixture
-def own_upstream():
-    with raw_server() as running:
-        yield running
 
 
 @pytest.fixture
@@ -102,20 +96,10 @@ def open_gateway(shared, servers):
 
 
 @pytest.fixture
-def process(tmp_path):
-    """Start gateways in processes of their own."""
+def process(process):
     if sys.platform == "win32":
         pytest.skip("it needs signals, /proc and a limit of files")
-    running = []
-
-    def start(*arguments, **given):
-        one = Process(*arguments, folder=tmp_path, **given)
-        running.append(one)
-        return one
-
-    yield start
-    for one in running:
-        one.stop()
+    return process
 
 
 @pytest.fixture

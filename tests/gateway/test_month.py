@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import stub
+from gateway_helpers import read_body, stub, tell
 
 from paceline.cli.app import app as cli
 from paceline.gateway.keys import KeyFile
@@ -44,20 +44,16 @@ class Provider:
         self.counted, self.day, self.number = {}, DAYS[0], itertools.count()
 
     async def __call__(self, scope, receive, send):
-        body = b""
-        while (event := await receive())["type"] == "http.request":
-            body += event["body"]
-            if not event["more_body"]:
-                break
+        body = await read_body(receive)
         headers, number = dict(scope["headers"]), next(self.number)
         key = headers[b"authorization"].decode().removeprefix("Bearer ")
         self.seen_keys[key] += 1
         assert USER.lower().encode() not in headers
         if key not in self.valid:
-            await self.tell(send, 401, {"error": {"message": "invalid key", "code": "invalid_api_key"}})
+            await tell(send, {"error": {"message": "invalid key", "code": "invalid_api_key"}}, 401)
             return
         if number % 97 == 96:
-            await self.tell(send, 500, {"error": {"message": "a fault of the server"}})
+            await tell(send, {"error": {"message": "a fault of the server"}}, 500)
             return
         asked = json.loads(body)
         usage = {"prompt_tokens": 1 + number % 5, "completion_tokens": 1 + number % OUTPUT_MAX}
@@ -70,14 +66,9 @@ class Provider:
             text = (
                 f"data: {json.dumps(chunk)}\n\ndata: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
             )
-            await self.tell(send, 200, text, b"text/event-stream")
+            await tell(send, text.encode(), headers={"content-type": "text/event-stream"})
         else:
-            await self.tell(send, 200, answer)
-
-    async def tell(self, send, status, content, kind=b"application/json"):
-        body = content if isinstance(content, str) else json.dumps(content)
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-        await send({"type": "http.response.body", "body": body.encode()})
+            await tell(send, answer)
 
     def sums(self, group, days):
         """What it has counted on some days, by what ``group`` makes of the day and the name."""

@@ -91,6 +91,24 @@ def ask(client, running, key, path=CHAT, model="gpt-5", **more):
     return client.post(running.url + path, json=body, headers=bearer(key, **more))
 
 
+def paused(running):
+    """Let the next request of the pool wait, so that a stream begins before its answer."""
+    pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")
+    pool.pause(pool.now_ns() + 10**8)
+
+
+def last_event(client, running, headers):
+    """The last event of a stream that breaks off, as it does at an error, which some SDKs do not read there."""
+    events = []
+    with (
+        client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=headers) as answer,
+        suppress(httpx2.RemoteProtocolError),
+    ):
+        events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
+    assert answer.status_code == 200
+    return events[-1]
+
+
 def test_what_one_is_told_holds_for_that_one_alone(serve, upstream, provider, client):
     running = serve(upstream)
     assert [ask(client, running, key).status_code for key in (RICH, POOR, RICH, OTHER, POOR)] == [
@@ -271,31 +289,18 @@ def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
         text = answer.text + str(answer.headers)
         assert ("openai refuses the gateway's own key" in text) == hidden
         assert ("sk-of-***1" in text) != hidden
-    pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")
-    pool.pause(pool.now_ns() + 10**8)
-    events = []
-    with (
-        client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=kept) as answer,
-        suppress(httpx2.RemoteProtocolError),  # the stream has begun
-    ):
-        events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
-    assert ("paceline_upstream_key" in events[-1], "sk-of-***1" in events[-1]) == (hidden, not hidden)
+    paused(running)
+    event = last_event(client, running, kept)
+    assert ("paceline_upstream_key" in event, "sk-of-***1" in event) == (hidden, not hidden)
     causes = {row["cause"] for row in running.limiter.status()["answers"]}
     assert causes == {"key" if hidden or status == 403 else "request"}  # for metrics and alerts
 
 
 def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, client, kept):
     running = serve(upstream, limits={"openai/*": ["100 requests/hour"]})
-    pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")
-    pool.pause(pool.now_ns() + 10**8)
-    body, events = {**chat(), "stream": True}, []
-    with (
-        client.stream("POST", running.url + CHAT, json=body, headers=bearer(POOR) | kept) as answer,
-        suppress(httpx2.RemoteProtocolError),  # it breaks off: some SDKs read no error there
-    ):
-        events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
-    assert answer.status_code == 200
-    assert json.loads(events[-1].removeprefix("data:")) == provider.judged(CHAT, POOR)[2]
+    paused(running)
+    event = last_event(client, running, bearer(POOR) | kept)
+    assert json.loads(event.removeprefix("data:")) == provider.judged(CHAT, POOR)[2]
 
 
 def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):

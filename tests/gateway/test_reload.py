@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import gateway_helpers
 import pytest
 import trustme
-from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
+from attack_helpers import BODY, answers, connect, post, read, talk
 from click.testing import CliRunner
 from gateway_helpers import CHAT, chat, running_gateway
 
@@ -359,7 +359,7 @@ class TestSupervisor:
         assert supervisor._alive == set()
 
     @pytest.mark.long("starts several processes")
-    def test_no_request_fails_when_the_settings_change(self, tmp_path, client):
+    def test_no_request_fails_when_the_settings_change(self, process, own_upstream, tmp_path, client):
         file = tmp_path / "paceline.toml"
         file.write_text('limits = { "gpt-5" = "100 requests/min" }')
 
@@ -370,20 +370,16 @@ class TestSupervisor:
             assert answers(talk(one.url, post())) == [200]
             return "serves in the place of process" in one.log()
 
-        with raw_server(ANSWER) as upstream:
-            one = Process("--config", file, "--watch", upstream=upstream.url, folder=tmp_path)
-            try:
-                until(lambda: answers(talk(one.url, post())) == [200])
-                assert limit() == 100
-                file.write_text('limits = { "gpt-5" = "many" }')
-                until(lambda: "the earlier settings stay in effect: " in one.log())
-                file.write_text('limits = { "gpt-5" = "200 requests/min" }')
-                until(replaced)
-                until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
-                one.signal(signal.SIGTERM)
-                assert one.wait() == 0 or sys.platform == "win32"  # where it is no signal
-            finally:
-                one.stop()
+        one = process("--config", file, "--watch", upstream=own_upstream.url)
+        until(lambda: answers(talk(one.url, post())) == [200])
+        assert limit() == 100
+        file.write_text('limits = { "gpt-5" = "many" }')
+        until(lambda: "the earlier settings stay in effect: " in one.log())
+        file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+        until(replaced)
+        until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
+        one.signal(signal.SIGTERM)
+        assert one.wait() == 0 or sys.platform == "win32"  # where it is no signal
 
     def test_it_needs_a_file(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

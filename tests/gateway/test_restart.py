@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from attack_helpers import ANSWER, Process, answers, post, raw_server, talk
+from attack_helpers import answers, post, talk
 from gateway_helpers import CHAT, chat
 
 from lost_signals import losing
@@ -142,68 +142,54 @@ class TestSuccession:
 
     @pytest.mark.long("starts several processes")
     @pytest.mark.parametrize("workers", [1, 2])
-    def test_no_request_fails(self, tmp_path, workers):
+    def test_no_request_fails(self, process, own_upstream, tmp_path, workers):
         def ended():
             assert answers(talk(one.url, post())) == [200]
             return one.process.poll() is not None
 
-        with raw_server(ANSWER) as upstream:
-            store = f"sqlite:{tmp_path / 'quotas.db'}"
-            one = Process("--workers", workers, "--store", store, upstream=upstream.url, folder=tmp_path)
-            try:
-                until(lambda: answers(talk(one.url, post())) == [200])  # it heeds signals from then on
-                one.signal(signal.SIGUSR2)
-                until(ended)
-                assert one.wait() == 0
-                assert answers(talk(one.url, post())) == [200]
-                (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
-                os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
-            finally:
-                one.stop()
+        store = f"sqlite:{tmp_path / 'quotas.db'}"
+        one = process("--workers", workers, "--store", store, upstream=own_upstream.url)
+        until(lambda: answers(talk(one.url, post())) == [200])  # it heeds signals from then on
+        one.signal(signal.SIGUSR2)
+        until(ended)
+        assert one.wait() == 0
+        assert answers(talk(one.url, post())) == [200]
+        one.end_next()
 
     @pytest.mark.long("starts several processes")
-    def test_settings_are_read_again_or_not_at_all(self, tmp_path, client):
+    def test_settings_are_read_again_or_not_at_all(self, process, own_upstream, tmp_path, client):
         file = tmp_path / "paceline.toml"
         file.write_text('limits = { "gpt-5" = "100 requests/min" }')
 
         def limit():
             return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
 
-        with raw_server(ANSWER) as upstream:
-            one = Process("--config", file, upstream=upstream.url, folder=tmp_path)
-            try:
-                until(lambda: answers(talk(one.url, post())) == [200])
-                file.write_text('limits = { "gpt-5" = "many" }')
-                one.signal(signal.SIGHUP)
-                until(lambda: "this process continues" in one.log())
-                assert "paceline.toml: limits: gpt-5: " in one.log()
-                assert (one.process.poll(), limit()) == (None, 100)
-                file.write_text('limits = { "gpt-5" = "200 requests/min" }')
-                one.signal(signal.SIGHUP)
-                assert one.wait(60) == 0
-                assert limit() == 200
-                (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
-                os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
-            finally:
-                one.stop()
+        one = process("--config", file, upstream=own_upstream.url)
+        until(lambda: answers(talk(one.url, post())) == [200])
+        file.write_text('limits = { "gpt-5" = "many" }')
+        one.signal(signal.SIGHUP)
+        until(lambda: "this process continues" in one.log())
+        assert "paceline.toml: limits: gpt-5: " in one.log()
+        assert (one.process.poll(), limit()) == (None, 100)
+        file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+        one.signal(signal.SIGHUP)
+        assert one.wait(60) == 0
+        assert limit() == 200
+        one.end_next()
 
 
 @posix
 class TestSignalsWhileItStarts:
     @pytest.fixture
-    def starting(self, tmp_path, monkeypatch):
+    def starting(self, process, tmp_path, monkeypatch):
         """A process in whose start a signal comes."""
-        running = []
 
         def start(*signal_at, arguments=()):
             (tmp_path / "sitecustomize.py").write_text(losing(*signal_at))
             monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
-            running.append(Process(*arguments, upstream="http://127.0.0.1:9", folder=tmp_path))
-            return running[-1]
+            return process(*arguments, upstream="http://127.0.0.1:9")
 
-        yield start
-        for one in running:
-            one.stop()
+        return start
 
     @pytest.mark.long("starts a process")
     def test_one_that_ends_it(self, starting):
@@ -217,8 +203,7 @@ class TestSignalsWhileItStarts:
         store = f"sqlite:{tmp_path / 'quotas.db'}"
         one = starting(name, at, arguments=("--workers", workers, "--store", store))
         assert one.wait(60) == 0
-        (line,) = [line for line in one.log().splitlines() if "serves in the place of this one" in line]
-        os.kill(int(line.split("process ")[1].split()[0]), signal.SIGTERM)
+        one.end_next()
 
     def test_it_is_heeded_once(self, monkeypatch):
         handlers, calls = {}, []

@@ -4,7 +4,6 @@ import json
 
 import httpx2
 import pytest
-from attack_helpers import Process
 from click.testing import CliRunner
 from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
@@ -78,26 +77,23 @@ def test_a_web_page_of_another_server_resumes_nothing(serve, client, account):
 
 
 @pytest.mark.long("starts a gateway of two processes")
-def test_each_process_of_the_gateway_resumes(account, tmp_path):
-    process = Process("--workers", "2", "--limit", "*=100k requests/min", upstream=account.url, folder=tmp_path)
+def test_each_process_of_the_gateway_resumes(account, process):
+    gateway = process("--workers", "2", "--limit", "*=100k requests/min", upstream=account.url)
 
     def send():
         found = set()
         for _ in range(20):  # each on a connection of its own
             with httpx2.Client(timeout=30, trust_env=False, verify=False) as client:
-                found.add(client.post(process.url + CHAT, json=chat()).status_code)
+                found.add(client.post(gateway.url + CHAT, json=chat()).status_code)
         return found
 
     def stopped():
         assert send() == {429}
-        return process.log().count("refused (money)") == 2  # each process has got a request
+        return gateway.log().count("refused (money)") == 2  # each process has got a request
 
-    try:
-        until(stopped)
-        account.paid = True
-        assert send() == {429}
-        assert said("openai/gpt-5", process.url) == (0, "resumed: openai/gpt-5\n")
-        assert send() == {200}
-        assert "openai/gpt-5: a client has resumed the pool" in process.log()
-    finally:
-        process.stop()
+    until(stopped)
+    account.paid = True
+    assert send() == {429}
+    assert said("openai/gpt-5", gateway.url) == (0, "resumed: openai/gpt-5\n")
+    assert send() == {200}
+    assert "openai/gpt-5: a client has resumed the pool" in gateway.log()

@@ -116,20 +116,17 @@ class TestWhoUsedWhat:
         until(lambda: [requests(one) for one in running] == [3, 3])
         assert [one.gateway._tally.since_start()["-"]["requests"] for one in running] == [1, 1]
 
-    def test_a_client_that_leaves_the_queue_has_used_nothing(self, serve, keys, emulator, client):
+    async def test_a_client_that_leaves_the_queue_has_used_nothing(self, serve, keys, emulator, client):
         alice = keys.add("alice", limits=("1 usd/day",))
         running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
         assert client.post(running.url + CHAT, json=chat(), headers=bearer(alice)).status_code == 200
         until(lambda: running.pool("budget/alice")["in_flight"] == 0)
         (before,) = running.pool("budget/alice")["quotas"]
 
-        async def main():
-            async with aiohttp.ClientSession(headers=bearer(alice)) as session:
-                task = asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro)
-                await soon(lambda: running.pool()["waiting"])
-                task.cancel()
-
-        asyncio.run(main())
+        async with aiohttp.ClientSession(headers=bearer(alice)) as session:
+            task = asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro)
+            await soon(lambda: running.pool()["waiting"])
+            task.cancel()
         until(lambda: len(running.dispatch.held.places) == 1)
         running.server.servers[0].get_loop().call_soon_threadsafe(
             running.dispatch.held.places.clear
@@ -157,10 +154,19 @@ class TestTally:
         with Limiter({"*": "1 requests/s"}) as limiter:
             yield limiter
 
-    def test_what_cannot_be_written_is_written_later(self, limiter):
-        kept = Lost()
-        tally = Tally(limiter, lambda lane: lane, kept)
-        tally.begin()
+    @pytest.fixture
+    def tally_in(self, limiter):
+        """Make a tally, of which the sums are in a place."""
+
+        def begun(kept):
+            tally = Tally(limiter, lambda lane: lane, kept)
+            tally.begin()
+            return tally
+
+        return begun
+
+    def test_what_cannot_be_written_is_written_later(self, tally_in):
+        tally = tally_in(kept := Lost())
         kept.fails = True
         tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
         for _ in range(2):
@@ -194,9 +200,8 @@ class TestTally:
         tally.flush()
         assert kept.read(0, 10**6).popitem()[1][0] == counted
 
-    def test_unknown_prices_are_counted_apart(self, limiter, monkeypatch):
-        tally = Tally(limiter, lambda lane: lane, OwnTallies())
-        tally.begin()
+    def test_unknown_prices_are_counted_apart(self, tally_in, monkeypatch):
+        tally = tally_in(OwnTallies())
         tally.count("a", "vllm", "my-own", Usage(input_tokens=10))
         tally.count("a", "vllm", "my-own", Usage(input_tokens=10, usd=0.25))
         found = tally.since_start()["a"]
@@ -206,15 +211,13 @@ class TestTally:
             raise SettingsError("pip install")
 
         monkeypatch.setattr(Allowances, "price", missing)
-        tally = Tally(limiter, lambda lane: lane, OwnTallies())
-        tally.begin()
+        tally = tally_in(OwnTallies())
         tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
         assert report(tally, None, "")["priced"] is False
         assert tally.since_start()["a"]["unpriced_requests"] == 1
 
-    def test_days_are_kept_apart(self, limiter, monkeypatch):
-        tally = Tally(limiter, lambda lane: lane, OwnTallies())
-        tally.begin()
+    def test_days_are_kept_apart(self, tally_in, monkeypatch):
+        tally = tally_in(OwnTallies())
         for day in (20_000, 20_001, 20_001):
             monkeypatch.setattr(module, "today", lambda day=day: day)
             tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
