@@ -6,10 +6,9 @@ import shlex
 
 import pytest
 from click.testing import CliRunner
+from config_helpers import load_limiter
 
-import paceline
 from paceline.cli.app import app
-from paceline.config import load_arguments
 from paceline.providers.tables import known_providers, lookup, models
 
 FILE = """
@@ -23,10 +22,6 @@ lanes:
 limits:
   gpt-5: {rpm: 500}
 """
-
-
-def load_limiter(*place, **given):
-    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 @pytest.fixture

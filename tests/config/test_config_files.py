@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from config_helpers import load_limiter
 
 import paceline
-from paceline.config import Config, find_file, load_arguments, parse_base_url, parse_limit
+from paceline.config import Config, find_file, parse_base_url, parse_limit
 from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, SettingsError
@@ -53,10 +54,6 @@ backoff_s = 2.0
 max_elapsed_s = 30
 faults = true
 """
-
-
-def load_limiter(*place, **given):
-    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 def load(name, environ=None, **given):

@@ -11,7 +11,8 @@ from paceline.config import Config
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, Reading, SettingsError
 from paceline.estimation.calibration import TokenCalibration
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 
 MODEL = ("openai", "gpt-5", "chat")
 
@@ -25,25 +26,21 @@ def seconds(clock, since_ns):
 
 
 class TestTimeout:
-    def test_it_is_the_default_and_no_more(self):
-        async def main(clock):
-            limiter = limiter_of(clock, limits={"jobs": "1 requests/hour"}, acquire_timeout_s=300)
+    @virtual
+    async def test_it_is_the_default_and_no_more(self, clock):
+        limiter = limiter_of(clock, limits={"jobs": "1 requests/hour"}, acquire_timeout_s=300)
+        await limiter.acquire("jobs")
+        with pytest.raises(AcquireTimeoutError):
+            await limiter.acquire("jobs", requests=0.5)
+        start_ns = clock.now_ns()
+        await limiter.acquire("jobs", timeout=float("inf"))
+        assert 300 < seconds(clock, start_ns) <= 3_601
+
+    @virtual
+    async def test_a_batch_has_time(self, clock):
+        limiter = limiter_of(clock, patient=True, limits={"jobs": "1 requests/hour"}, acquire_timeout_s=300)
+        for _ in range(3):
             await limiter.acquire("jobs")
-            with pytest.raises(AcquireTimeoutError):
-                await limiter.acquire("jobs", requests=0.5)
-            start_ns = clock.now_ns()
-            await limiter.acquire("jobs", timeout=float("inf"))
-            assert 300 < seconds(clock, start_ns) <= 3_601
-
-        run_virtual(main)
-
-    def test_a_batch_has_time(self):
-        async def main(clock):
-            limiter = limiter_of(clock, patient=True, limits={"jobs": "1 requests/hour"}, acquire_timeout_s=300)
-            for _ in range(3):
-                await limiter.acquire("jobs")
-
-        run_virtual(main)
 
 
 class TestLearning:
@@ -137,24 +134,21 @@ def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_p
         paceline.Limiter.load(file, tier=99)
 
 
-def test_the_documentation_describes_the_pools_of_settings():
+@virtual
+async def test_the_documentation_describes_the_pools_of_settings(clock):
     """Their names, and that who waits there is in flight in its model's pool."""
     text = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
-
-    async def main(clock):
-        limits = {"openai/*": "300 requests/min"}
-        limiter = limiter_of(clock, limits=limits, concurrency={"openai": 2}, min_interval_s=5)
-        async with limiter.acquire("openai/gpt-5"):
-            waiting = asyncio.create_task(limiter.acquire("openai/gpt-5").__aenter__())
-            await asyncio.sleep(1)
-            pools = limiter.status()["pools"]
-            (await waiting).settle()
-        spacing = pools["openai/spacing"]
-        assert (spacing["waiting"], pools["openai/gpt-5"]["waiting"], pools["openai/gpt-5"]["in_flight"]) == (1, 0, 2)
-        assert set(pools) == {"openai/gpt-5", "openai/in flight", "openai/spacing"}
-        assert [name for name in pools if f"`{name}`" not in text] == ["openai/gpt-5"]
-
-    run_virtual(main)
+    limits = {"openai/*": "300 requests/min"}
+    limiter = limiter_of(clock, limits=limits, concurrency={"openai": 2}, min_interval_s=5)
+    async with limiter.acquire("openai/gpt-5"):
+        waiting = asyncio.create_task(limiter.acquire("openai/gpt-5").__aenter__())
+        await asyncio.sleep(1)
+        pools = limiter.status()["pools"]
+        (await waiting).settle()
+    spacing = pools["openai/spacing"]
+    assert (spacing["waiting"], pools["openai/gpt-5"]["waiting"], pools["openai/gpt-5"]["in_flight"]) == (1, 0, 2)
+    assert set(pools) == {"openai/gpt-5", "openai/in flight", "openai/spacing"}
+    assert [name for name in pools if f"`{name}`" not in text] == ["openai/gpt-5"]
 
 
 class TestUsable:

@@ -9,7 +9,8 @@ import pytest
 from paceline import Limiter
 from paceline.config import Config
 from paceline.stores.memory import MemoryStore
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 from waits import join
 
 
@@ -44,28 +45,24 @@ class Traffic:
         self.done[model] += 1
 
 
-def test_never_more_and_always_as_many():
-    async def main(clock):
-        traffic = Traffic(limiter_of(clock))
-        start_ns = clock.now_ns()
-        await asyncio.gather(*(traffic.one(model) for _ in range(30) for model in "ab"))
-        assert traffic.most["all"] == 3
-        assert (clock.now_ns() - start_ns) / 1e9 == pytest.approx(20, abs=1)
-
-    run_virtual(main)
+@virtual
+async def test_never_more_and_always_as_many(clock):
+    traffic = Traffic(limiter_of(clock))
+    start_ns = clock.now_ns()
+    await asyncio.gather(*(traffic.one(model) for _ in range(30) for model in "ab"))
+    assert traffic.most["all"] == 3
+    assert (clock.now_ns() - start_ns) / 1e9 == pytest.approx(20, abs=1)
 
 
-def test_other_providers_have_slots_of_their_own():
-    async def main(clock):
-        said = {"limits": {"default": {"rpm": 6_000}}, "concurrency": {"openai": 1, "default": 2}}
-        limiter = Limiter(**Config().having(said, "test").arguments(), clock=clock)
-        held = [await limiter.acquire(name) for name in ("openai/x", "groq/x", "groq/y", "anthropic/x")]
-        assert len(held) == 4
-        for full in ("openai/y", "groq/z"):
-            assert not limiter.try_acquire(full)
-        assert limiter.try_acquire("anthropic/x")
-
-    run_virtual(main)
+@virtual
+async def test_other_providers_have_slots_of_their_own(clock):
+    said = {"limits": {"default": {"rpm": 6_000}}, "concurrency": {"openai": 1, "default": 2}}
+    limiter = Limiter(**Config().having(said, "test").arguments(), clock=clock)
+    held = [await limiter.acquire(name) for name in ("openai/x", "groq/x", "groq/y", "anthropic/x")]
+    assert len(held) == 4
+    for full in ("openai/y", "groq/z"):
+        assert not limiter.try_acquire(full)
+    assert limiter.try_acquire("anthropic/x")
 
 
 @pytest.mark.parametrize("end", ["settle", "cancel", "refused"])
@@ -84,30 +81,26 @@ def test_every_end_gives_the_slot_back(end):
     assert limiter.status()["pools"]["openai/in flight"]["in_flight"] == 0
 
 
-def test_the_probe_after_a_pause_goes():
-    async def main(clock):
-        limiter = limiter_of(clock, 1, a="6000 requests/min", b="6000 requests/min")
-        limiter.pacer.pools.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
-        traffic = Traffic(limiter)
-        await asyncio.gather(*(traffic.one(model, 0.1) for model in "bbbaaa"))
-        assert traffic.most["all"] == 1
-        assert traffic.done == {"a": 3, "b": 3}
-
-    run_virtual(main)
+@virtual
+async def test_the_probe_after_a_pause_goes(clock):
+    limiter = limiter_of(clock, 1, a="6000 requests/min", b="6000 requests/min")
+    limiter.pacer.pools.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
+    traffic = Traffic(limiter)
+    await asyncio.gather(*(traffic.one(model, 0.1) for model in "bbbaaa"))
+    assert traffic.most["all"] == 1
+    assert traffic.done == {"a": 3, "b": 3}
 
 
-def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end():
-    async def main(clock):
-        limiter = Config().having(
-            {"limits": {"openai/*": "6000 requests/min"}, "concurrency": {"openai": 1}, "ttl_s": 60}, "test"
-        )
-        limiter = Limiter(**limiter.arguments(), clock=clock)
-        start_ns = clock.now_ns()
-        for model in "abcd":
-            await limiter.acquire(f"openai/{model}")
-        assert (clock.now_ns() - start_ns) / 1e9 == pytest.approx(180, abs=1)
-
-    run_virtual(main)
+@virtual
+async def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end(clock):
+    limiter = Config().having(
+        {"limits": {"openai/*": "6000 requests/min"}, "concurrency": {"openai": 1}, "ttl_s": 60}, "test"
+    )
+    limiter = Limiter(**limiter.arguments(), clock=clock)
+    start_ns = clock.now_ns()
+    for model in "abcd":
+        await limiter.acquire(f"openai/{model}")
+    assert (clock.now_ns() - start_ns) / 1e9 == pytest.approx(180, abs=1)
 
 
 def test_leaked_permits_do_not_pile_up(monkeypatch):

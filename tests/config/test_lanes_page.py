@@ -9,9 +9,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from config_helpers import load_limiter
 
 import paceline
-from paceline.config import load_arguments
 from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
 from paceline.pacing.pacer import Pacer
@@ -19,10 +19,6 @@ from paceline.testing import run_virtual
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text()
 BLOCKS = {language: re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "toml")}
-
-
-def load_limiter(*place, **given):
-    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 @pytest.fixture(scope="module")

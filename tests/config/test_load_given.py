@@ -1,9 +1,9 @@
 """Settings that a program passes when it loads its limiter: they beat the environment and the file."""
 
 import pytest
+from config_helpers import load_limiter
 
 import paceline
-from paceline.config import load_arguments
 from paceline.stores import open_store
 from paceline.testing import ManualClock
 
@@ -17,10 +17,6 @@ acquire_timeout_s = 300
 openai = 10
 default = 3
 """
-
-
-def load_limiter(*place, **given):
-    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 def quotas(limiter, name):

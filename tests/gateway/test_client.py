@@ -323,23 +323,20 @@ async def test_records_of_tls_that_come_together_are_whole():
         assert await server.ask() == (200, body)
 
 
-def test_where_files_lack_connections_without_a_request_make_room(monkeypatch):
-    async def main():
-        async with Server(OK) as idle, Server(OK) as busy:
-            await idle.ask()
-            connect = connection.Server.connect
+async def test_where_files_lack_connections_without_a_request_make_room(monkeypatch):
+    async with Server(OK) as idle, Server(OK) as busy:
+        await idle.ask()
+        connect = connection.Server.connect
 
-            async def lacking(server, timeout_s):
-                if idle.client._servers[idle.upstream.root].idle:
-                    raise connection.NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
-                return await connect(server, timeout_s)
+        async def lacking(server, timeout_s):
+            if idle.client._servers[idle.upstream.root].idle:
+                raise connection.NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
+            return await connect(server, timeout_s)
 
-            monkeypatch.setattr(connection.Server, "connect", lacking)
-            busy.client, own = idle.client, busy.client
-            assert await busy.ask() == (200, b"ok")
-            busy.client = own
-
-    asyncio.run(main())
+        monkeypatch.setattr(connection.Server, "connect", lacking)
+        busy.client, own = idle.client, busy.client
+        assert await busy.ask() == (200, b"ok")
+        busy.client = own
 
 
 class TestUploads:
