@@ -10,6 +10,7 @@ from paceline.batch.leads import HOLD_S, PREFIXES_MAX, Leads
 from paceline.core.quota import NS
 from paceline.estimation.prefixes import Prefixes, Prompt, PromptCache, keys_of
 from paceline.testing import run_virtual
+from virtual_time import virtual
 
 SYSTEM = "You answer in one word. " * 200
 
@@ -80,21 +81,16 @@ def test_where_nothing_is_cached_or_it_is_known_to_be_readable_nothing_waits(ans
     assert starts(2, prompt_of(cache, "b"), prompt_of(cache, "c")) == [0, 0]
 
 
-def test_a_written_prefix_is_known_for_minutes_and_memory_is_bounded():
-    async def main(clock):
-        leads, cache = Leads(clock), cache_of()
-        async with leads.behind(prompt_of(cache, "a")):
+@virtual
+async def test_a_written_prefix_is_known_for_minutes_and_memory_is_bounded(clock):
+    leads, cache = Leads(clock), cache_of()
+
+    async def through(*asked):
+        async with leads.behind(prompt_of(cache, *asked)):
             pass
-        first = asyncio.create_task(asyncio.wait_for(_through(leads, prompt_of(cache, "b")), 0.1))
-        await first
-        for k in range(PREFIXES_MAX + 5):
-            async with leads.behind(prompt_of(cache, "a", f"{k}" + SYSTEM)):
-                pass
-        return len(leads._written)
 
-    assert run_virtual(main) == PREFIXES_MAX
-
-
-async def _through(leads: Leads, prompt: Prompt) -> None:
-    async with leads.behind(prompt):
-        pass
+    await through("a")
+    await asyncio.wait_for(through("b"), 0.1)
+    for k in range(PREFIXES_MAX + 5):
+        await through("a", f"{k}" + SYSTEM)
+    assert len(leads._written) == PREFIXES_MAX

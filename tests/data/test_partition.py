@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import openai
@@ -292,16 +293,11 @@ def test_a_journal_that_another_program_deletes_or_replaces(tmp_path, another, m
 
 class TestSharedJournal:
     @pytest.fixture
-    def opened(self, tmp_path):
-        made = []
-
-        def open_journal():
-            made.append(SharedJournal(open_place("job", f"sqlite:{tmp_path / 'quotas.db'}"), "job"))
-            return made[-1]
-
-        yield open_journal
-        for one in made:
-            one.close()
+    def opened(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+        store = f"sqlite:{tmp_path / 'quotas.db'}"
+        with ExitStack() as ends:
+            yield lambda: ends.enter_context(closing(SharedJournal(open_place("job", store), "job")))
 
     async def test_a_damaged_value(self, opened):
         one = opened()
@@ -312,7 +308,6 @@ class TestSharedJournal:
     async def test_a_claim_is_held_until_its_value_is_there(self, opened, monkeypatch):
         monkeypatch.setattr(places, "CLAIM_S", 0.5)
         monkeypatch.setattr(journals, "CLAIM_S", 0.06)  # renewed 25 times in that time, for machines that are busy
-        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
         one, other = opened(), opened()
         assert await one.begin("a") is None
         would_end_s = time.monotonic() + 0.5
@@ -323,8 +318,7 @@ class TestSharedJournal:
         await one.keep("a", journals.encoded("value", 0))
         assert (await waits).value == "value"
 
-    async def test_after_a_call_that_failed_another_process_makes_it(self, opened, monkeypatch):
-        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
+    async def test_after_a_call_that_failed_another_process_makes_it(self, opened):
         one, other = opened(), opened()
         assert await one.begin("a") is None
         waits = asyncio.ensure_future(other.begin("a"))
@@ -334,7 +328,6 @@ class TestSharedJournal:
     async def test_an_item_that_garbage_ends_anywhere_blocks_nothing(self, opened, monkeypatch):
         """The collector closes a coroutine at any place of a program, and its item is given up there."""
         monkeypatch.setattr(places, "CLAIM_S", 600)
-        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
         one, other = opened(), opened()
         for key in ("a", "b"):
             assert await one.begin(key) is None
@@ -357,7 +350,6 @@ class TestSharedJournal:
 
     async def test_a_claim_whose_map_was_cancelled_meanwhile_is_given_up(self, opened, monkeypatch):
         monkeypatch.setattr(places, "CLAIM_S", 600)
-        monkeypatch.setattr(journals, "AGAIN_S", 0.01)
         one, other = opened(), opened()
         claim, has_begun, goes_on = one._place.claim, threading.Event(), threading.Event()
 
@@ -375,7 +367,6 @@ class TestSharedJournal:
         assert await other.begin("a") is None
 
     async def test_a_place_that_is_lost_for_a_while(self, opened, monkeypatch):
-        monkeypatch.setattr(journals, "AGAIN_S", 0.001)
         one, failures = opened(), [1, 2]
         claim = one._place.claim
 

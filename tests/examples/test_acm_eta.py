@@ -17,7 +17,8 @@ from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind
 from paceline.planner.forecast import REQUESTS_MAX, eta
 from paceline.stores import open_store
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 
 LIMITS = EXAMPLES / "acm" / "limits.yaml"
 _, components, plan = load("acm", "components", "plan")
@@ -55,15 +56,12 @@ WORLDS = {
 
 
 @pytest.mark.parametrize(("quotas", "requests", "binds"), WORLDS.values(), ids=WORLDS)
-def test_it_takes_as_long_as_was_said(quotas, requests, binds):
+@virtual
+async def test_it_takes_as_long_as_was_said(clock, quotas, requests, binds):
     """Exactly: the replay's books are the run's."""
-
-    async def main(clock):
-        limiter = limiter_of(clock, *quotas)
-        forecast = eta(limiter, {POOL: [COST] * requests}, latency_s=2.0)
-        return forecast, await work_off(limiter, clock, [COST] * requests, 2.0)
-
-    forecast, took_s = run_virtual(main)
+    limiter = limiter_of(clock, *quotas)
+    forecast = eta(limiter, {POOL: [COST] * requests}, latency_s=2.0)
+    took_s = await work_off(limiter, clock, [COST] * requests, 2.0)
     assert forecast.total_s == pytest.approx(took_s, rel=0.01, abs=0.1)
     assert forecast.binds == {POOL: binds}
     if "day" in binds:
@@ -71,69 +69,60 @@ def test_it_takes_as_long_as_was_said(quotas, requests, binds):
 
 
 @pytest.mark.parametrize(("documents", "jitter"), some([(75, 0.3), (75, 0.0), (300, 0.3)], (75, 0.3), (75, 0.0)))
-def test_the_program_s_eta_is_within_a_tenth(documents, jitter):
+@virtual
+async def test_the_program_s_eta_is_within_a_tenth(clock, documents, jitter):
     """The whole program in virtual time: reports wait for documents, answers vary, and more is reserved than is used."""
+    limiter = paceline.Limiter(**load_arguments(LIMITS, {}, clock=clock, acquire_timeout=None))
+    limiter.pacer.settings = replace(limiter.pacer.settings, acquire_timeout_s=None)
+    planned = plan.Plan(documents, 0.5, 0.004)
+    costs = {name: iter(own) for name, own in planned.costs.items()}
+    drawn = iter(range(10**9))
 
-    async def main(clock):
-        limiter = paceline.Limiter(**load_arguments(LIMITS, {}, clock=clock, acquire_timeout=None))
-        limiter.pacer.settings = replace(limiter.pacer.settings, acquire_timeout_s=None)
-        planned = plan.Plan(documents, 0.5, 0.004)
-        costs = {name: iter(own) for name, own in planned.costs.items()}
-        drawn = iter(range(10**9))
+    async def ask(provider, model, prompt, most):
+        name = f"{provider}/{model}"
+        used = next(costs[name])
+        varied = 1 + jitter * math.sin(next(drawn))
+        held = {**used, "input_tokens": used["input_tokens"] * 1.1 * varied}
+        if "tokens" in used:
+            held["tokens"] = held["input_tokens"] + (0 if provider == "google" else used["output_tokens"])
+        async with limiter.acquire(name, **held) as permit:
+            await asyncio.sleep(planned.latency_s[name] * varied)
+            permit.settle(**used)
+        return "An answer."
 
-        async def ask(provider, model, prompt, most):
-            name = f"{provider}/{model}"
-            used = next(costs[name])
-            varied = 1 + jitter * math.sin(next(drawn))
-            held = {**used, "input_tokens": used["input_tokens"] * 1.1 * varied}
-            if "tokens" in used:
-                held["tokens"] = held["input_tokens"] + (0 if provider == "google" else used["output_tokens"])
-            async with limiter.acquire(name, **held) as permit:
-                await asyncio.sleep(planned.latency_s[name] * varied)
-                permit.settle(**used)
-            return "An answer."
+    evaluation = components.Evaluation(documents, ask)
+    before = planned.forecast(limiter, {})[1]
+    start_ns, halfway = clock.now_ns(), []
 
-        evaluation = components.Evaluation(documents, ask)
-        before = planned.forecast(limiter, {})[1]
-        start_ns, halfway = clock.now_ns(), []
+    async def look():
+        await asyncio.sleep(before / 2)
+        halfway.append(planned.forecast(limiter, evaluation.asked)[1] + before / 2)
 
-        async def look():
-            await asyncio.sleep(before / 2)
-            halfway.append(planned.forecast(limiter, evaluation.asked)[1] + before / 2)
-
-        await asyncio.gather(evaluation.run(), look())
-        assert evaluation.answered == planned.calls == documents * 10
-        return before, halfway[0], (clock.now_ns() - start_ns) / NS
-
-    before, halfway, took_s = run_virtual(main)
+    await asyncio.gather(evaluation.run(), look())
+    assert evaluation.answered == planned.calls == documents * 10
+    took_s = (clock.now_ns() - start_ns) / NS
     assert before == pytest.approx(took_s, rel=0.1)
-    assert halfway == pytest.approx(took_s, rel=0.1)
+    assert halfway == [pytest.approx(took_s, rel=0.1)]
 
 
 class TestFromWhereThePoolsStand:
     @pytest.mark.parametrize("after_s", [0.5, 30.0, 100.0])
-    def test_in_the_middle_of_a_run(self, after_s):
+    @virtual
+    async def test_in_the_middle_of_a_run(self, clock, after_s):
         """Who waits and who is in flight is counted without being named."""
+        limiter = limiter_of(clock, "60 requests/min", "30k tokens/min", "8 concurrency")
+        start_ns, costs = clock.now_ns(), [COST] * 200
+        run = asyncio.ensure_future(work_off(limiter, clock, costs, 3.0))
+        await asyncio.sleep(after_s)
+        forecast = eta(limiter, {POOL: []}, latency_s=3.0)
+        passed_s = (clock.now_ns() - start_ns) / NS
+        assert passed_s + forecast.total_s == pytest.approx(await run, rel=0.03)
 
-        async def main(clock):
-            limiter = limiter_of(clock, "60 requests/min", "30k tokens/min", "8 concurrency")
-            start_ns, costs = clock.now_ns(), [COST] * 200
-            run = asyncio.ensure_future(work_off(limiter, clock, costs, 3.0))
-            await asyncio.sleep(after_s)
-            forecast = eta(limiter, {POOL: []}, latency_s=3.0)
-            passed_s = (clock.now_ns() - start_ns) / NS
-            return passed_s + forecast.total_s, await run
-
-        said_s, took_s = run_virtual(main)
-        assert said_s == pytest.approx(took_s, rel=0.03)
-
-    def test_of_a_day_half_used(self):
-        async def main(clock):
-            limiter = limiter_of(clock, "6000 requests/min", "1000 requests/day window utc")
-            await work_off(limiter, clock, [COST] * 600, 0.0)
-            return [eta(limiter, {POOL: repeat(COST, n)}) for n in (399, 401)]
-
-        within, beyond = run_virtual(main)
+    @virtual
+    async def test_of_a_day_half_used(self, clock):
+        limiter = limiter_of(clock, "6000 requests/min", "1000 requests/day window utc")
+        await work_off(limiter, clock, [COST] * 600, 0.0)
+        within, beyond = (eta(limiter, {POOL: repeat(COST, n)}) for n in (399, 401))
         assert within.total_s < 60
         assert beyond.total_s > 3_600  # after midnight
         assert "requests/day" in beyond.binds[POOL]

@@ -56,11 +56,6 @@ class Model:
         return self.generate(prompt, max_tokens)
 
 
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
 def limited(clock, model, settings=None, **options):
     settings = settings or Settings(tpm_safety_factor=1.0)
     return Limited(model, settings.limiter(clock=clock), **options)

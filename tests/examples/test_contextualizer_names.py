@@ -15,7 +15,6 @@ import pytest
 
 import paceline
 import waits
-from paceline.testing import ManualClock
 
 HOME = Path(__file__).resolve().parents[2] / "examples" / "contextualizer"
 sys.path.insert(0, str(HOME))
@@ -37,11 +36,6 @@ from rate_limiting import (  # noqa: E402
 )
 
 LIMITED = RuntimeError("Rate limit exceeded for gpt-4o")
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -8,12 +8,6 @@ from paceline.core.results import Refusal, RefusalKind
 from paceline.gateway import models
 from paceline.gateway.models import FEW, IDLE_S, MODELS_MAX, NamedModels
 from paceline.limiter.limiter import Limiter
-from paceline.testing import ManualClock
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
