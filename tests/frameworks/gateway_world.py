@@ -5,14 +5,14 @@ import gzip
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from loop_server import LoopServer
 
 PROVIDERS = ("openai", "anthropic", "gemini", "cohere", "mistral")
 WIDE = {f"{provider}/*": ["600k requests/min"] for provider in PROVIDERS}
@@ -137,7 +137,7 @@ class Asked:
         return json.loads(self.body)
 
 
-class Recorder:
+class Recorder(LoopServer):
     """A server over plain sockets: records requests, and writes the pieces that ``answer`` returns for each.
 
     Args:
@@ -149,38 +149,7 @@ class Recorder:
     def __init__(self, answer=None, *, early=""):
         self.answer, self.early, self.asked = answer or provider, early, []
 
-    def __enter__(self):
-        self._loop = asyncio.new_event_loop()
-        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, sock=listener, limit=2**20))
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        async def end():
-            self._server.close()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    async def _serve(self, reader, writer):
-        try:
-            while await self._one(reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def _one(self, reader, writer):
+    async def one(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         pairs = [(line.partition(":")[0], line.partition(":")[2].strip()) for line in head[1:] if line]

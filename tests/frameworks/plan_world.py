@@ -11,13 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from loop_server import LoopServer
 
 HOMES = Path(__file__).resolve().parents[2] / ".venv-frameworks" / "agent_clients"
 PACKAGES = {
@@ -127,55 +127,17 @@ class Asked:
         return self.headers.get("authorization", "").removeprefix("Bearer ")
 
 
-class Server:
-    """A server of HTTP/1.1 in a thread, which answers a request by the coroutine ``answer(asked, reader, writer)``.
+class Server(LoopServer):
+    """Answers a request by the coroutine ``answer(asked, reader, writer)``.
 
     Attributes:
         asked: The requests, the first one first.
-        url: Its address.
     """
 
     def __init__(self):
-        self.asked, self._ready = [], threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.asked, self.began_s = [], time.monotonic()
 
-    def __enter__(self):
-        self._thread.start()
-        assert self._ready.wait(10)
-        return self
-
-    def __exit__(self, *_):
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
-        self._loop.close()
-
-    def _run(self):
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-
-    async def _serve(self):
-        self._over, tasks = asyncio.Event(), set()
-
-        async def connected(reader, writer):
-            tasks.add(asyncio.current_task())
-            with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._one(reader, writer):
-                    pass
-            tasks.discard(asyncio.current_task())
-            writer.close()
-
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self.began_s = time.monotonic()
-        self._ready.set()
-        await self._over.wait()
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _one(self, reader, writer):
+    async def one(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
