@@ -8,9 +8,10 @@ import pytest
 from attack_helpers import Process, connect, post, raw_server
 from gateway_helpers import chat, running_gateway, stub
 
+from grids import some
 from paceline.config import Config
 from paceline.emulator import Emulator
-from paceline.gateway import dispatch, stamps
+from paceline.gateway import dispatch, incoming, reading, stamps
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 
@@ -54,6 +55,15 @@ def own_upstream():
     """A server that no other test has."""
     with raw_server() as running:
         yield running
+
+
+@pytest.fixture(params=some([False, True], False, mark=pytest.mark.long("starts a process")), ids=["small", "large"])
+def large(request, monkeypatch):
+    """Whether another process reads the bodies, as it does large ones."""
+    if request.param:
+        monkeypatch.setattr(reading, "LARGE", 1)
+        monkeypatch.setattr(incoming, "LARGE", 1)
+    return request.param
 
 
 @pytest.fixture

@@ -117,5 +117,13 @@ def samples_in(text):
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 
 
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00RIFF\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%s\r\n--b--\r\n'
+)
+"""A form with a recording and the name of a model."""
+FORM_KIND = {"content-type": "multipart/form-data; boundary=b"}
+
+
 def chat(**fields):
     return {"model": "gpt-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}], **fields}

@@ -9,10 +9,8 @@ import pytest
 from gateway_helpers import chat, stub
 from test_gateway import Odd
 
-from grids import some
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import reading
 from paceline.gateway.reading import BodyReader
 from paceline.gateway.upstreams import Upstreams
 
@@ -56,21 +54,13 @@ def send(client, running, count=1, **fields):
         return list(pool.map(one, range(count)))
 
 
-def set_apart(monkeypatch):
-    """Have every body read by another process, as a large one; returns the list of what is."""
-    read, ask = [], BodyReader.read
-    monkeypatch.setattr(reading, "LARGE", 1)
-    monkeypatch.setattr(BodyReader, "read", lambda self, *given: read.append(given) or ask(self, *given))
-    return read
-
-
 def admitted(worlds):
     return {name: world.tally()["admitted"] for name, world in worlds.items()}
 
 
-@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process again")))
 def test_each_server_gets_its_own_key_and_name_of_the_model(group, client, monkeypatch, large):
-    read = set_apart(monkeypatch) if large else []
+    read, ask = [], BodyReader.read
+    monkeypatch.setattr(BodyReader, "read", lambda self, *given: read.append(given) or ask(self, *given))
     eu, us = Odd(), Odd()
     with stub(eu) as one, stub(us) as other:
         running = group({"eu": one, "us": {"base_url": other, "models": {"gpt-5": "my-deployment"}}})
@@ -80,10 +70,7 @@ def test_each_server_gets_its_own_key_and_name_of_the_model(group, client, monke
     assert len(read) == 8 * large
 
 
-@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process")))
-def test_a_conversation_stays_where_its_prompt_is_cached(group, regions, client, monkeypatch, large):
-    if large:
-        set_apart(monkeypatch)
+def test_a_conversation_stays_where_its_prompt_is_cached(group, regions, client, large):
     worlds = regions(limits="1k requests/min")
     running = group({name: world.base_url for name, world in worlds.items()}, {"openai/gpt-5": "1k requests/min"})
     send(client, running, 12, prompt_cache_key="conversation 7")
@@ -127,10 +114,7 @@ def test_the_error_of_all_members_reaches_the_client(group, client):
     assert answer.headers["x-paceline-attempts"] == "2"
 
 
-@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process again")))
-def test_a_client_key_may_use_the_group(group, regions, client, keys, monkeypatch, large):
-    if large:
-        set_apart(monkeypatch)
+def test_a_client_key_may_use_the_group(group, regions, client, keys, large):
     worlds = regions(("eu", "us"))
     mine = keys.add("alice", models=["gpt/*"])
     other = keys.add("bob", models=["gpt-4*"])

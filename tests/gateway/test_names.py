@@ -3,19 +3,14 @@
 import json
 
 import pytest
-from gateway_helpers import Stub, chat, stub
+from gateway_helpers import FORM, FORM_KIND, Stub, chat, stub
 
-from grids import some
-from paceline.gateway import reading
 from paceline.gateway.names import model_asked, renamed, renamed_path
 from paceline.http.describe import body_of
 from paceline.providers.registry import provider_named
 
 NAMES = {"smart": "gpt-5", "quick": "claude/x:1", "ears": "whisper-1"}
-FORM = (
-    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00RIFF\r\n'
-    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nears\r\n--b--\r\n'
-)
+EARS = FORM % b"ears"
 
 
 @pytest.mark.parametrize(
@@ -38,9 +33,9 @@ def test_in_paths(path, sent):
 def test_in_bodies():
     body = json.dumps({"model": "smart", "input": "smart"}).encode()
     assert json.loads(renamed(body, body_of(body), NAMES)) == {"model": "gpt-5", "input": "smart"}
-    assert body_of(FORM)["model"] == "ears"
-    assert renamed(FORM, body_of(FORM), NAMES) == FORM.replace(b"\nears", b"\nwhisper-1")
-    unquoted = FORM.replace(b'name="model"', b"name=model")  # .NET
+    assert body_of(EARS)["model"] == "ears"
+    assert renamed(EARS, body_of(EARS), NAMES) == EARS.replace(b"\nears", b"\nwhisper-1")
+    unquoted = EARS.replace(b'name="model"', b"name=model")  # .NET
     assert renamed(unquoted, body_of(unquoted), NAMES) == unquoted.replace(b"\nears", b"\nwhisper-1")
     for one in (b'{"model": "other"}', b"--b\r\n", b"[]", b"", b'{"messages": [{"content": {"model": "smart"}}]}'):
         assert renamed(one, body_of(one), NAMES) is None
@@ -107,24 +102,18 @@ def url(server):
         yield url
 
 
-@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process")))
 @pytest.mark.parametrize("groups", [{}, {"two": {"members": ["main", "spare"], "in_order": True}}])
-def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, monkeypatch, large, groups):
-    if large:
-        monkeypatch.setattr(reading, "LARGE", 10)
-        monkeypatch.setattr("paceline.gateway.incoming.LARGE", 10)
+def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, large, groups):
     mine, other = keys.add("mine", models=("smart", "ears")), keys.add("other", models=("gpt-5", "whisper-1"))
     table = {"provider": "openai", "base_url": url, "key_env": "OPENAI_API_KEY", "models": NAMES}
     upstreams = {"main": table} | ({"spare": {**table, "models": {"smart": "gpt-4"}}} if groups else {})
     running = serve(url, provider=None, upstreams=upstreams, groups=groups, keys=keys.file)
     root = running.url + ("/two" if groups else "")
-    form = {"content": FORM, "headers": {"content-type": "multipart/form-data; boundary=b"}}
     for key, status in ((mine, 200), (other, 403)):
         headers = {"authorization": f"Bearer {key}"}
         answer = client.post(f"{root}/v1/chat/completions", json=chat(model="smart"), headers=headers)
         assert answer.status_code == status, answer.text
-        headers |= form["headers"]
-        answer = client.post(f"{root}/v1/audio/transcriptions", content=form["content"], headers=headers)
+        answer = client.post(f"{root}/v1/audio/transcriptions", content=EARS, headers=headers | FORM_KIND)
         assert answer.status_code == status, answer.text
     assert server.seen == [("/v1/chat/completions", "gpt-5"), ("/v1/audio/transcriptions", "whisper-1")]
     account = "openai@main" if groups else "openai"

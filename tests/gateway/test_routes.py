@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from gateway_helpers import chat, read_body, stub, tell
+from gateway_helpers import FORM, FORM_KIND, chat, read_body, stub, tell
 
-from grids import some
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import errors, fallback, reading
+from paceline.gateway import errors, fallback
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.lack import Lack
@@ -20,10 +19,6 @@ from waits import until
 
 ANSWER = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "text": "hi"}
 CHUNK = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'
-FORM = (
-    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n\x00RIFF\r\n'
-    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmart\r\n--b--\r\n'
-)
 
 
 class Servers:
@@ -80,7 +75,18 @@ def routed(serve, servers, monkeypatch):
         yield start
 
 
-def test_each_name_goes_to_its_server_with_its_key(routed, servers, client):
+@pytest.fixture
+def ask(client):
+    """Ask a gateway for a chat by a name of its models."""
+
+    def ask(running, name, headers=(), **fields):
+        url = f"{running.url}/v1/chat/completions"
+        return client.post(url, json=chat(model=name, **fields), headers=dict(headers))
+
+    return ask
+
+
+def test_each_name_goes_to_its_server_with_its_key(routed, servers, client, ask):
     models = {"smart": "a/gpt-5", "quick": "b/gpt-4", "meta/*": "c/meta-*", "all": ["two/gpt-5"]}
     running = routed(models, groups={"two": {"members": ["a", "b"], "in_order": True}})
     for name, path in (("smart", "/v1"), ("quick", ""), ("meta/llama", "/v1"), ("all", "/v1")):
@@ -97,31 +103,27 @@ def test_each_name_goes_to_its_server_with_its_key(routed, servers, client):
     ]
     pools = {name for name, pool in running.limiter.status()["pools"].items() if pool["counts"].get("granted")}
     assert pools == {"openai@a/gpt-5", "openai@b/gpt-4", "groq/meta-llama"}  # of the group, by any way
-    unknown = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smrt"))
+    unknown = ask(running, "smrt")
     assert (unknown.status_code, "did you mean 'smart'" in unknown.text) == (404, True)
     assert client.post(f"{running.url}/v1/files", json={}).status_code == 404
     assert [row["id"] for row in client.get(f"{running.url}/v1/models").json()["data"]] == ["smart", "quick", "all"]
 
 
-@pytest.mark.parametrize("large", some([False, True], False, mark=pytest.mark.long("starts a process")))
-def test_a_form_and_a_large_body(routed, servers, client, monkeypatch, large):
-    if large:
-        monkeypatch.setattr(reading, "LARGE", 10)
-        monkeypatch.setattr("paceline.gateway.incoming.LARGE", 10)
+def test_a_form_and_a_large_body(routed, servers, client, ask, large):
     servers.status["a"] = 503
     running = routed({"smart": ["a/gpt-5", "b/gpt-5"]})
-    form = {"content-type": "multipart/form-data; boundary=b"}
-    assert client.post(f"{running.url}/v1/audio/transcriptions", content=FORM, headers=form).status_code == 200
-    assert client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart")).status_code == 200
+    form = FORM % b"smart"
+    assert client.post(f"{running.url}/v1/audio/transcriptions", content=form, headers=FORM_KIND).status_code == 200
+    assert ask(running, "smart").status_code == 200
     assert servers.asked == [("a", "gpt-5"), ("b", "gpt-5")] * 2
 
 
-def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, keys):
+def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, ask, keys):
     headers = {"authorization": f"Bearer {keys.add('mine', models=('smart',))}"}
     running = routed({"smart": ["a/gpt-5", "b/gpt-4"], "quick": "b/gpt-4"}, keys=keys.file)
     servers.status["a"] = 500
     for name, status in (("smart", 200), ("quick", 403), ("gpt-5", 404)):
-        answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model=name), headers=headers)
+        answer = ask(running, name, headers)
         assert answer.status_code == status, answer.text
     assert [row["id"] for row in client.get(f"{running.url}/v1/models", headers=headers).json()["data"]] == ["smart"]
     assert client.get(f"{running.url}/v1/models/smart", headers=headers).json()["id"] == "smart"
@@ -144,43 +146,37 @@ def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, keys):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_another_place_may_answer(routed, servers, client, caplog, status, asked, why, stream):
+def test_what_another_place_may_answer(routed, servers, ask, caplog, status, asked, why, stream):
     servers.status["a"] = status
     running = routed({"smart": ["a/gpt-5", "b/gpt-4"]})
-    more = {"stream": True} if stream else {}
-    answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart", **more))
+    answer = ask(running, "smart", **{"stream": True} if stream else {})
     assert answer.status_code == (200 if why else status)
     assert "".join(dict.fromkeys(which for which, _ in servers.asked)) == asked
     assert answer.headers.get("x-paceline-fallback", "") == (f"b/gpt-4 after a/gpt-5 ({why})" if why else "")
     assert (f"smart: a/gpt-5 cannot answer ({why}): the request goes to b/gpt-4" in caplog.text) == bool(why)
 
 
-def test_what_the_limits_of_a_place_forbid_another_one_may_allow(routed, servers, client):
+def test_what_the_limits_of_a_place_forbid_another_one_may_allow(routed, servers, ask):
     limits = {"openai/gpt-5": "1 requests/hour", "openai/gpt-4": "10 tokens/min", "groq/llama": "100k requests/min"}
     running = routed({"smart": ["a/gpt-5", "b/gpt-4", "c/llama"]}, limits=limits)
-    heads = [
-        client.post(
-            f"{running.url}/v1/chat/completions", json=chat(model="smart"), headers={"x-paceline-timeout": "5"}
-        ).headers
-        for _ in range(2)
-    ]
+    heads = [ask(running, "smart", {"x-paceline-timeout": "5"}).headers for _ in range(2)]
     assert servers.asked == [("a", "gpt-5"), ("c", "llama")]
     said = [head.get("x-paceline-fallback", "") for head in heads]
     assert said == ["", "c/llama after a/gpt-5 (timeout), b/gpt-4 (never_fits)"]
 
 
-def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, servers, client, keys):
+def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, ask, keys):
     headers = {"authorization": f"Bearer {keys.add('mine')}"}
     with socket.socket() as free:  # bound and not listening: nothing answers there
         free.bind(("127.0.0.1", 0))
         down = {"provider": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}", "key_env": "KEY_A"}
         more = {"down": down, "cohere": {}}
         running = routed({"smart": ["down/x", "cohere/y", "c/llama"]}, more=more, keys=keys.file)
-        answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart"), headers=headers)
+        answer = ask(running, "smart", headers)
     assert answer.headers["x-paceline-fallback"] == "c/llama after down/x (unreachable), cohere/y (no_key)"
 
 
-def test_one_that_nothing_answers_is_named_to_the_client_and_the_log(routed, servers, client, caplog, tmp_path):
+def test_one_that_nothing_answers_is_named_to_the_client_and_the_log(routed, servers, client, ask, caplog, tmp_path):
     with socket.socket() as free:  # bound and not listening: nothing answers there
         free.bind(("127.0.0.1", 0))
         table = {"provider": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}", "key_env": "KEY_A"}
@@ -190,7 +186,7 @@ def test_one_that_nothing_answers_is_named_to_the_client_and_the_log(routed, ser
         running = routed(models, more=more, groups=both, retry={"max_attempts": 1}, access_log=tmp_path / "log")
         servers.status["a"] = 500
         for name, server in (("smart", "eu"), ("smart", "eu"), ("any", "eu or us"), ("next", "")):
-            answer = client.post(f"{running.url}/v1/chat/completions", json=chat(model=name))
+            answer = ask(running, name)
             assert answer.status_code == (502 if server else 200)
             assert f"paceline: {server} cannot be reached: ConnectionRefusedError" in answer.text or not server
         answer = client.get(f"{running.url}/eu/v1/models")
@@ -206,13 +202,10 @@ def test_one_that_nothing_answers_is_named_to_the_client_and_the_log(routed, ser
     assert [line.get("fallback") for line in lines[-2:]] == ["b/gpt-4 after a/gpt-5 (status 500)", None]
 
 
-def test_a_server_that_has_failed_often_is_left_out_at_once(routed, servers, client):
+def test_a_server_that_has_failed_often_is_left_out_at_once(routed, servers, ask):
     servers.status["a"] = 500
     running = routed({"smart": ["a/gpt-5", "b/gpt-4"]}, breaker={"failures": 2, "first_pause_s": 600, "pause_s": 600})
-    said = [
-        client.post(f"{running.url}/v1/chat/completions", json=chat(model="smart")).headers["x-paceline-fallback"]
-        for _ in range(3)
-    ]
+    said = [ask(running, "smart").headers["x-paceline-fallback"] for _ in range(3)]
     assert [which for which, _ in servers.asked] == ["a", "b", "a", "b", "b"]
     assert said[-1] == "b/gpt-4 after a/gpt-5 (failed before)"
 
