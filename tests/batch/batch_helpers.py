@@ -62,6 +62,21 @@ def contents(custom_id, model="gemini-2.5-flash", text="one plus one?"):
     return {"custom_id": custom_id, "method": "POST", "url": f"/v1beta/models/{model}:generateContent", "body": body}
 
 
+def completion(text):
+    """The body of an answer of a chat."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    choices = [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]
+    return {"id": "1", "object": "chat.completion", "choices": choices, "usage": usage}
+
+
+def index_of(names):
+    """An index of an input whose lines have these names."""
+    index = Index()
+    for line, name in enumerate(names, 1):
+        index.add(name, line)
+    return index
+
+
 def ok(name):
     """The line of a request that was answered."""
     return encode_answer(name, OK, None)

@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import Said, call, chat, chats, failed, finish, ok, read_answers, send_lines, write_lines
+from batch_helpers import Said, call, chat, chats, failed, finish, index_of, ok, read_answers, send_lines, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
-from paceline.batch.index import Index
 from paceline.batch.results import OutputError, ResultsFile, encode_answer, read_body
 from paceline.core.quota import parse_quotas
 from paceline.testing import run_virtual
@@ -40,11 +39,8 @@ def path(tmp_path):
 
 
 def recover(path, names="abc", **options):
-    index = Index()
-    for line, name in enumerate(names, 1):
-        index.add(name, line)
     with ResultsFile(str(path)) as results:
-        return results.recover(index, **options)
+        return results.recover(index_of(names), **options)
 
 
 def ids(path):

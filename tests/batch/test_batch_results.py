@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import OK, failed, ok
+from batch_helpers import OK, failed, index_of, ok
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,15 +15,8 @@ from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.summary import Quantiles, RunTally, in_time, in_words, since
 
 
-def index_of(*names):
-    index = Index()
-    for line, name in enumerate(names, 1):
-        index.add(name, line)
-    return index
-
-
-def recover(path, *names):
-    index = index_of(*names)
+def recover(path, names):
+    index = index_of(names)
     with ResultsFile(str(path)) as results:
         recovered = results.recover(index)
     return recovered, [line for line in range(1, len(names) + 1) if index.is_done(line)]
@@ -65,7 +58,7 @@ def test_nothing_there(tmp_path):
 def test_recovers(tmp_path, lines, kept, counts):
     path = tmp_path / "out"
     path.write_bytes(b"".join(lines))
-    recovered, done = recover(path, "a", "b", "c")
+    recovered, done = recover(path, "abc")
     assert [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()] == list(kept)
     assert path.read_bytes()[-1:] in (b"\n", b"")
     assert (recovered.answered, recovered.failed, recovered.unknown, recovered.torn) == counts
@@ -181,7 +174,7 @@ def test_old_answers_are_kept_aside(tmp_path):
 
 @given(st.lists(st.integers(1, 500), max_size=60))
 def test_marks(lines):
-    index = index_of()
+    index = Index()
     assert [index.mark(line) for line in lines] == [line not in lines[:i] for i, line in enumerate(lines)]
     assert [line for line in range(520) if index.is_done(line)] == sorted(set(lines))
     assert sum(map(index.is_done, range(520))) == len(set(lines))

@@ -46,6 +46,13 @@ def answer_of(body):
 
 
 @pytest.fixture
+def odd():
+    """Answers with vectors, until a test lets it answer something else."""
+    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as one:
+        yield one
+
+
+@pytest.fixture
 def ask(monkeypatch):
     for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", "CO_API_KEY", "MISTRAL_API_KEY"):
         monkeypatch.setenv(name, "k" * 20)
@@ -65,11 +72,10 @@ def good(answered):
     return all(row["answer"] == vector(row["prompt"]) and row["error"] is None for row in answered)
 
 
-def test_rows_share_a_request_and_vectors_are_in_order(ask):
-    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
-        answered = ask(server, rows_of(50))
+def test_rows_share_a_request_and_vectors_are_in_order(ask, odd):
+    answered = ask(odd, rows_of(50))
     assert good(answered)
-    assert [texts_of(body) for body in server.asked] == [[row["prompt"] for row in answered]]
+    assert [texts_of(body) for body in odd.asked] == [[row["prompt"] for row in answered]]
 
 
 def test_each_row_has_a_record_of_its_own(ask, emulator, tmp_path):
@@ -92,26 +98,16 @@ def test_each_row_has_a_record_of_its_own(ask, emulator, tmp_path):
         ("my-deployment", {"task": "embed"}, 32, {"embeddings"}),
     ],
 )
-def test_each_provider_has_its_form_and_its_bound(ask, model, settings, most, paths):
-    lines, seen = [], {}
-    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
-        log = server.RequestHandlerClass.log_request
-        try:
-            server.RequestHandlerClass.log_request = lambda handler, *_: lines.append(handler.path)
-            answered = ask(server, rows_of(most + 1), model=model, **settings)
-        finally:
-            server.RequestHandlerClass.log_request = log
-        seen = sorted(len(texts_of(body)) for body in server.asked)
-    assert good(answered)
-    assert seen == [1, most]
-    assert {path.rpartition("/")[2].rpartition(":")[2] for path in lines} == paths
+def test_each_provider_has_its_form_and_its_bound(ask, odd, model, settings, most, paths):
+    assert good(ask(odd, rows_of(most + 1), model=model, **settings))
+    assert sorted(len(texts_of(body)) for body in odd.asked) == [1, most]
+    assert {path.rpartition("/")[2].rpartition(":")[2] for path in odd.paths} == paths
 
 
-def test_a_request_has_the_tokens_that_its_model_takes(ask):
+def test_a_request_has_the_tokens_that_its_model_takes(ask, odd):
     rows = [{"prompt": "word " * 2_000} for _ in range(8)]
-    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
-        assert good(ask(server, rows, model="mistral-embed", provider="mistral"))
-    assert sorted(len(texts_of(body)) for body in server.asked) == [4, 4]  # of 16,384 tokens
+    assert good(ask(odd, rows, model="mistral-embed", provider="mistral"))
+    assert sorted(len(texts_of(body)) for body in odd.asked) == [4, 4]  # of 16,384 tokens
 
 
 def test_a_request_fits_into_the_quotas():
@@ -130,23 +126,23 @@ def test_a_request_fits_into_the_quotas():
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_row_that_is_refused_takes_no_other_with_it(ask, status, tmp_path):
+def test_a_row_that_is_refused_takes_no_other_with_it(ask, status, tmp_path, odd):
     def answer(_, body):
         return (status, JSON, REFUSED) if "bad" in texts_of(body) else (200, JSON, answer_of(body))
 
     count, journal = 64, tmp_path / "vectors.jsonl"
-    with OddServer(answer) as server:
-        answered = ask(server, rows_of(count, bad={40}), journal=journal)
-        assert len(server.asked) <= 2 * math.log2(count) + 1
-        assert good(answered[:40] + answered[41:])
-        assert answered[40]["answer"] is None
-        assert "the input is invalid" in answered[40]["error"]
-        before = len(server.asked)
-        ask(server, rows_of(count), journal=journal)  # mended
-        assert [texts_of(body) for body in server.asked[before:]] == [["x" * 6]]
+    odd.answer = answer
+    answered = ask(odd, rows_of(count, bad={40}), journal=journal)
+    assert len(odd.asked) <= 2 * math.log2(count) + 1
+    assert good(answered[:40] + answered[41:])
+    assert answered[40]["answer"] is None
+    assert "the input is invalid" in answered[40]["error"]
+    before = len(odd.asked)
+    ask(odd, rows_of(count), journal=journal)  # mended
+    assert [texts_of(body) for body in odd.asked[before:]] == [["x" * 6]]
 
 
-def test_halves_are_sent_side_by_side(ask):
+def test_halves_are_sent_side_by_side(ask, odd):
     """Workers that had nothing to do take them."""
     inside, most = set(), []
 
@@ -155,14 +151,14 @@ def test_halves_are_sent_side_by_side(ask):
         most.append(len(inside))
         texts = texts_of(body)
         if len(texts) < 16 and len(most) < 60:
-            waits(lambda: len(inside) > 1 or len(server.asked) > 3)
+            waits(lambda: len(inside) > 1 or len(odd.asked) > 3)
         inside.discard(number)
         return (400, JSON, REFUSED) if len(texts) > 1 else (200, JSON, answer_of(body))
 
-    with OddServer(answer) as server:
-        assert good(ask(server, rows_of(16)))
+    odd.answer = answer
+    assert good(ask(odd, rows_of(16)))
     assert max(most) > 1
-    assert len(server.asked) == 31  # the bound: twice the rows
+    assert len(odd.asked) == 31  # the bound: twice the rows
 
 
 def waits(condition):
@@ -171,19 +167,18 @@ def waits(condition):
     until(condition)
 
 
-def test_few_rows_are_in_memory(ask, monkeypatch):
+def test_few_rows_are_in_memory(ask, monkeypatch, odd):
     """However many workers there are: a request is made when there is room for its rows."""
     made, packed = [], Packer.packed
 
     def watched(self, source):
         for found in packed(self, source):
-            made.append(len(server.asked))
+            made.append(len(odd.asked))
             yield found
 
     monkeypatch.setattr(Packer, "packed", watched)
     monkeypatch.setattr(runner, "ROWS_MAX", 64)
-    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
-        assert good(ask(server, rows_of(5 * 32), model="bge-m3", provider="openai"))
+    assert good(ask(odd, rows_of(5 * 32), model="bge-m3", provider="openai"))
     assert len(made) == 5
     assert made[2] > 0
 
@@ -217,31 +212,31 @@ def test_what_is_no_vector_is_an_error(ask, data, errors, tmp_path):
     assert sum(len(texts_of(body)) for body in server.asked) == sum(error is not None for error in errors)
 
 
-def test_rows_without_a_vector_are_sent_once_more(ask):
+def test_rows_without_a_vector_are_sent_once_more(ask, odd):
     def answer(number, body):
         made = answer_of(body)
         made["data"] = [one | {"embedding": one["embedding"] if number else []} for one in made["data"]]
         return 200, JSON, made
 
-    with OddServer(answer) as server:
-        assert good(ask(server, rows_of(4)))
-    assert len(server.asked) == 2
+    odd.answer = answer
+    assert good(ask(odd, rows_of(4)))
+    assert len(odd.asked) == 2
 
 
-def test_one_row_has_one_vector(ask):
+def test_one_row_has_one_vector(ask, odd):
     data = [{"index": n, "embedding": [0.5]} for n in range(2)]
-    with OddServer(lambda *_: (200, JSON, {"object": "list", "data": data})) as server:
-        (row,) = ask(server, rows_of(1))
+    odd.answer = lambda *_: (200, JSON, {"object": "list", "data": data})
+    (row,) = ask(odd, rows_of(1))
     assert (row["answer"], row["error"]) == (
         None,
         "invalid: the vectors of the answer are not as many as the texts (1)",
     )
 
 
-def test_an_outage_is_no_reason_to_cut(ask):
-    with OddServer(lambda *_: (500, JSON, REFUSED)) as server:
-        answered = ask(server, rows_of(8), max_attempts=2, retry={"backoff_s": 0.001})
-    assert len(server.asked) == 2
+def test_an_outage_is_no_reason_to_cut(ask, odd):
+    odd.answer = lambda *_: (500, JSON, REFUSED)
+    answered = ask(odd, rows_of(8), max_attempts=2, retry={"backoff_s": 0.001})
+    assert len(odd.asked) == 2
     assert all(row["answer"] is None and row["error"] for row in answered)
 
 
@@ -289,10 +284,9 @@ def test_what_cannot_be_embedded(ask, emulator, options, words):
     assert emulator.tally()["admitted"] == 0
 
 
-def test_a_row_without_a_text_is_its_own_error(ask):
-    with OddServer(lambda _, body: (200, JSON, answer_of(body))) as server:
-        answered = ask(server, [{"prompt": one} for one in ("One", None, ["Two"], "Three")])
-    assert [texts_of(body) for body in server.asked] == [["One", "Three"]]
+def test_a_row_without_a_text_is_its_own_error(ask, odd):
+    answered = ask(odd, [{"prompt": one} for one in ("One", None, ["Two"], "Three")])
+    assert [texts_of(body) for body in odd.asked] == [["One", "Three"]]
     assert [row["answer"] for row in answered] == [vector("One"), None, None, vector("Three")]
     assert [row["error"] for row in answered] == [
         None,
@@ -302,17 +296,17 @@ def test_a_row_without_a_text_is_its_own_error(ask):
     ]
 
 
-def test_arrow_has_lists_of_a_fixed_size(ask, tmp_path):
+def test_arrow_has_lists_of_a_fixed_size(ask, tmp_path, odd):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     wanted = pa.list_(pa.float32(), 2)
 
     def answer(_, body):
         return (400, JSON, REFUSED) if "bad" in texts_of(body) else (200, JSON, answer_of(body))
 
-    with OddServer(answer) as server:
-        made = ask(server, pa.table({"prompt": ["a", "bad", "abc"]}), output=tmp_path / "out.parquet")
-        assert made.schema.field("answer").type == wanted
-        assert made["answer"].to_pylist() == [[1.0, 0.5], None, [3.0, 0.5]]
+    odd.answer = answer
+    made = ask(odd, pa.table({"prompt": ["a", "bad", "abc"]}), output=tmp_path / "out.parquet")
+    assert made.schema.field("answer").type == wanted
+    assert made["answer"].to_pylist() == [[1.0, 0.5], None, [3.0, 0.5]]
     found = parquet.read_table(tmp_path / "out.parquet")
     assert (found.schema.field("answer").type, found["answer"].to_pylist()) == (wanted, made["answer"].to_pylist())
 

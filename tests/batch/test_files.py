@@ -9,7 +9,7 @@ import openai.types.chat
 import openai.types.responses
 import pydantic
 import pytest
-from batch_helpers import FAST, call, read_answers, write_lines
+from batch_helpers import FAST, call, completion, read_answers, write_lines
 from google.genai import types as gemini
 
 import paceline
@@ -203,11 +203,8 @@ def test_paths_may_begin_at_the_table(folder, monkeypatch):
         assert ENCODED["a.png"].encode() in files.filled(file.read())
 
 
-def reply(_, sent):
-    message = {"role": "assistant", "content": "A river."}
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-    return 200, JSON, {"id": "1", "object": "chat.completion", "choices": choices, "usage": usage}
+def reply(*_):
+    return 200, JSON, completion("A river.")
 
 
 def test_from_python(folder, monkeypatch):

@@ -13,7 +13,7 @@ import types
 
 import pydantic
 import pytest
-from batch_helpers import FAST, call
+from batch_helpers import FAST, call, completion
 
 import paceline
 from odd_server import JSON, OddServer
@@ -110,7 +110,12 @@ async def test_inside_of_a_loop(ask):
 class TestAwaited:
     """`paceline.arun`."""
 
-    async def test_the_loop_goes_on_meanwhile(self, ask, monkeypatch):
+    @pytest.fixture
+    def ask(self, ask, monkeypatch):
+        monkeypatch.setattr(paceline, "run", paceline.arun)
+        return ask
+
+    async def test_the_loop_goes_on_meanwhile(self, ask):
         ticks = []
 
         async def tick():
@@ -119,19 +124,16 @@ class TestAwaited:
                 await asyncio.sleep(0)
 
         ticking = asyncio.create_task(tick())
-        monkeypatch.setattr(paceline, "run", paceline.arun)
         answered = await ask(ROWS, prompt="text")
         ticking.cancel()
         assert all(row["answer"] for row in answered)
         assert len(ticks) > 10
 
-    async def test_errors_are_raised(self, ask, monkeypatch):
-        monkeypatch.setattr(paceline, "run", paceline.arun)
+    async def test_errors_are_raised(self, ask):
         with pytest.raises(paceline.SettingsError, match="rows is a dict"):
             await ask({})
 
-    async def test_a_cancellation_stops_it(self, ask, emulator, tmp_path, monkeypatch):
-        monkeypatch.setattr(paceline, "run", paceline.arun)
+    async def test_a_cancellation_stops_it(self, ask, emulator, tmp_path):
         emulator.reset(latency_s=0.2, limits={"*": FAST})
         journal = tmp_path / "answers.jsonl"
         task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2))
@@ -142,8 +144,7 @@ class TestAwaited:
         answered = journal.read_text().splitlines()
         assert len(answered) == sent(emulator) < 50
 
-    async def test_it_may_be_cancelled_before_it_sends(self, ask, emulator, monkeypatch):
-        monkeypatch.setattr(paceline, "run", paceline.arun)
+    async def test_it_may_be_cancelled_before_it_sends(self, ask, emulator):
         emulator.reset(latency_s=0.1, limits={"*": FAST})
         task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], workers=1))
         await asyncio.sleep(0)
@@ -267,10 +268,7 @@ class TestSchemas:
         """A server that answers the number of a text with it."""
 
         def answer(_, body):
-            message = {"role": "assistant", "content": texts[int(body["messages"][0]["content"])]}
-            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-            choices = [{"index": 0, "finish_reason": "stop", "message": message}]
-            return 200, JSON, {"id": "1", "object": "chat.completion", "choices": choices, "usage": usage}
+            return 200, JSON, completion(texts[int(body["messages"][0]["content"])])
 
         return OddServer(answer)
 
