@@ -23,8 +23,12 @@ def played(weight, *, minutes, own, others, seed=7):
     return used, mine
 
 
-def test_alone_all_that_rises_is_our_own():
-    weight = PlanWeight()
+@pytest.fixture
+def weight():
+    return PlanWeight()
+
+
+def test_alone_all_that_rises_is_our_own(weight):
     _, mine = played(weight, minutes=300, own=lambda _: 0.9, others=lambda _: 0.0)
     assert weight.weight == pytest.approx(W, rel=0.06)
     assert mine > 0.2
@@ -32,20 +36,17 @@ def test_alone_all_that_rises_is_our_own():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_others_are_told_apart_where_our_own_traffic_comes_in_turns(seed):
-    weight = PlanWeight()
+def test_others_are_told_apart_where_our_own_traffic_comes_in_turns(weight, seed):
     played(weight, minutes=300, own=lambda s: 0.9 * (s // 1800 % 2), others=lambda _: 0.02, seed=seed)
     assert weight.weight == pytest.approx(W, rel=0.25)
 
 
-def test_of_a_window_that_others_alone_use_nothing_is_ours():
-    weight = PlanWeight()
+def test_of_a_window_that_others_alone_use_nothing_is_ours(weight):
     played(weight, minutes=120, own=lambda _: 0.0, others=lambda _: 0.05)
     assert (weight.weight, weight.is_known) == (0.0, False)
 
 
-def test_the_next_window_begins_with_what_the_last_one_has_shown():
-    weight = PlanWeight()
+def test_the_next_window_begins_with_what_the_last_one_has_shown(weight):
     played(weight, minutes=300, own=lambda _: 0.9, others=lambda _: 0.0)
     before = weight.weight
     weight.begin(0.0, 20_000.0)
@@ -55,8 +56,7 @@ def test_the_next_window_begins_with_what_the_last_one_has_shown():
     assert weight.is_known
 
 
-def test_little_that_was_seen_says_nothing_of_what_a_request_weighs():
-    weight = PlanWeight()
+def test_little_that_was_seen_says_nothing_of_what_a_request_weighs(weight):
     weight.begin(0.62, 0.0)
     weight.use(9.0)
     weight.read(0.63, 60.0)

@@ -390,14 +390,20 @@ STREAMS = {
 }  # fmt: skip
 
 
+def read_stream(provider, endpoint, body, size):
+    """The reader of a stream that came in parts of this size."""
+    reader = provider_named(provider).usage_reader(Call(provider, endpoint, "m", 0, stream=True))
+    for at in range(0, max(len(body), 1), size):
+        reader.feed(body[at : at + size])
+    reader.close()
+    return reader
+
+
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("size", [7, 10_000])
 def test_the_finish_of_a_stream(name, size):
-    provider, endpoint, body, state = STREAMS[name]
-    reader = provider_named(provider).usage_reader(Call(provider, endpoint, "m", 0, stream=True))
-    for at in range(0, len(body), size):
-        reader.feed(body[at : at + size])
-    reader.close()
+    *stream, state = STREAMS[name]
+    reader = read_stream(*stream, size)
     assert (reader.state, reader.whole) == (state, state is not None)
 
 
@@ -427,10 +433,7 @@ def test_the_finish_of_a_stream(name, size):
 ])  # fmt: skip
 def test_a_stream_says_where_it_ends(provider, body, whole):
     endpoint = {"ollama": "generate", "cohere": "chat_v1"}.get(provider, "chat")
-    reader = provider_named(provider).usage_reader(Call(provider, endpoint, "m", 0, stream=True))
-    reader.feed(body)
-    reader.close()
-    assert reader.whole == whole
+    assert read_stream(provider, endpoint, body, 10**6).whole == whole
 
 
 UNKNOWN_ENDS = {
@@ -450,12 +453,7 @@ UNKNOWN_ENDS = {
 @pytest.mark.parametrize("name", UNKNOWN_ENDS)
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_a_stream_of_a_form_without_an_end_is_whole(name, size):
-    reader = provider_named("generic").usage_reader(Call("generic", "chat", "m", 0, stream=True))
-    body = UNKNOWN_ENDS[name]
-    for at in range(0, len(body), size):
-        reader.feed(body[at : at + size])
-    reader.close()
-    assert reader.whole
+    assert read_stream("generic", "chat", UNKNOWN_ENDS[name], size).whole
 
 
 @pytest.mark.parametrize("name", [name for name, (body, _, _) in CASES.items() if isinstance(body, dict) and body])
