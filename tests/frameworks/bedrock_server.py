@@ -4,9 +4,8 @@ import json
 import threading
 import zlib
 
-from harness import BUSY, Service, crowd, row
+from harness import service_row
 
-import paceline
 from odd_server import JSON, OddServer
 
 ANSWER = {
@@ -72,15 +71,12 @@ def only_pool(limiter):
     return pool
 
 
-def crowd_row(package, over, calls):
-    """A crowd under `paceline.instrument()` before a server of 8 slots, and its row: ``calls`` as for the one of the harness."""
+def answer(path, body):
+    """A :class:`~harness.Service`'s answer to boto3 and aiobotocore, and its tokens."""
+    assert path.endswith("/converse")
+    return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
 
-    def answer(path, body):
-        assert path.endswith("/converse")
-        return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
 
-    limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
-    with Service(model, answer, {"message": "Too many requests"}) as service:
-        with paceline.instrument(limiter, provider="bedrock"):
-            crowd(*calls(service.server_port))
-        row(package, over, limiter, service, model, f"bedrock/{model}")
+def bedrock_row(package, over, calls):
+    """A crowd before a service of Bedrock's API, and its row."""
+    service_row(package, over, f"bedrock/{CALL['modelId']}", answer, {"message": "Too many requests"}, calls)

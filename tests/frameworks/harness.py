@@ -166,3 +166,14 @@ class Service(OddServer):
         charges = {unit: self.charges[unit] for unit in self.units}
         books = {self.model: {"charges": charges}}
         return {"admitted": self.charges["requests"], "refused_total": self.refused, "pools": books}
+
+
+def service_row(package, over, pool, answer, refusal, calls, quotas=BUSY):
+    """A crowd as that of :func:`crowd_row`, and its row, before a :class:`Service`: ``calls`` are made of it."""
+    provider, _, model = pool.partition("/")
+    limiter = paceline.Limiter({f"{provider}/*": quotas})
+    units = [quota.unit for quota in map(paceline.Quota.parse, quotas)]
+    with Service(model, answer, refusal, units) as service:
+        with paceline.instrument(limiter, provider=provider):
+            crowd(*calls(service))
+        row(package, over, limiter, service, model, pool)

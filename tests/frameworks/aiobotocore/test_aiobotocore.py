@@ -6,7 +6,7 @@ import json
 import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
-from bedrock_server import ANSWER, CALL, KEYS, Bedrock, crowd_row, only_pool
+from bedrock_server import ANSWER, CALL, KEYS, Bedrock, bedrock_row, only_pool
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 import paceline
@@ -114,11 +114,11 @@ async def test_a_task_that_is_cancelled_in_the_queue_sends_nothing(server):
 
 
 def test_a_crowd_is_never_refused():
-    def calls(port):
+    def calls(service):
         async def acall():
-            async with bedrock(port) as client:
+            async with bedrock(service.server_port) as client:
                 await client.converse(**CALL)
 
         return None, acall
 
-    crowd_row("aiobotocore", "Bedrock over aiohttp", calls)
+    bedrock_row("aiobotocore", "Bedrock over aiohttp", calls)

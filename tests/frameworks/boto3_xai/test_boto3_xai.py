@@ -9,7 +9,7 @@ import grpc
 import pytest
 import websocket
 import xai_sdk
-from bedrock_server import ANSWER, CALL, KEYS, Bedrock, crowd_row, only_pool
+from bedrock_server import ANSWER, CALL, KEYS, Bedrock, bedrock_row, only_pool
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError
 from harness import MESSAGES
@@ -156,8 +156,8 @@ async def test_curl_cffi_and_websocket_client_are_announced(limiter, kinds):
 
 
 def test_a_crowd_of_boto3_is_never_refused():
-    def calls(port):
-        client = bedrock(port)
+    def calls(service):
+        client = bedrock(service.server_port)
         return (lambda: client.converse(**CALL),)
 
-    crowd_row("boto3", "Bedrock over botocore", calls)
+    bedrock_row("boto3", "Bedrock over botocore", calls)

@@ -18,12 +18,10 @@ from azure.ai.inference.aio import ChatCompletionsClient as AsyncChatCompletions
 from azure.core.credentials import AzureKeyCredential
 from cerebras.cloud.sdk import AsyncCerebras, Cerebras
 from fireworks import AsyncFireworks, Fireworks
-from harness import BUSY, KEY, MESSAGES, PROMPT, Service, crowd, crowd_row, row
+from harness import BUSY, KEY, MESSAGES, PROMPT, crowd_row, service_row
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from pydantic import BaseModel
 from together import AsyncTogether, Together
-
-import paceline
 
 ASK = {"model": "m", "messages": MESSAGES, "max_tokens": 40}
 
@@ -200,11 +198,5 @@ SERVICES = {
 @pytest.mark.parametrize("package", SERVICES)
 def test_a_crowd_at_a_service_of_its_own_is_never_refused(package):
     pool, calls, answer, refusal, over = SERVICES[package]
-    provider = pool.partition("/")[0]
     quotas = [quota for quota in BUSY if package != "replicate" or "tokens" not in quota]
-    limiter = paceline.Limiter({f"{provider}/*": quotas})
-    units = [quota.unit for quota in map(paceline.Quota.parse, quotas)]
-    with Service(pool.partition("/")[2], answer, refusal, units) as service:
-        with paceline.instrument(limiter, provider=provider):
-            crowd(*calls(service))
-        row(package, over, limiter, service, service.model, pool)
+    service_row(package, over, pool, answer, refusal, calls, quotas)
