@@ -222,21 +222,21 @@ async def test_a_timeout_returns_the_work_to_its_state(world, monkeypatch, tmp_p
     assert hooks.errors == ["Timeout"] * 2
 
 
-async def test_what_no_time_heals_is_given_up(world):
-    world.reset(valid_key="another")
+@pytest.mark.parametrize(
+    ("trouble", "states", "error"),
+    [
+        ({"valid_key": "another"}, ["prep"], "AuthenticationError"),
+        # no such model: pony; the parent's ``on_error`` does not hear of it, and the machine looks into the results
+        ({"limits": {"arcee": WIDE["arcee"]}}, ["prep", "expensive"], "pony"),
+    ],
+    ids=["at first", "in parallel"],
+)
+async def test_what_no_time_heals_is_given_up(world, trouble, states, error):
+    world.reset(**trouble)
     hooks = Visits()
     result = await one_paper(wide(), hooks)
-    assert hooks.states == ["prep"]
-    assert "AuthenticationError" in result["error"]
-
-
-async def test_what_fails_in_parallel_is_seen(world, monkeypatch):
-    """The parent's ``on_error`` does not hear of it: the machine looks into the results."""
-    world.reset(limits={"arcee": WIDE["arcee"]})  # no such model: pony
-    hooks = Visits()
-    result = await one_paper(wide(), hooks)
-    assert hooks.states == ["prep", "expensive"]
-    assert "pony" in result["error"]
+    assert hooks.states == states
+    assert error in result["error"]
 
 
 async def test_no_work_is_lost_when_the_provider_stumbles(world):

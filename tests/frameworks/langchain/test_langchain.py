@@ -43,36 +43,31 @@ def asked(text=PROMPT):
 # --- chat models, attached or instrumented
 
 
-def test_chat_models_are_attached(world, limiter):
-    model = gpt(world)
-    limiter.attach(model, provider="openai")
+async def every_way(model, **options):
+    """Two answers and two streams."""
     model.invoke(PROMPT)
-    for _ in model.stream(PROMPT, stream_usage=True):
+    await model.ainvoke(PROMPT)
+    for _ in model.stream(PROMPT, **options):
         pass
-    model.batch([PROMPT] * 5)
-    books_agree(limiter, world, GPT, 7)
+    async for _ in model.astream(PROMPT, **options):
+        pass
 
 
-async def test_chat_models_async(world, limiter):
+async def test_chat_models_are_attached(world, limiter):
     model = gpt(world)
     limiter.attach(model, provider="openai")
-    await model.ainvoke(PROMPT)
-    async for _ in model.astream(PROMPT, stream_usage=True):
-        pass
+    await every_way(model, stream_usage=True)
+    books_agree(limiter, world, GPT, 4)
+    model.batch([PROMPT] * 5)
+    books_agree(limiter, world, GPT, 9)
     await model.abatch([PROMPT] * 5)
-    books_agree(limiter, world, GPT, 7)
+    books_agree(limiter, world, GPT, 14)
 
 
 async def test_claude_by_instrument(world):
     limiter = paceline.Limiter({"anthropic/*": CLAUDE_LIMITS})
     with paceline.instrument(limiter):
-        model = claude(world)
-        model.invoke(PROMPT)
-        await model.ainvoke(PROMPT)
-        for _ in model.stream(PROMPT):
-            pass
-        async for _ in model.astream(PROMPT):
-            pass
+        await every_way(claude(world))
     books_agree(limiter, world, CLAUDE, 4)
 
 
@@ -112,13 +107,7 @@ async def test_a_graph_of_langgraph(world, limiter):
 
 async def test_rate_limiter_sync_async_stream(world, limiter):
     pace = PacelineRateLimiter(limiter, GPT, input_tokens=100, output_tokens=40)
-    model = gpt(world, rate_limiter=pace)
-    model.invoke(PROMPT)
-    await model.ainvoke(PROMPT)
-    for _ in model.stream(PROMPT):
-        pass
-    async for _ in model.astream(PROMPT):
-        pass
+    await every_way(gpt(world, rate_limiter=pace))
     assert counts(limiter, GPT) == {"granted": 4, "settled": 4}
     assert spent(limiter, GPT)["tokens"] == 4 * 140
 

@@ -33,19 +33,14 @@ def test_an_attached_client_sends_as_before(world, limiter):
     assert attached(limiter, world)._api_client._use_aiohttp() is AIOHTTP
 
 
-def test_sync_and_stream(world, limiter):
+async def test_sync_async_and_streams(world, limiter):
     client = attached(limiter, world)
     client.models.generate_content(**ASK)
     assert list(client.models.generate_content_stream(**ASK))
     books_agree(limiter, world, POOL, 2)
-    client.close()
-
-
-async def test_async_and_stream(world, limiter):
-    client = attached(limiter, world)
     await client.aio.models.generate_content(**ASK)
     assert await stream_of(client)
-    books_agree(limiter, world, POOL, 2)
+    books_agree(limiter, world, POOL, 4)
     await client.aio.aclose()
     client.close()
 
