@@ -14,6 +14,7 @@ LIMITS = {
     "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
     "gemini/*": ["6000 requests/min", "4M input_tokens/min"],
     "cohere/*": ["6000 requests/min"],
+    "bedrock/*": ["6000 requests/min", "4M tokens/min"],
     **{f"{provider}/*": ["6000 requests/min", "4M tokens/min"] for provider in ("openai", "groq", "mistral")},
 }
 """By provider. Every quota is wide, so that nothing waits where a test is about something else."""

@@ -27,8 +27,7 @@ def bedrock(port):
     )
 
 
-async def test_it_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server):
-    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+async def test_it_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server, limiter):
     with paceline.instrument(limiter, provider="bedrock"):
         async with bedrock(server.server_port) as client:
             assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42
@@ -42,9 +41,8 @@ async def test_it_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(
     assert len(server.signed) == 5
 
 
-async def test_a_stream_is_settled_with_its_usage(server):
+async def test_a_stream_is_settled_with_its_usage(server, limiter):
     server.signed.append(None)  # none is refused
-    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
     with paceline.instrument(limiter, provider="bedrock"):
         async with bedrock(server.server_port) as client:
             async for _ in (await client.converse_stream(**CALL))["stream"]:
@@ -55,11 +53,10 @@ async def test_a_stream_is_settled_with_its_usage(server):
     assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 2, "tokens": 84}
 
 
-async def test_a_stream_begins_before_its_content(server, monkeypatch):
+async def test_a_stream_begins_before_its_content(server, limiter, monkeypatch):
     monkeypatch.setattr("paceline.providers.verdict.HELD_S", 0.05)
     server.signed.append(None)  # none is refused
     server.go.clear()
-    limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
     async with bedrock(server.server_port) as client:
         limiter.attach(client, provider="bedrock")
         events = aiter((await client.converse_stream(**CALL))["stream"])
@@ -71,9 +68,8 @@ async def test_a_stream_begins_before_its_content(server, monkeypatch):
     assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
-async def test_an_attached_client_is_paced(server):
+async def test_an_attached_client_is_paced(server, limiter):
     server.signed.append(None)  # none is refused
-    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
     async with bedrock(server.server_port) as client:
         limiter.attach(client, provider="bedrock")
         assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42

@@ -36,8 +36,7 @@ def bedrock(port):
     return boto3.client("bedrock-runtime", endpoint_url=f"http://127.0.0.1:{port}", config=config, **KEYS)
 
 
-def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server):
-    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server, limiter):
     with paceline.instrument(limiter, provider="bedrock"):
         client = bedrock(server.server_port)
         assert client.converse(**CALL)["usage"]["totalTokens"] == 42
@@ -49,11 +48,10 @@ def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(ser
     assert len(server.signed) == 4
 
 
-def test_a_stream_begins_before_its_content(server, monkeypatch):
+def test_a_stream_begins_before_its_content(server, limiter, monkeypatch):
     monkeypatch.setattr("paceline.providers.verdict.HELD_S", 0.05)
     server.signed.append(None)  # none is refused
     server.go.clear()
-    limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
     client = limiter.attach(bedrock(server.server_port), provider="bedrock")
     events = iter(client.converse_stream(**CALL)["stream"])
     assert "messageStart" in next(events)
@@ -64,9 +62,8 @@ def test_a_stream_begins_before_its_content(server, monkeypatch):
     assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
-def test_an_attached_client_is_paced_and_another_is_not(server):
+def test_an_attached_client_is_paced_and_another_is_not(server, limiter):
     server.signed.append(None)  # none is refused
-    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
     client = limiter.attach(bedrock(server.server_port), provider="bedrock")
     assert client.converse(**CALL)["usage"]["totalTokens"] == 42
     assert list(client.converse_stream(**CALL)["stream"])[-1]["metadata"]["usage"]["outputTokens"] == 30
@@ -101,9 +98,8 @@ def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing
     assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
 
 
-def test_bedrock_through_anthropic_is_within_reach(world):
+def test_bedrock_through_anthropic_is_within_reach(world, limiter):
     """The other way out that the warning names: the server has no such path, but the pool has heard of the request."""
-    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "600k tokens/min"]})
     keys = {"aws_access_key": "k", "aws_secret_key": "k", "aws_region": "us-east-1"}
     client = limiter.attach(anthropic.AnthropicBedrock(base_url=world.base_url, **keys), provider="bedrock")
     with client, pytest.raises(anthropic.NotFoundError):
