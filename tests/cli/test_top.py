@@ -1,7 +1,9 @@
 """`paceline top` on a real status page, driven by textual's own pilot; and `paceline status` with a key."""
 
 import asyncio
+import functools
 import time
+from contextlib import asynccontextmanager, closing
 
 import pytest
 from click.testing import CliRunner
@@ -30,9 +32,8 @@ def limiter():
 
 @pytest.fixture
 def page(limiter):
-    server = limiter.serve_status(port=0)
-    yield server
-    server.close()
+    with closing(limiter.serve_status(port=0)) as server:
+        yield server
 
 
 def text_of(top, name):
@@ -59,17 +60,15 @@ def cells(top):
     return [[str(cell) for cell in table.get_row_at(i)] for i in range(table.row_count)]
 
 
-def drive(root, script, key=None):
-    async def main():
-        top = make_app(root, key)
-        async with top.run_test(size=(140, 40)) as pilot:
-            await script(top, pilot)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def driven(root, key=None):
+    top = make_app(root.rstrip("/"), key)
+    async with top.run_test(size=(140, 40)) as pilot:
+        yield top, pilot
 
 
-def test_it_shows_the_pools(page):
-    async def script(top, pilot):
+async def test_it_shows_the_pools(page):
+    async with driven(page.url) as (top, pilot):
         await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
         assert text_of(top, "#headline").startswith("openai/gpt-5 is at its limit of 5 requests/min: ")
         first, second, third = cells(top)
@@ -86,50 +85,38 @@ def test_it_shows_the_pools(page):
         await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
         assert top.query_one("#filter", Input).value == ""
 
-    drive(page.url.rstrip("/"), script)
-
 
 @pytest.mark.parametrize("document", ['{"pools": {"x": {}}}', "no"])
-def test_a_server_that_serves_something_else(document):
+async def test_a_server_that_serves_something_else(document):
     async def serve(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": document.encode()})
 
-    async def script(top, pilot):
-        await shown(top, pilot, lambda: "what it answers is not the status of a program" in text_of(top, "#headline"))
-
     with served(serve) as url:
-        drive(url, script)
+        async with driven(url) as (top, pilot):
+            said = "what it answers is not the status of a program"
+            await shown(top, pilot, lambda: said in text_of(top, "#headline"))
 
 
-def test_a_server_that_goes_away(page):
-    async def script(top, pilot):
+async def test_a_server_that_goes_away(page):
+    async with driven(page.url) as (top, pilot):
         await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
         await asyncio.to_thread(page.close)
         await shown(top, pilot, lambda: text_of(top, "#headline").startswith("No answer from"))
         assert top.query_one(DataTable).row_count == 3
 
-    drive(page.url.rstrip("/"), script)
 
-
-def test_a_key(limiter):
-    server = limiter.serve_status(port=0, key="secret")
-    try:
-
-        async def without(top, pilot):
+async def test_a_key(limiter):
+    with closing(limiter.serve_status(port=0, key="secret")) as server:
+        async with driven(server.url) as (top, pilot):
             await shown(top, pilot, lambda: "needs a key" in text_of(top, "#headline"))
-
-        async def with_it(top, pilot):
+        async with driven(server.url, "secret") as (top, pilot):
             await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
-
-        drive(server.url.rstrip("/"), without)
-        drive(server.url.rstrip("/"), with_it, "secret")
-        assert CliRunner().invoke(app, ["status", server.url]).exit_code == 1
-        done = CliRunner().invoke(app, ["status", server.url], env={"PACELINE_KEY": "secret"})
+        status = functools.partial(asyncio.to_thread, CliRunner().invoke, app, ["status", server.url])
+        assert (await status()).exit_code == 1
+        done = await status(env={"PACELINE_KEY": "secret"})
         assert done.exit_code == 0
         assert "5 requests/min" in done.stdout
-    finally:
-        server.close()
 
 
 def test_without_a_terminal_it_names_the_other_command():

@@ -55,10 +55,8 @@ def gateway(serve, keys):
         running = serve(url, limits={"*": "100k requests/min"}, prices=PRICES)
 
         def send(who, *, encoded=False, more=(), **fields):
-            headers, body = (
-                {"authorization": f"Bearer {secrets[who]}", **dict(more)},
-                json.dumps(chat(**fields)).encode(),
-            )
+            headers = {"authorization": f"Bearer {secrets[who]}", **dict(more)}
+            body = json.dumps(chat(**fields)).encode()
             if encoded:
                 headers["content-encoding"], body = "gzip", gzip.compress(body)
             return client.post(f"{running.url}/openai/v1/chat/completions", content=body, headers=headers)
