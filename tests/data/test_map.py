@@ -400,10 +400,7 @@ class TestJournal:
 
         monkeypatch.setattr("paceline.stores.entries.EntryFile.write", failing)
 
-        async def main():
-            return await quiet(double, range(5), journal=journal)
-
-        assert run_virtual(main(), clock) == [0, 2, 4, 6, 8]
+        assert run_virtual(quiet(double, range(5), journal=journal)._collected(), clock) == [0, 2, 4, 6, 8]
         lost[0] = 1_000
         with pytest.raises(paceline.StoreError, match="no space"):
             run_virtual(quiet(double, range(6), journal=journal)._collected(), clock)

@@ -251,7 +251,7 @@ def test_a_journal_of_a_map_is_refused(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
 @pytest.mark.parametrize("another", [None, b"of another program\n"])
-def test_a_journal_that_another_program_deletes_or_replaces(tmp_path, another, monkeypatch):
+async def test_a_journal_that_another_program_deletes_or_replaces(tmp_path, another, monkeypatch):
     """Two processes write it again, each what it can read, and neither pays again."""
     monkeypatch.setattr(journals, "AGAIN_S", 0.01)
     monkeypatch.setattr("paceline.data.mapping.JOURNAL_AGAIN_S", 0.01)
@@ -271,14 +271,9 @@ def test_a_journal_that_another_program_deletes_or_replaces(tmp_path, another, m
         await asyncio.sleep(0.001)
         return row["id"]
 
-    async def results():
-        maps = [
-            Map(call, rows, journal, "id", 2, progress=None)
-            for rows, journal in zip((ROWS, ROWS[::-1]), two, strict=True)
-        ]
-        return await asyncio.gather(*(one._collected() for one in maps), return_exceptions=True)
-
-    found = asyncio.run(results())
+    jobs = zip((ROWS, ROWS[::-1]), two, strict=True)
+    maps = [Map(call, rows, journal, "id", 2, progress=None) for rows, journal in jobs]
+    found = await asyncio.gather(*(one._collected() for one in maps), return_exceptions=True)
     for journal in two:
         journal.close()
     if another is not None:

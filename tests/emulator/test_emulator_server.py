@@ -280,7 +280,7 @@ def test_a_process_whose_parent_has_ended_says_nothing():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_hundreds_connect_at_once(paceline_emulator):
+async def test_hundreds_connect_at_once(paceline_emulator):
     emulator = paceline_emulator(limits="100k requests/min", latency_s=0.8)
     host, port = emulator.base_url.removeprefix("http://").split(":")
     body = json.dumps({"model": "m", "max_tokens": 1, "messages": HELLO}).encode()
@@ -294,10 +294,7 @@ def test_hundreds_connect_at_once(paceline_emulator):
         await writer.wait_closed()
         return answer[9:12]
 
-    async def all_of_them():
-        return await asyncio.gather(*(send() for _ in range(400)))
-
-    assert set(asyncio.run(all_of_them())) == {b"200"}
+    assert set(await asyncio.gather(*(send() for _ in range(400)))) == {b"200"}
     assert emulator.tally()["in_flight_peak"] > 100
 
 

@@ -29,19 +29,16 @@ class Server(Stub):
         ("/openai/v1/responses", {"type", "error", "sequence_number", "code", "message", "param"}),
     ],
 )
-def test_an_error_that_is_no_json_becomes_an_event(serve, kept, path, expected):
-    async def main(root):
-        reader, writer = await asyncio.open_connection(*root.removeprefix("http://").split(":"))
-        for body in (chat(), chat(stream=True)):
-            content = json.dumps(body).encode()
-            lines = {"host": "127.0.0.1", "content-length": len(content), **kept}
-            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-            writer.write(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + content)
-        received = await reader.read()
-        writer.close()
-        return received
-
-    received = asyncio.run(main(serve(Server((200, b"{}"), (502, b"<html>")), limits=NARROW).url))
+async def test_an_error_that_is_no_json_becomes_an_event(serve, kept, path, expected):
+    root = serve(Server((200, b"{}"), (502, b"<html>")), limits=NARROW).url
+    reader, writer = await asyncio.open_connection(*root.removeprefix("http://").split(":"))
+    for body in (chat(), chat(stream=True)):
+        content = json.dumps(body).encode()
+        lines = {"host": "127.0.0.1", "content-length": len(content), **kept}
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        writer.write(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + content)
+    received = await reader.read()
+    writer.close()
     assert not received.endswith(b"0\r\n\r\n")  # it breaks off
     event = json.loads(received.rpartition(b"data: ")[2].partition(b"\n")[0])
     assert set(event) == expected

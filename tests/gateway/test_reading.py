@@ -31,6 +31,13 @@ with suppress(ImportError):
 BODY = {"model": "good", "max_tokens": 7, "messages": [{"role": "user", "content": "hi " * 500}], "stream": True}
 
 
+@pytest.fixture
+async def reader():
+    reader = BodyReader()
+    yield reader
+    await reader.close()
+
+
 def task(provider, path=CHAT, key=KEY):
     return Task(((provider, {}),), "", path, "", [], b"identity", key)
 
@@ -39,7 +46,7 @@ def at_host():
     return provider_named("azure").at_host("eastus.openai.azure.com")
 
 
-def test_another_process_reads_the_same():
+async def test_another_process_reads_the_same(reader):
     asked = [
         (provider_named("openai"), CHAT),
         (at_host(), CHAT),
@@ -49,15 +56,8 @@ def test_another_process_reads_the_same():
         (provider_named("openai"), "/v1/models"),
     ]
 
-    async def read():
-        reader = BodyReader()
-        try:
-            body = json.dumps(BODY).encode()
-            return await asyncio.gather(*(reader.read("", task(*one, None), body) for one in asked))
-        finally:
-            await reader.close()
-
-    seen = asyncio.run(read())
+    body = json.dumps(BODY).encode()
+    seen = await asyncio.gather(*(reader.read("", task(*one, None), body) for one in asked))
     described = [provider.describe(path, BODY) for provider, path in asked]
     assert [one.calls for one in seen] == [() if call is None else (call,) for call in described]
     assert [one.refusal for one in seen] == [None] * len(asked)
@@ -126,7 +126,7 @@ def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
         runner.run(read())
 
 
-def test_the_bodies_of_one_key_wait_for_each_other_and_those_of_another_for_one(monkeypatch):
+async def test_the_bodies_of_one_key_wait_for_each_other_and_those_of_another_for_one(reader, monkeypatch):
     order = []
 
     async def exchange(_process, _task, body):
@@ -134,21 +134,10 @@ def test_the_bodies_of_one_key_wait_for_each_other_and_those_of_another_for_one(
         await asyncio.sleep(0)
         return Seen(())
 
-    async def read():
-        reader = BodyReader()
-        monkeypatch.setattr(reading, "_exchange", exchange)
-        asked = task(provider_named("openai"))
-        try:
-            await asyncio.gather(
-                *(
-                    reader.read(owner, asked, body)
-                    for owner, body in zip("aaaba", (b"1", b"2", b"3", b"other", b"4"), strict=True)
-                )
-            )
-        finally:
-            await reader.close()
-
-    asyncio.run(read())
+    monkeypatch.setattr(reading, "_exchange", exchange)
+    asked = task(provider_named("openai"))
+    sent = zip("aaaba", (b"1", b"2", b"3", b"other", b"4"), strict=True)
+    await asyncio.gather(*(reader.read(owner, asked, body) for owner, body in sent))
     assert order == [b"1", b"other", b"2", b"3", b"4"]
 
 

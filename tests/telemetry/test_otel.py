@@ -97,7 +97,7 @@ def test_several_limiters_are_watched(received):
     assert [point.attributes["paceline.pool"] for point in limits] == ["first", "second"]
 
 
-def test_a_request_has_a_span_below_its_callers(received):
+async def test_a_request_has_a_span_below_its_callers(received):
     _, tracers, _, exporter = received
     limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min"}, events=otel.Listener(tracer_provider=tracers))
 
@@ -111,8 +111,7 @@ def test_a_request_has_a_span_below_its_callers(received):
 
     sent, caller = [], "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": [(b"traceparent", caller.encode())]}
-    traced = otel.Traced(app, tracers)
-    asyncio.run(traced(scope, None, send))
+    await otel.Traced(app, tracers)(scope, None, send)
     [span] = exporter.get_finished_spans()
     assert (span.name, span.kind.name, span.status.status_code.name) == ("paceline.request", "SERVER", "ERROR")
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == tuple(caller.split("-")[1:3])
@@ -123,15 +122,15 @@ def test_a_request_has_a_span_below_its_callers(received):
     assert sent == [503]
 
 
-def test_reading_a_page_has_no_span(received):
+async def test_reading_a_page_has_no_span(received):
     _, tracers, _, exporter = received
 
     async def app(scope, receive, send):
         pages.append(scope["path"])
 
     pages = []
-    asyncio.run(otel.Traced(app, tracers)({"type": "http", "method": "GET", "path": "/metrics"}, None, None))
-    asyncio.run(otel.Traced(app, tracers)({"type": "lifespan", "path": ""}, None, None))
+    await otel.Traced(app, tracers)({"type": "http", "method": "GET", "path": "/metrics"}, None, None)
+    await otel.Traced(app, tracers)({"type": "lifespan", "path": ""}, None, None)
     assert (pages, exporter.get_finished_spans()) == (["/metrics", ""], ())
 
 
