@@ -416,30 +416,25 @@ class TestUploads:
         with pytest.raises(TimeoutError):
             await self.ask(server, (bytes(65_536) for _ in range(1_000)), None)
 
-    async def test_an_early_answer_ends_it(self):
-        async def refuse(writer):
-            writer.write(OK.replace(b"200 OK", b"401 No"))
+    async def begin(self, server):
+        """The answer to a body that does not end."""
 
         async def come():
             yield b"begun"
             await asyncio.Event().wait()
 
-        async with Server(refuse) as server:
-            answer = await server.client.fetch(server.upstream, "POST", "/v1/files", [], Upload(None, come()))
+        return await server.client.fetch(server.upstream, "POST", "/v1/files", [], Upload(None, come()))
+
+    async def test_an_early_answer_ends_it(self):
+        async with Server(OK.replace(b"200 OK", b"401 No")) as server:
+            answer = await self.begin(server)
             assert (answer.status, await answer.read()) == (401, b"ok")
             assert not server.client._servers[server.upstream.root].idle
 
     async def test_an_answer_that_stalls_after_an_early_head_is_a_timeout(self):
-        async def begin(writer):
-            writer.write(OK.removesuffix(b"ok"))
-
-        async def come():
-            yield b"begun"
-            await asyncio.Event().wait()
-
-        async with Server(begin) as server:
+        async with Server(OK.removesuffix(b"ok")) as server:
             server.client._timeout_s = 0.1
-            answer = await server.client.fetch(server.upstream, "POST", "/v1/files", [], Upload(None, come()))
+            answer = await self.begin(server)
             with pytest.raises(TimeoutError):
                 await answer.read()
 
