@@ -15,7 +15,7 @@ import paceline
 from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
 from paceline.pacing.pacer import Pacer
-from paceline.testing import run_virtual
+from virtual_time import virtual
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text()
 BLOCKS = {language: re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "toml")}
@@ -73,28 +73,26 @@ async def test_how_far_a_lane_reaches():
     assert [await task, await coroutine] == ["inside", "default"]
 
 
-def test_by_hand(page):
-    async def main(clock):
-        limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
-        await limiter.acquire("jobs")
-        seen = []
+@virtual
+async def test_by_hand(page, clock):
+    limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
+    await limiter.acquire("jobs")
+    seen = []
 
-        async def attempts():
-            for attempt in limiter.attempts("jobs", lane="tried"):
-                async with attempt:
-                    pass
+    async def attempts():
+        for attempt in limiter.attempts("jobs", lane="tried"):
+            async with attempt:
+                pass
 
-        async def by_hand():
-            with paceline.lane("around"):
-                await page["by_hand"](limiter)
+    async def by_hand():
+        with paceline.lane("around"):
+            await page["by_hand"](limiter)
 
-        tasks = [asyncio.create_task(work()) for work in (attempts, by_hand)]
-        while not all(task.done() for task in tasks):
-            await asyncio.sleep(0.3)
-            seen += lanes_of(limiter)
-        assert set(seen) == {"wrap", "tried"}
-
-    run_virtual(main)
+    tasks = [asyncio.create_task(work()) for work in (attempts, by_hand)]
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0.3)
+        seen += lanes_of(limiter)
+    assert set(seen) == {"wrap", "tried"}
     with pytest.raises(SettingsError, match="leave out lane"):
         page["limiter"].try_acquire("jobs", lane="wrap")
 

@@ -10,7 +10,8 @@ from example_programs import EXAMPLES, load
 
 import paceline
 from paceline.core.quota import NS
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 
 _, monitoring = load("acm", "monitoring")
 AT = datetime(2025, 12, 4, 11, 59, 30, tzinfo=UTC).timestamp()
@@ -124,21 +125,19 @@ def test_a_refusal_is_a_warning_with_retry_after(file, log):
     assert (line.provider, line.model, line.retry_after) == ("openai", "gpt-6.1-sol", 30)
 
 
-def test_one_format_with_all_planned_fields_is_for_every_line(file, log):
+@virtual
+async def test_one_format_with_all_planned_fields_is_for_every_line(file, log, clock):
     names = "provider model estimated_tokens wait_seconds rpm_remaining tpm_remaining actual_tokens estimation_ratio retry_after"
     formatter = logging.Formatter("%(levelname)s %(message)s " + " ".join(f"%({name})s" for name in names.split()))
 
-    async def main(clock):
-        limiter = paceline.Limiter.load(file, clock=clock)
-        held = [limiter.try_acquire("groq/openai/gpt-oss-120b", input_tokens=2_500) for _ in range(2)]
-        for permit in held:
-            if permit:
-                permit.refused(paceline.Refusal(paceline.RefusalKind.CAPACITY))
-        for number, attempt in enumerate(limiter.attempts("groq/openai/gpt-oss-120b", input_tokens=3_000)):
-            async with attempt as permit:
-                permit.settle(input_tokens=3_000) if number else permit.refused(retry_after_s=2)
-
-    run_virtual(main)
+    limiter = paceline.Limiter.load(file, clock=clock)
+    held = [limiter.try_acquire("groq/openai/gpt-oss-120b", input_tokens=2_500) for _ in range(2)]
+    for permit in held:
+        if permit:
+            permit.refused(paceline.Refusal(paceline.RefusalKind.CAPACITY))
+    for number, attempt in enumerate(limiter.attempts("groq/openai/gpt-oss-120b", input_tokens=3_000)):
+        async with attempt as permit:
+            permit.settle(input_tokens=3_000) if number else permit.refused(retry_after_s=2)
     lines = {record.event: formatter.format(record) for record in log.records}
     assert {"rate_limit.wait", "rate_limit.retry", "rate_limit.refused", "rate_limit.429_error"} < lines.keys()
     for event, line in lines.items():

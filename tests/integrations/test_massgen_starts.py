@@ -8,7 +8,7 @@ import pytest
 
 import paceline
 from paceline.integrations import massgen
-from paceline.testing import run_virtual
+from virtual_time import virtual
 
 STARTS = {
     "gemini": {"max_starts": 7, "time_window": 60},
@@ -26,11 +26,9 @@ STARTS = {
         ("openai", "gpt-5-mini", "a (openai) at once, there is no limit starts/openai"),
     ],
 )  # fmt: skip
-def test_each_start_is_logged_with_the_count_and_the_limit(caplog, backend, model, said):
-    async def main(clock):
-        limiter = paceline.Limiter.load(None, starts=STARTS, clock=clock)
-        await massgen._take(limiter, "a", backend, model)
-
+@virtual
+async def test_each_start_is_logged_with_the_count_and_the_limit(caplog, clock, backend, model, said):
     caplog.set_level(logging.INFO, "paceline.rate_limit")
-    run_virtual(main)
+    limiter = paceline.Limiter.load(None, starts=STARTS, clock=clock)
+    await massgen._take(limiter, "a", backend, model)
     assert [record.getMessage() for record in caplog.records] == [f"Rate limit: Agent startup allowed: {said}"]
