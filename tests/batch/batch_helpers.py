@@ -1,3 +1,4 @@
+import _thread
 import dataclasses
 import json
 import os
@@ -23,10 +24,17 @@ from paceline.batch.summary import RunTally
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.limiter.limiter import SYSTEM_CLOCK, Limiter
+from waits import until
 
 FAST = "60k requests/min,60M tokens/min"
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
+
+
+def interrupt_when(condition):
+    """Press Ctrl-C, from another thread."""
+    until(condition)
+    _thread.interrupt_main()
 
 
 class Said(ProgressView):

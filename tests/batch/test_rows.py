@@ -1,6 +1,5 @@
 """`paceline.run`: rows from Python, by the engine of the command."""
 
-import _thread
 import asyncio
 import contextlib
 import csv
@@ -8,17 +7,16 @@ import datetime as dt
 import json
 import sqlite3
 import sys
-import threading
 import types
 
 import pydantic
 import pytest
-from batch_helpers import FAST, call, completion
+from batch_helpers import FAST, call, completion, interrupt_when
 
 import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
-from waits import join, until
+from waits import join, started, until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 
@@ -185,13 +183,7 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.batch.rows.in_a_loop", lambda: True)
     emulator.reset(latency_s=0.2, limits={"*": FAST})
     journal = tmp_path / "answers.jsonl"
-
-    def interrupt():
-        until(lambda: sent(emulator) >= 4)
-        _thread.interrupt_main()
-
-    watch = threading.Thread(target=interrupt)
-    watch.start()
+    watch = started(interrupt_when, lambda: sent(emulator) >= 4)
     with pytest.raises(KeyboardInterrupt):
         ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2)
     join(watch)

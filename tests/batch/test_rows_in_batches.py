@@ -1,15 +1,12 @@
 """`paceline.run` by the Batch APIs: the same frame at half the price, and nothing paid twice after a stop."""
 
-import _thread
-import threading
-
 import pytest
-from batch_helpers import read_answers
+from batch_helpers import interrupt_when, read_answers
 
 import paceline
 from paceline.batch import offline
 from paceline.core.results import SettingsError
-from waits import join, until
+from waits import join, started
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
@@ -39,13 +36,7 @@ def test_the_frame_is_the_same(ask, emulator, tmp_path, settings):
 
 def test_batches_are_found_again_after_an_interrupt(ask, emulator, tmp_path):
     emulator.reset(batches=QUICK | {"turnaround_s": 1_000.0})
-
-    def interrupt():
-        until(lambda: emulator.tally()["batches"]["created"])
-        _thread.interrupt_main()
-
-    stopper = threading.Thread(target=interrupt)
-    stopper.start()
+    stopper = started(interrupt_when, lambda: emulator.tally()["batches"]["created"])
     with pytest.raises(KeyboardInterrupt):
         ask(output=tmp_path / "out.csv", mode="batch")
     join(stopper)

@@ -1,7 +1,6 @@
 """At most so many requests in flight at a provider, over all its models."""
 
 import asyncio
-import threading
 from collections import Counter
 
 import pytest
@@ -11,7 +10,7 @@ from paceline.config import Config
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock
 from virtual_time import virtual
-from waits import join
+from waits import join, started
 
 
 def limiter_of(clock, most=3, store=None, **limits):
@@ -129,8 +128,6 @@ def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does
     clock, refused, said = ManualClock(), [], []
     limiter = limiter_of(clock, 5, Pausing(clock=clock), a="100k requests/min")
     refused.append(limiter.try_acquire("openai/a"))
-    thread = threading.Thread(target=lambda: said.append(limiter.try_acquire("openai/a")), daemon=True)
-    thread.start()
-    join(thread)
+    join(started(lambda: said.append(limiter.try_acquire("openai/a"))))
     assert [(later.quota, later.retry_after_s) for later in said] == [("cool-down", pytest.approx(4, abs=0.1))]
     limiter.close()

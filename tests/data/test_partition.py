@@ -31,7 +31,7 @@ from paceline.data import places
 from paceline.data.journal import SharedJournal
 from paceline.data.mapping import Map
 from paceline.data.places import open_place
-from waits import BOUND_S, join, until
+from waits import BOUND_S, join, started, until
 
 LIMITS = {"jobs": "100k requests/min"}
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
@@ -333,14 +333,10 @@ class TestSharedJournal:
                 super().__setitem__(key, value)
 
         monkeypatch.setattr(one, "_claims", Collecting(one._claims))
-        beginning = threading.Thread(target=asyncio.run, args=(one.begin("c"),), daemon=True)
-        beginning.start()
-        await asyncio.to_thread(join, beginning)
+        await asyncio.to_thread(join, started(asyncio.run, one.begin("c")))
         assert await other.begin("a") is None
         with one._threads._shutdown_lock:  # as within its submit()
-            ending = threading.Thread(target=one.give_up, args=("b",), daemon=True)
-            ending.start()
-            await asyncio.to_thread(join, ending)
+            await asyncio.to_thread(join, started(one.give_up, "b"))
         assert await other.begin("b") is None
 
     async def test_a_claim_whose_map_was_cancelled_meanwhile_is_given_up(self, opened, monkeypatch):

@@ -28,7 +28,7 @@ from paceline.gateway.server import ProcessSettings
 from paceline.gateway.siblings import Siblings
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
-from waits import until
+from waits import started, until
 
 SSE = {"content-type": "text/event-stream"}
 ANSWER = b'{"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
@@ -171,8 +171,7 @@ class TestQueue:
 
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
         assert 50 <= refused(**{"x-paceline-timeout": "0.5"}) <= 61
-        waits = threading.Thread(target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat()}, daemon=True)
-        waits.start()
+        started(httpx2.post, running.url + CHAT, json=chat())
         until(lambda: running.pool()["waiting"] == 1)
         assert 100 <= refused() <= 121
         running.gateway.drain()
@@ -182,9 +181,7 @@ class TestQueue:
         client.post(running.url + CHAT, json=chat())
         for name in ("first", "second"):
             headers = {"x-paceline-id": name, "x-paceline-name": f"agent {name}", "x-paceline-lane": "mine"}
-            threading.Thread(
-                target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat(), "headers": headers}, daemon=True
-            ).start()
+            started(httpx2.post, running.url + CHAT, json=chat(), headers=headers)
             until(lambda name=name: running.dispatch.held.place(name))
         until(lambda: running.pool()["waiting"] == 2)
         assert running.pool()["lanes"] == {"mine": 2}

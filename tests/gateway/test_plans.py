@@ -1,7 +1,6 @@
 """Logins to plans whose window is shut: who is kept waiting, who gets the provider's refusal, and who is told to come back."""
 
 import json
-import threading
 import time
 
 import pytest
@@ -10,7 +9,7 @@ from gateway_helpers import Stub
 from odd_server import sse
 from paceline.gateway import dispatch
 from paceline.gateway.waiting import PING, hears, patience_s, resumes, returns
-from waits import until
+from waits import join, started, until
 
 LOGIN, OTHER = "sk-ant-oat01-aa11", "sk-ant-oat01-bb22"
 MESSAGES = "/anthropic/v1/messages"
@@ -101,9 +100,8 @@ def test_a_stream_is_kept_alive_until_the_window_opens(running, plan, client):
 
 def test_one_that_cannot_be_kept_waiting_gets_the_provider_s_refusal_at_once(running, plan, client):
     plan.wait_s = 2.5
-    waits = threading.Thread(target=lambda: answers.append(ask(client, running)))
     answers = []
-    waits.start()
+    waits = started(lambda: answers.append(ask(client, running)))
     until(lambda: running.limiter.status()["plans"])
     # The terminal waits 750 s for a stream, and shows its user the end of the window.
     unfed = [{"agent": "curl/8", "stream": False}, {"agent": TERMINAL, "stream": True}]
@@ -116,7 +114,7 @@ def test_one_that_cannot_be_kept_waiting_gets_the_provider_s_refusal_at_once(run
             assert 0 <= float(answer.headers["retry-after"]) <= 3
             assert answer.headers["x-should-retry"] == "false"
     assert plan.asked == ["claude-opus-5-5"]
-    waits.join()  # none of them has stopped the account
+    join(waits)  # none of them has stopped the account
     assert answers[0].status_code == 200
     assert [ask(client, running, **one).status_code for one in unfed] == [200, 200]
 

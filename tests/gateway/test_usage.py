@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 
 import aiohttp
 import pytest
@@ -20,7 +19,7 @@ from paceline.providers.base import Usage
 from paceline.stores.tallies import OwnTallies
 from paceline.telemetry import prometheus
 from paceline.telemetry.merged import merged
-from waits import join, soon, until
+from waits import join, soon, started, until
 
 USAGE = "/api/v1/usage"
 
@@ -190,10 +189,8 @@ class TestTally:
 
         tally.count("a", "openai", "gpt-5", Usage(input_tokens=1))
         monkeypatch.setattr(module, "added", collecting)
-        threads = [threading.Thread(target=use, daemon=True) for use in (tally.since_start, tally.flush)]
-        for thread in threads:
-            thread.start()
-            join(thread)
+        for use in (tally.since_start, tally.flush):
+            join(started(use))
         monkeypatch.undo()
         counted = tally.since_start()["a"]["input_tokens"]
         assert counted > 2
@@ -239,11 +236,7 @@ class TestTally:
 
         tally = Tally(limiter, lambda lane: lane, OwnTallies())
         tally._news = Collecting()
-        counting = threading.Thread(
-            target=tally.count, args=("a", "openai", "gpt-5", Usage(input_tokens=10)), daemon=True
-        )
-        counting.start()
-        join(counting)
+        join(started(tally.count, "a", "openai", "gpt-5", Usage(input_tokens=10)))
         found = tally.since_start()["a"]
         assert (found["requests"], found["input_tokens"]) == (2, 11)
 

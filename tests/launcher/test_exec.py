@@ -20,7 +20,7 @@ from odd_server import JSON, OddServer
 from paceline.launcher import command
 from paceline.launcher.child import ChildTally
 from paceline.launcher.command import SITE, summary
-from waits import BOUND_S, join, until
+from waits import BOUND_S, join, started, until
 
 CALL = """
 import os, sys, time, httpx2
@@ -512,8 +512,7 @@ def test_attempts_without_a_connection_or_an_answer_are_told_and_are_no_waits(co
         limiter.attach(client)
         port = server.getsockname()[1]
         if connects:  # and breaks off
-            thread = threading.Thread(target=lambda: [server.accept()[0].close() for _ in range(3)])
-            thread.start()
+            thread = started(lambda: [server.accept()[0].close() for _ in range(3)])
         else:
             server.close()
         for _ in range(3):

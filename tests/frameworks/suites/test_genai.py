@@ -1,7 +1,6 @@
 """google-genai, with aiohttp installed (its async client sends through that) and without, of 3 (a client per event loop) and 2."""
 
 import asyncio
-import threading
 from importlib.util import find_spec
 
 import pytest
@@ -10,6 +9,7 @@ from google.genai import errors, types
 from harness import LIMITS, PROMPT, books_agree, cancel_in_a_stream, counts, crowd_row
 
 import paceline
+from waits import run_all
 
 POOL = "gemini/gemini-2.5-flash"
 AIOHTTP = find_spec("aiohttp") is not None
@@ -69,11 +69,7 @@ def test_every_event_loop_is_paced(world, limiter):
 
     asyncio.run(twice())
     asyncio.run(twice())
-    threads = [threading.Thread(target=asyncio.run, args=(twice(),)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all([lambda: asyncio.run(twice())] * 2)
     assert counts(limiter, POOL) == {"granted": 8, "settled": 8}
     client.close()
 
