@@ -19,6 +19,7 @@ from paceline.core.unstated.chance import (
     EARLY_N,
     ENDED,
     EVIDENCE_N,
+    RARE,
     SHARE_MAX,
     Chance,
     Mark,
@@ -30,6 +31,7 @@ from paceline.core.unstated.rate import (
     FASTEST,
     START,
     STATED_MAX_S,
+    STRIKES,
     WAIT_S,
     Finding,
     MeasuredRate,
@@ -140,7 +142,10 @@ def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s,
             bucket.admit(note.sent_ns)
             continue
         empty_ns.add(note.sent_ns)
-        if rate.refused(note.sent_ns, note) is Finding.EARLY and from_ns in empty_ns:
+        finding = rate.refused(note.sent_ns, note)
+        if rate.chance.share:  # a rate that was measured far too high is taken for chance
+            break
+        if finding is Finding.EARLY and from_ns in empty_ns:
             span_s = (note.sent_ns - from_ns) / NS
             assert min(per_s, note.rate) - 1e-6 <= rate.cycle.top <= per_s + 2 / span_s + 1e-6
 
@@ -787,13 +792,82 @@ def test_attempts_that_were_not_sent_at_once_show_nothing():
     assert (rate.phase, rate.chance.share) == (RatePhase.HOLDING, 0.0)
 
 
-def test_the_next_test_comes_after_the_rate_has_halved():
+def asked_again(share: float, common: float = 0.0) -> MeasuredRate:
+    """A rate that a test at once has shown to be a limit, and that has halved since, so that it is tested again.
+
+    Such a ``share`` was refused lately. A limit refuses all of the second test, too.
+    """
     rate = asked(asking(), EVIDENCE_N)
     first = rate.cycle.top
+    assert rate.phase is RatePhase.HOLDING
     while rate.phase is not RatePhase.ASKING:
         assert rate.cycle.top > first / 2
         refuse(rate, [go(rate) for _ in range(9)][-1])
     assert 0 < rate.cycle.top <= first / 2
+    rate.chance.seen, rate.chance.lost = 100.0, 100 * share
+    rate.lean(rate.last_ns, common)
+    return asked(rate, EVIDENCE_N)
+
+
+def trying() -> MeasuredRate:
+    """A rate that a second test at once has shown to be a limit, where so many are refused that it may hide chance."""
+    rate = asked_again(0.5)
+    assert rate.phase is RatePhase.TRYING
+    return rate
+
+
+def test_the_next_test_comes_after_the_rate_has_halved_and_a_slow_one_after_it():
+    rate = trying()
+    assert rate.rate == pytest.approx(rate.cycle.top / 2)
+
+
+@pytest.mark.parametrize(("share", "common"), [(0.3, 0.0), (0.5, 1.0)])
+def test_no_slow_test_follows_where_it_would_take_long_or_others_take_what_it_leaves(share, common):
+    assert asked_again(share, common).phase is RatePhase.HOLDING
+
+
+@pytest.mark.parametrize(("refused", "enough"), [(0, RARE), (1, ENDED), (STRIKES - 1, ENDED)])
+def test_a_slow_test_without_several_refusals_shows_no_chance(refused, enough):
+    rate = trying()
+    sent, top = rate.tally.count, rate.cycle.top
+    go(rate)
+    for _ in range(refused):
+        refuse(rate, go(rate))
+    while rate.phase is RatePhase.TRYING:
+        usual = rate.chance.usual
+        go(rate)
+    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
+    assert rate.tally.count - sent == pytest.approx(enough / usual, abs=1)
+
+
+def test_a_slow_test_with_several_refusals_shows_chance():
+    rate = trying()
+    go(rate)
+    for _ in range(STRIKES):
+        assert rate.phase is RatePhase.TRYING
+        refuse(rate, go(rate))
+    assert (rate.phase, rate.chance.asked) == (RatePhase.OPENING, 0.0)
+    assert 0 < rate.chance.share <= rate.chance.usual
+
+
+def test_a_test_that_makes_chance_likelier_is_followed_by_another_one_after_a_refusal():
+    rate = asking()
+    rate.chance.seen, rate.chance.lost = 20.0, 10.0
+    asked(rate, 5)  # three of eight are admitted: 1.2 by the logarithm of the ratio
+    assert (rate.phase, rate.chance.share) == (RatePhase.HOLDING, 0.0)
+    refuse(rate, [go(rate) for _ in range(9)][-1])
+    assert rate.phase is RatePhase.ASKING
+
+
+@pytest.mark.parametrize(("common", "phase"), [(0.0, RatePhase.ASKING), (10.0, RatePhase.HOLDING)])
+def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measured_rate(rate, common, phase):
+    rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
+    note = [go(rate) for _ in range(9)][-1]
+    rate.lean(note.sent_ns, common)  # of several processes, the others may have had what it lacks
+    rate.phase = RatePhase.TESTING
+    rate.empty = rate.test = Mark(note.sent_ns - 2 * NS, 0.0)  # five a second were admitted since
+    assert refuse(rate, note) is Finding.LATE
+    assert rate.phase is phase
 
 
 def test_an_outage_ends_a_doubt():
@@ -826,6 +900,18 @@ def test_a_check_without_a_refusal_ends_the_share():
         go(rate)
     assert rate.tally.count - sent == pytest.approx(ENDED / share, abs=1)
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
+
+
+def test_an_attempt_that_was_not_sent_is_no_refusal_of_a_check():
+    rate = checking()
+    for _ in range(STRIKES):
+        rate.unsent(go(rate))
+        assert rate.phase is RatePhase.CHECKING
+    go(rate)
+    for _ in range(STRIKES):
+        refuse(rate, go(rate))
+    assert rate.phase is RatePhase.HOLDING
+    assert rate.chance.share == pytest.approx(4 / 6)
 
 
 @pytest.mark.parametrize(("share", "doubted"), [(0.3, 2), (SHARE_MAX, 10)])

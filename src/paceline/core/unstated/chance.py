@@ -3,8 +3,9 @@
 A refusal at the measured rate, or below it, has one of two reasons: the provider has become slower, or it refuses a
 share of the attempts by chance. They are told apart by asking again at once, several times. A limit has nothing left
 for such attempts, also one that other clients use up. Chance refuses no more of them than of others. Where a
-stated limit lets none go at once, slower attempts follow instead, as a check: a limit refuses none of these. What
-chance refuses is no measurement from then on, unless more is refused than by chance.
+stated limit lets none go at once, slower attempts follow instead, as a check: a limit refuses none of these. They also
+follow a second test that shows a limit: beside one that holds few attempts, chance shows only there. What chance
+refuses is no measurement from then on, unless more is refused than by chance.
 
 Full servers refuse by chance, too, or for a rate: :class:`Shedding` asks that where the refusals say so.
 """
@@ -19,7 +20,7 @@ from paceline.core.quota import NS
 EVIDENCE_N = 8
 """A measurement goes on over further refusals until so many attempts were admitted. Its error is one attempt at each
 end. As many go at once in a test for chance: a limit admits one or two of them. Where half are refused by chance, one
-test in three does not show it."""
+test in three does not show it, and most of these are made again soon."""
 
 EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below, with admitted attempts in between. A
@@ -81,6 +82,7 @@ class Chance:
     Attributes:
         share: The share; 0 for none.
         asked: The measured rate at which the last test began, per second; 0 before.
+        again: Whether there was a test before that one.
         mark: When the last test or check began, and what was admitted until then.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
@@ -89,12 +91,13 @@ class Chance:
         over: The evidence for a larger share.
     """
 
-    __slots__ = ("asked", "early", "last", "lost", "mark", "over", "seen", "share")
+    __slots__ = ("again", "asked", "early", "last", "lost", "mark", "over", "seen", "share")
 
     def __init__(self) -> None:
         self.share = self.asked = self.seen = self.lost = self.over = 0.0
         self.mark = Mark(0, 0.0)
         self.last = self.early = 0
+        self.again = False
 
     def is_due(self, rate: float, *, early: bool) -> bool:
         """Whether to test at a measured ``rate`` after a refusal that was ``early``, or not.
@@ -104,14 +107,27 @@ class Chance:
         self.early = self.early + 1 if early else 0
         return self.early >= EARLY_N and not self.asked / 2 < rate < 2 * self.asked
 
-    def explains(self, admitted: int, refused: int, refilled: float) -> bool:
-        """Whether chance makes the outcome of a test likelier than a limit that had ``refilled`` attempts for it.
+    def begin_test(self, rate: float) -> None:
+        """Begin a test at a measured ``rate``."""
+        self.again, self.asked, self.early = self.asked > 0, rate, 0
 
-        These are fewer than ``admitted``. A share above the half is taken for the half: at the beginning a few refusals
-        make it too large.
+    @property
+    def may_be_hidden(self) -> bool:
+        """Whether a slow test follows one at once that shows a limit.
+
+        It follows no first test, because that is right for most limits. It takes no more attempts than a test at once:
+        where fewer are refused, it would take too long.
+        """
+        return self.again and RARE / self.usual <= EVIDENCE_N
+
+    def explains(self, admitted: int, refused: int, refilled: float) -> float:
+        """How much likelier chance makes the outcome of a test than a limit that had ``refilled`` attempts for it.
+
+        It is the logarithm of the likelihood ratio. The limit had fewer than ``admitted``. A share above the half is
+        taken for the half: at the beginning a few refusals make it too large.
         """
         usual, limit = min(self.usual, 1 / 2), refilled / (admitted + refused)
-        return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit)) > RARE
+        return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit))
 
     def count(self, number: int, *, counts: bool) -> int:
         """Count the refusal of an attempt, and the attempts before it as admitted; return how many these are."""

@@ -27,7 +27,17 @@ from math import inf, log
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import CHECK_SHARE, ENDED, EVIDENCE_N, RARE, SHARE_MAX, Chance, Mark, seconds
+from paceline.core.unstated.chance import (
+    CHECK_SHARE,
+    EARLY_N,
+    ENDED,
+    EVIDENCE_N,
+    RARE,
+    SHARE_MAX,
+    Chance,
+    Mark,
+    seconds,
+)
 from paceline.core.unstated.cycle import CUT, CYCLE_S, Cycle
 from paceline.core.unstated.delays import VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 
@@ -83,9 +93,10 @@ class RatePhase(Enum):
     BLOCKED = "blocked"  # not at all: nothing is admitted, and one attempt goes at a time, the probe
     ASKING = "asking"  # not at all, and some attempts go at once: a limit admits next to none of them, chance as usual
     CHECKING = "checking"  # not at all, below the measured rate: a limit refuses nothing there, chance does
+    TRYING = "trying"  # as checking, where asking has shown a limit: one that holds few attempts hides chance
 
 
-DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING})
+DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING, RatePhase.TRYING})
 """The phases in which it is not known whether chance refuses attempts."""
 
 
@@ -139,14 +150,16 @@ class Tally:
         count: How many attempts there were.
         cut_count: How many attempts there were at the last cut.
         recent_lost: How many later attempts were not admitted.
+        recent_refused: How many of these the rate, or chance, has refused. The others were not sent, or were refused
+            for another reason.
         blamed: How many refusals the rate was blamed for, since it opened.
     """
 
-    __slots__ = ("blamed", "count", "cut_count", "lost", "recent_lost", "total")
+    __slots__ = ("blamed", "count", "cut_count", "lost", "recent_lost", "recent_refused", "total")
 
     def __init__(self) -> None:
         self.total = self.lost = 0.0
-        self.count = self.cut_count = self.recent_lost = self.blamed = 0
+        self.count = self.cut_count = self.recent_lost = self.recent_refused = self.blamed = 0
 
     @property
     def admitted(self) -> float:
@@ -165,8 +178,13 @@ class Tally:
 
     @property
     def recent_share(self) -> float:
-        """The share of them that was not admitted, by Laplace's rule."""
-        return (self.recent_lost + 1) / (self.recent + 2)
+        """The share of the tried ones that was refused, by Laplace's rule."""
+        return (self.recent_refused + 1) / (self.recent_tried + 2)
+
+    @property
+    def recent_tried(self) -> int:
+        """How many of them the rate, or chance, has refused or admitted."""
+        return self.recent - self.recent_lost + self.recent_refused
 
     def sent(self, now_ns: int, amount: float, rate: float) -> RateNote:
         """Count an attempt that is sent now, at ``rate``; return its note."""
@@ -189,7 +207,7 @@ class Tally:
 
     def cut(self) -> None:
         """Begin to count again: the outcomes of the attempts before say nothing about what follows."""
-        self.cut_count, self.recent_lost = self.count, 0
+        self.cut_count, self.recent_lost, self.recent_refused = self.count, 0, 0
 
 
 class Block:
@@ -388,6 +406,7 @@ class MeasuredRate:
         self.tally.blamed += 1
         if not self.tally.has(note):
             return Finding.OLD
+        self.tally.recent_refused += 1
         between = self.chance.count(note.number, counts=self.phase is RatePhase.HOLDING)
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.includes(between):
             return Finding.CHANCE
@@ -405,46 +424,55 @@ class MeasuredRate:
     def _ask(self, now_ns: int) -> None:
         """Ask again at once, several times."""
         self.phase = RatePhase.ASKING
-        self.chance.asked, self.chance.early = self.cycle.top, 0
+        self.chance.begin_test(self.cycle.top)
         self._cut(now_ns, self.cycle.top)
         self.next_at_ns = now_ns
         self.chance.mark = Mark(now_ns, self.tally.admitted)
 
-    def _recheck(self, now_ns: int) -> None:
+    def _check(self, now_ns: int, phase: RatePhase = RatePhase.CHECKING) -> None:
         """Check whether a share is refused, or still is, at a rate that a limit admits."""
         if self.phase in DOUBTS:
             self._make_up(now_ns)
-        self.phase = RatePhase.CHECKING
-        self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * CHECK_SHARE)
+        self.phase = phase
+        # Before a share is known, a limit may have been measured half too high.
+        part = 1 / 2 if phase is RatePhase.TRYING else CHECK_SHARE
+        self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * part)
         self.chance.mark = Mark(now_ns, self.tally.admitted)
 
     def _go_on(self, now_ns: int) -> None:
         """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check that refused nothing."""
-        sent = self.tally.recent
         if self.phase is RatePhase.ASKING:
             # So many at once need new connections, and come later than single ones.
             verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
-            self.next_at_ns = now_ns + (verdict_ns if sent >= EVIDENCE_N else 0)
-        elif sent >= ENDED / (self.chance.share or self.chance.usual):
+            self.next_at_ns = now_ns + (verdict_ns if self.tally.recent >= EVIDENCE_N else 0)
+            return
+        # A test that refused nothing ends sooner: chance that refuses as usual does so once in 20 times.
+        enough = RARE if self.phase is RatePhase.TRYING and not self.tally.recent_refused else ENDED
+        if self.tally.recent_tried >= enough / (self.chance.share or self.chance.usual):
             self._end_check(now_ns)
 
     def _doubted(self, now_ns: int, note: RateNote) -> Finding:
         """What a refusal shows in one of :data:`DOUBTS`."""
-        lost = self.tally.recent_lost
+        refused = self.tally.recent_refused
         if self.phase is RatePhase.ASKING:
             if self._is_limit:
-                self._uphold(now_ns)
+                self._find_limit(now_ns)
         elif not self.tally.lost_all_to(note):  # something was admitted
-            if lost >= STRIKES:  # enough for a share; a further check follows a larger one
+            if refused >= STRIKES:  # enough for a share; a further check follows a larger one
                 self._end_check(now_ns)
-        elif lost >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
+        elif refused >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
             self.chance.share = 0.0
             return self._find_none(now_ns, note)
         return Finding.DOUBTED
 
     def _end_check(self, now_ns: int) -> None:
-        """Let the share be what was refused in a check."""
-        self.chance.share = min(self.tally.recent_share, SHARE_MAX) if self.tally.recent_lost else 0.0
+        """Let the share be what was refused in a check; in a slow test that takes several refusals."""
+        refused = self.tally.recent_refused
+        if self.phase is RatePhase.TRYING and refused >= STRIKES:
+            self._accept(now_ns)
+            return
+        is_known = self.phase is RatePhase.CHECKING and refused > 0
+        self.chance.share = min(self.tally.recent_share, SHARE_MAX) if is_known else 0.0
         self._uphold(now_ns)
 
     @property
@@ -458,15 +486,32 @@ class MeasuredRate:
         return EVIDENCE_N - self.tally.recent_lost <= self._refilled
 
     def _end_test(self, now_ns: int) -> None:
-        """Decide what explains a test; where a stated limit has made it slow, that may need a check."""
-        if not self._is_limit and self.chance.explains(
-            EVIDENCE_N - self.tally.recent_lost, self.tally.recent_lost, self._refilled
-        ):
+        """Decide what explains a test; where a stated limit has made it slow, that may need a check.
+
+        Where chance is likelier, but not enough, the next refusal is reason for another test.
+        """
+        admitted, refused = EVIDENCE_N - self.tally.recent_lost, self.tally.recent_refused
+        likelier = 0.0 if self._is_limit else self.chance.explains(admitted, refused, self._refilled)
+        if likelier > RARE:
             self._accept(now_ns)
         elif self._is_limit or self.last_ns - self.chance.mark.at_ns <= VERDICT_NS:
-            self._uphold(now_ns)
+            self._find_limit(now_ns)
+            if likelier > 0:
+                self.chance.asked, self.chance.early = 0.0, EARLY_N - 1
         else:
-            self._recheck(now_ns)
+            self._check(now_ns)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other process measures the rate: others take what a slow test leaves, or a test upward lacks."""
+        return not self.common.rate
+
+    def _find_limit(self, now_ns: int) -> None:
+        """End a test that shows a limit; one that holds few attempts may hide chance, which a slow test shows."""
+        if self._is_alone and self.chance.may_be_hidden:
+            self._check(now_ns, RatePhase.TRYING)
+        else:
+            self._uphold(now_ns)
 
     def _uphold(self, now_ns: int) -> None:
         """End a test or a check: go on at the measured rate."""
@@ -507,10 +552,11 @@ class MeasuredRate:
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and ask again at once after a refusal that the last measurement does not explain."""
-        is_early = self.phase is RatePhase.HOLDING
+        is_early, before = self.phase is RatePhase.HOLDING, self.cycle.top
         finding = self._measure(now_ns, note, admitted)
+        is_early = is_early or (self._is_alone and self.cycle.top < FELL * before)
         if self.chance.share:
-            self._recheck(now_ns)
+            self._check(now_ns)
         elif self.chance.is_due(self.cycle.top, early=is_early and only):
             self._ask(now_ns)
         elif self.block.long_count == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
