@@ -850,6 +850,33 @@ def test_a_slow_test_with_several_refusals_shows_chance():
     assert 0 < rate.chance.share <= rate.chance.usual
 
 
+@pytest.mark.parametrize("doubt", [trying, checking])
+def test_a_time_without_demand_in_a_doubt_is_left_out_once(doubt):
+    rate = doubt()
+    phase, top = rate.phase, rate.cycle.top
+    while rate.phase is phase:
+        go(rate, now_ns=rate.next_at_ns + 10 * NS)
+    assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) < rate.last_ns
+    refuse(rate, go(rate), asked_s=20.0)
+    assert rate.phase is RatePhase.BLOCKED
+    rate.earliest_ns(go(rate).sent_ns + VERDICT_MAX_NS)
+    assert (rate.phase, rate.cycle.top < 2 * top) == (RatePhase.HOLDING, True)
+
+
+@pytest.mark.parametrize("how", ["reopened", "shown to be chance"])
+def test_a_time_without_demand_is_left_out_where_a_doubt_ends_in_an_opening(how):
+    rate = trying()
+    ended_ns = rate.block.end.at_ns
+    note = go(rate, now_ns=rate.next_at_ns + 100 * NS)
+    if how == "reopened":
+        rate.reopen(note.sent_ns)
+    else:
+        for _ in range(STRIKES):
+            refuse(rate, go(rate))
+    assert rate.phase is RatePhase.OPENING
+    assert ended_ns + 100 * NS < rate.block.end.at_ns < rate.last_ns
+
+
 def test_a_test_that_makes_chance_likelier_is_followed_by_another_one_after_a_refusal():
     rate = asking()
     rate.chance.seen, rate.chance.lost = 20.0, 10.0

@@ -332,6 +332,7 @@ class MeasuredRate:
 
         Another reason than the rate explains the last refusals.
         """
+        self._make_up(now_ns)
         self.phase = RatePhase.OPENING
         self._cut(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns, self.tally.blamed, self.block.long_count, self.chance = (
@@ -431,8 +432,7 @@ class MeasuredRate:
 
     def _check(self, now_ns: int, phase: RatePhase = RatePhase.CHECKING) -> None:
         """Check whether a share is refused, or still is, at a rate that a limit admits."""
-        if self.phase in DOUBTS:
-            self._make_up(now_ns)
+        self._make_up(now_ns)
         self.phase = phase
         # Before a share is known, a limit may have been measured half too high.
         part = 1 / 2 if phase is RatePhase.TRYING else CHECK_SHARE
@@ -520,7 +520,9 @@ class MeasuredRate:
         self._hold(now_ns, self.cycle.top, lengthen=False)
 
     def _make_up(self, now_ns: int) -> None:
-        """Leave out of the measurements what a check has left unused of the measured rate."""
+        """At the end of a doubt, leave out of the measurements what was left unused of the measured rate."""
+        if self.phase not in DOUBTS:
+            return
         used_ns = round((self.tally.admitted - self.chance.mark.admitted) / self.cycle.top * NS)
         self._skip(max(now_ns - self.chance.mark.at_ns - used_ns, 0))
 
@@ -529,6 +531,7 @@ class MeasuredRate:
 
         One request that is refused for its own sake looks so, too. So the share is no more than the test has shown.
         """
+        self._make_up(now_ns)
         self.chance.share = min(self.chance.usual, self.tally.recent_share)
         self.chance.asked = 0.0
         self.phase = RatePhase.OPENING
@@ -610,8 +613,7 @@ class MeasuredRate:
 
     def _block(self, now_ns: int, wait_s: float) -> None:
         """Send the probe after ``wait_s``, and nothing before."""
-        if self.phase in DOUBTS:
-            self._make_up(now_ns)
+        self._make_up(now_ns)
         self.phase = RatePhase.BLOCKED
         self._cut(now_ns, self.tally.mean / wait_s)
         self.block.until_ns = (now_ns + self.next_at_ns) // 2
@@ -650,9 +652,11 @@ class MeasuredRate:
     def _grow(self, now_ns: int, amount: float) -> None:
         """Raise the rate for the time that an attempt of ``amount`` has waited for it.
 
-        A time without demand counts for nothing.
+        A time without demand counts for nothing; in a doubt :meth:`_make_up` leaves it out.
         """
         waited_ns, self.last_ns = now_ns - self.last_ns, now_ns
+        if self.phase in DOUBTS:
+            return
         idle_ns = now_ns - self.next_at_ns
         if idle_ns > LATE_NS + amount / self.rate / 2 * NS:
             self._skip(idle_ns)
