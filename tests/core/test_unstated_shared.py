@@ -11,6 +11,7 @@ from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
+from paceline.core.unstated.measured import RateMeter
 from paceline.core.unstated.rate import START, RatePhase
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
@@ -240,3 +241,11 @@ def test_attempts_that_were_sent_before_a_measurement_count_for_nothing_in_it():
 def test_an_attempt_that_costs_nothing_of_a_unit_is_not_charged_to_its_rate(fleet, pool):
     fleet.take(pool, requests=0.0)
     assert (rate_of(pool).tally.count, unstated(pool)._in_flight.bound.flight.in_flight) == (0, 1)
+
+
+@pytest.mark.parametrize("total", [-1e-12, 0.0, 1e-12])
+def test_a_process_keeps_its_rate_where_the_sum_of_the_told_ones_is_not_quite_zero(total):
+    meter = RateMeter(0, "requests", T0)
+    meter.rate.expect(T0, 5.0)
+    meter.among(T0 + 600 * NS, total, 2)
+    assert meter.found == 300.0

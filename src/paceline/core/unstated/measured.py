@@ -9,7 +9,7 @@ from abc import abstractmethod
 from math import ceil, inf, isfinite, log, log2
 from typing import Generic, TypeVar
 
-from paceline.core.meters import Meter
+from paceline.core.meters import TINY, Meter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.core.unstated.in_flight import InFlightBound, InFlightNote
@@ -131,7 +131,8 @@ class RateMeter(FoundMeter[RateNote]):
         return self.rate.told * self.quota.period_s
 
     def among(self, now_ns: int, total: float, peers: int) -> None:
-        self.rate.lean(now_ns, total / peers / self.quota.period_s if peers > 1 else 0.0)
+        # Where no process has told a rate, the sum of floats may be off zero, on either side.
+        self.rate.lean(now_ns, total / peers / self.quota.period_s if peers > 1 and total > TINY else 0.0)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         at_ns = self.rate.earliest_ns(now_ns)
