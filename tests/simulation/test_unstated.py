@@ -88,7 +88,7 @@ BOUNDS = {
     "states a day, 30 in 15 s": (14, 1.5),
     "30 % by chance, 400 requests": (260, 3.5),
     "told the limit, 1 requests/s, 10% by chance": (35, 2.5),
-    "told the limit, 1 requests/s, 30% by chance": (100, 2.5),
+    "told the limit, 1 requests/s, 30% by chance": (100, 2.7),
     "told the limit, 60 requests/min, 10% by chance": (35, 2.7),
     "told the limit, 10 requests/s, 2% by chance": (60, 2.6),
     "told 4 times the limit, 10 % by chance": (130, 2.5),
