@@ -81,13 +81,15 @@ class Chance:
 
     Attributes:
         share: The share; 0 for none.
-        asked: The measured rate at which the last test began, per second; 0 before.
+        asked: The measured rate at which the last test began, per second; 0 before, and after one that has shown
+            chance or made it likelier.
         again: Whether there was a test before that one.
         mark: When the last test or check began, and what was admitted until then.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
         last: The number of the last attempt that was refused.
-        early: How many refusals in a row came at the measured rate or below.
+        early: How many refusals in a row came at the measured rate or below, or in a test upward that measured much
+            less.
         over: The evidence for a larger share.
     """
 
