@@ -877,6 +877,18 @@ def test_a_time_without_demand_is_left_out_where_a_doubt_ends_in_an_opening(how)
     assert ended_ns + 100 * NS < rate.block.end.at_ns < rate.last_ns
 
 
+def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are_refused_in_it():
+    rate = held(10.0)
+    rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
+    earlier = [go(rate) for _ in range(9)]
+    refuse(rate, earlier.pop())
+    for note in earlier:
+        assert rate.refused(rate.last_ns, note) is Finding.OLD
+    asked(rate, EVIDENCE_N)
+    assert rate.phase is RatePhase.HOLDING
+    assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) <= rate.last_ns
+
+
 def test_a_test_that_makes_chance_likelier_is_followed_by_another_one_after_a_refusal():
     rate = asking()
     rate.chance.seen, rate.chance.lost = 20.0, 10.0

@@ -523,7 +523,9 @@ class MeasuredRate:
         """At the end of a doubt, leave out of the measurements what was left unused of the measured rate."""
         if self.phase not in DOUBTS:
             return
-        used_ns = round((self.tally.admitted - self.chance.mark.admitted) / self.cycle.top * NS)
+        # Less than nothing, if earlier attempts were refused meanwhile.
+        used = max(self.tally.admitted - self.chance.mark.admitted, 0.0)
+        used_ns = round(used / self.cycle.top * NS)
         self._skip(max(now_ns - self.chance.mark.at_ns - used_ns, 0))
 
     def _accept(self, now_ns: int) -> None:
