@@ -455,6 +455,17 @@ def test_an_attempt_from_before_a_cut_that_was_not_sent_moves_no_instant(rate):
     assert rate.next_at_ns == before_ns
 
 
+def test_after_attempts_that_were_not_sent_no_more_than_the_time_since_the_last_one_is_left_out(rate):
+    rate.phase = RatePhase.TESTING
+    notes = [go(rate) for _ in range(5)]
+    rate.test = Mark(rate.last_ns, rate.tally.admitted)
+    for note in notes:
+        rate.unsent(note)
+    assert rate.next_at_ns < rate.last_ns
+    go(rate, now_ns=rate.last_ns + 100 * NS)
+    assert rate.test.at_ns == rate.last_ns
+
+
 def test_another_attempt_becomes_the_probe():
     rate = blocked(held(10.0))
     probe = go(rate)

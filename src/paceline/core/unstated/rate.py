@@ -659,7 +659,8 @@ class MeasuredRate:
         waited_ns, self.last_ns = now_ns - self.last_ns, now_ns
         if self.phase in DOUBTS:
             return
-        idle_ns = now_ns - self.next_at_ns
+        # An earlier attempt that was not sent may have set the next one back to before the last one.
+        idle_ns = min(now_ns - self.next_at_ns, waited_ns)
         if idle_ns > LATE_NS + amount / self.rate / 2 * NS:
             self._skip(idle_ns)
         elif self.rate < FASTEST * amount:
