@@ -861,6 +861,16 @@ def test_a_slow_test_with_several_refusals_shows_chance():
     assert 0 < rate.chance.share <= rate.chance.usual
 
 
+def test_a_slow_test_takes_no_larger_share_for_chance_than_a_check():
+    rate = trying()
+    rate.chance.seen, rate.chance.lost = 30.0, 29.0
+    for _ in range(9):
+        refuse(rate, go(rate))
+    go(rate)
+    refuse(rate, go(rate))
+    assert (rate.phase, rate.chance.share) == (RatePhase.OPENING, SHARE_MAX)
+
+
 @pytest.mark.parametrize("doubt", [trying, checking])
 def test_a_time_without_demand_in_a_doubt_is_left_out_once(doubt):
     rate = doubt()

@@ -534,7 +534,7 @@ class MeasuredRate:
         One request that is refused for its own sake looks so, too. So the share is no more than the test has shown.
         """
         self._make_up(now_ns)
-        self.chance.share = min(self.chance.usual, self.tally.recent_share)
+        self.chance.share = min(self.chance.usual, self.tally.recent_share, SHARE_MAX)
         self.chance.asked = 0.0
         self.phase = RatePhase.OPENING
         top, self.cycle = self.cycle.top, Cycle()
