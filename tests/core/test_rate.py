@@ -455,6 +455,19 @@ def test_an_attempt_from_before_a_cut_that_was_not_sent_moves_no_instant(rate):
     assert rate.next_at_ns == before_ns
 
 
+@pytest.mark.parametrize("why", ["not sent", "another reason"])
+def test_what_the_rate_has_not_refused_is_no_strike(rate, why):
+    for _ in range(STRIKES - 1):
+        note = go(rate)
+        if why == "not sent":
+            rate.unsent(note)
+        else:
+            rate.explained(note.sent_ns + SOON_NS, note)
+    for _ in range(STRIKES - 1):
+        assert refuse(rate, go(rate)) is Finding.UNDECIDED
+    assert refuse(rate, go(rate)) is Finding.BLOCKED
+
+
 def test_after_attempts_that_were_not_sent_no_more_than_the_time_since_the_last_one_is_left_out(rate):
     rate.phase = RatePhase.TESTING
     notes = [go(rate) for _ in range(5)]

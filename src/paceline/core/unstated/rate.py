@@ -551,7 +551,7 @@ class MeasuredRate:
             return Finding.DENIED
         if not self.tally.lost_all_to(note):
             return self._weigh(now_ns, note, admitted, only=only)
-        if self.tally.recent_lost < STRIKES and self.phase is not RatePhase.BLOCKED:
+        if self.tally.recent_refused < STRIKES and self.phase is not RatePhase.BLOCKED:
             return Finding.UNDECIDED
         return self._find_none(now_ns, note)
 
