@@ -64,6 +64,12 @@ def test_a_unit_that_nobody_counts(cost, hint):
         limiter_of("10 requests/s").acquire("jobs", **cost)
 
 
+def test_an_unknown_unit_is_told_each_unit_of_the_pool_once():
+    limiter = limiter_of("10 requests/s", "100 requests/min", "50k tokens/min")
+    with pytest.raises(QuotaError, match="this pool limits requests and tokens$"):
+        limiter.acquire("jobs", chars=1)
+
+
 def test_a_decimal_is_a_number():
     limiter = limiter_of("10 usd/min")
     limiter.acquire("jobs", usd=decimal.Decimal("0.5")).wait()
