@@ -687,6 +687,7 @@ def play(steps, *, start_ns: int = T0, scale: float = 1.0, stated: bool = False)
         assert rate.cycle.top > 0 or rate.phase in (RatePhase.OFF, RatePhase.OPENING, RatePhase.BLOCKED)
         assert 0 <= rate.tally.recent_lost <= rate.tally.count - rate.tally.cut_count
         assert rate.tally.admitted >= 0
+        assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) <= now_ns
         assert 1 <= rate.cycle.steady <= STEADY_MAX
         assert 0 <= rate.cycle.progress < 2
     return seen
