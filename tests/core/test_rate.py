@@ -138,6 +138,8 @@ def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s,
     bucket.level = burst
     for _ in range(200):
         note, from_ns = go(rate), rate.empty.at_ns
+        if rate.phase in DOUBTS:  # its end moves the instant, perhaps to where another one was
+            empty_ns.clear()
         if not bucket.wait_ns(note.sent_ns):
             bucket.admit(note.sent_ns)
             continue
