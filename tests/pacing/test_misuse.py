@@ -66,7 +66,7 @@ def test_a_unit_that_nobody_counts(cost, hint):
 
 def test_an_unknown_unit_is_told_each_unit_of_the_pool_once():
     limiter = limiter_of("10 requests/s", "100 requests/min", "50k tokens/min")
-    with pytest.raises(QuotaError, match="this pool limits requests and tokens$"):
+    with pytest.raises(QuotaError, match=r"this pool limits requests and tokens$"):
         limiter.acquire("jobs", chars=1)
 
 
