@@ -272,7 +272,8 @@ async def test_a_line_end_in_a_header_is_not_sent():
     async with Server(OK) as server:
         with pytest.raises(InvalidAnswerError, match="line end"):
             await server.ask(headers=[(b"x", b"1\r\ny: 2")])
-        assert server.seen == []
+        assert await server.ask() == (200, b"ok")
+        assert (len(server.seen), server.connections) == (1, 1)  # the first request took no connection
 
 
 async def test_no_connection():

@@ -102,9 +102,10 @@ class HttpClient:
         if isinstance(body, bytes) and len(body) > SENT_WHOLE:
             body = Upload(len(body), _sliced(body))
         upload = body if isinstance(body, Upload) else None  # cannot be sent again: no connection that may have ended
+        message = _message(server, method, path, headers, body)  # may raise, and takes no connection then
         connection = (server.kept() if upload is None else None) or await self._connect(server)
         answer = Answer(connection, method, self._timeout_s)
-        connection.begin(answer, _message(server, method, path, headers, body))
+        connection.begin(answer, message)
         try:
             if upload is not None:
                 await _send_parts(connection, answer, upload)
