@@ -4,6 +4,7 @@ import json
 
 from gateway_helpers import CHAT, chat
 
+from paceline.gateway.incoming import Incoming, RequestHead
 from paceline.gateway.keys import KeyFile
 from waits import until
 
@@ -25,3 +26,11 @@ def test_each_request_has_a_line(serve, emulator, client, tmp_path):
     assert "pool" not in unknown
     for private in (secret, "pk-wrong", "secret", "sk-of-openai"):
         assert private not in text
+
+
+def test_a_request_is_shown_without_its_key_and_its_body():
+    """Reports of errors show the variables of each function."""
+    head = RequestHead("POST", "", [(b"authorization", b"Bearer pk-1")], {})
+    one = Incoming(head, None, None, None, None, None, "pk-1", None, CHAT, parts=[b"prompt"])
+    assert "pk-1" not in repr(one)
+    assert "prompt" not in repr(one)

@@ -109,7 +109,7 @@ class RequestHead(NamedTuple):
         return None if stated is None else int(stated)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)  # its key and its body are for no log
 class Incoming:
     """A request of a client to a server.
 
