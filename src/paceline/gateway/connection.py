@@ -366,7 +366,7 @@ class Answer:
                 raise InvalidAnswerError("its head is too large")
 
     def lost(self, error: Exception | None) -> None:
-        """The connection ended: as a body does whose end the head does not tell."""
+        """The connection ended. If the head does not say where the body ends, the body has ended with it."""
         is_told = self.status in (204, 304) or any(
             name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower())
             for name, value in self.headers

@@ -177,7 +177,7 @@ def describe(
 
 
 def call_of(provider: Provider, path: str, body: Mapping[str, Any]) -> Call | None:
-    """The call of a request; ``None`` if it costs nothing. Of a body that is nested too deeply its path tells, and the provider refuses it."""
+    """The call of a request; ``None`` if it costs nothing. If its body is nested too deeply, its path alone is read: the provider will refuse it."""
     try:
         return provider.describe(path, body)
     except RecursionError:
