@@ -1,4 +1,4 @@
-"""The way of a request into the life of one: which requests are paced, and as what."""
+"""Which requests are paced, and as what."""
 
 from __future__ import annotations
 
