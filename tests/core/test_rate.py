@@ -853,8 +853,8 @@ def test_no_slow_test_follows_where_it_would_take_long_or_others_take_what_it_le
     assert asked_again(share, common).phase is RatePhase.HOLDING
 
 
-@pytest.mark.parametrize(("refused", "enough"), [(0, RARE), (1, ENDED), (STRIKES - 1, ENDED)])
-def test_a_slow_test_without_several_refusals_shows_no_chance(refused, enough):
+@pytest.mark.parametrize("refused", range(STRIKES))
+def test_a_slow_test_without_several_refusals_shows_no_chance(refused):
     rate = trying()
     sent, top = rate.tally.count, rate.cycle.top
     go(rate)
@@ -864,7 +864,7 @@ def test_a_slow_test_without_several_refusals_shows_no_chance(refused, enough):
         usual = rate.chance.usual
         go(rate)
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
-    assert rate.tally.count - sent == pytest.approx(enough / usual, abs=1)
+    assert rate.tally.count - sent == pytest.approx(RARE / usual, abs=1)
 
 
 def test_a_slow_test_with_several_refusals_shows_chance():
@@ -924,6 +924,20 @@ def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are
     asked(rate, EVIDENCE_N)
     assert rate.phase is RatePhase.HOLDING
     assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) <= rate.last_ns
+
+
+@pytest.mark.parametrize(("per_s", "start", "burst"), [(3.0, 5.5, 1), (0.64, 38.0, 3), (0.85, 7.0, 3), (84.7, 5.9, 3)])
+def test_a_limit_that_was_measured_more_than_twice_too_high_is_not_taken_for_chance(per_s, start, burst):
+    """It refuses some of a slow test, but fewer than chance does."""
+    bucket, rate = Bucket(per_s, 1e9), held(per_s * start)
+    bucket.level = burst
+    for _ in range(200):
+        note = go(rate)
+        if not bucket.wait_ns(note.sent_ns):
+            bucket.admit(note.sent_ns)
+        else:
+            rate.refused(note.sent_ns, note)
+            assert not rate.chance.share
 
 
 def test_a_test_that_makes_chance_likelier_is_followed_by_another_one_after_a_refusal():

@@ -117,8 +117,8 @@ class Chance:
     def may_be_hidden(self) -> bool:
         """Whether a slow test follows one at once that shows a limit.
 
-        It follows no first test, because that is right for most limits. It takes no more attempts than a test at once:
-        where fewer are refused, it would take too long.
+        It follows no first test: most limits show there. It takes no more attempts than a test at once: if fewer are
+        refused, it would take too long.
         """
         return self.again and RARE / self.usual <= EVIDENCE_N
 

@@ -446,9 +446,10 @@ class MeasuredRate:
             verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
             self.next_at_ns = now_ns + (verdict_ns if self.tally.recent >= EVIDENCE_N else 0)
             return
-        # A test that refused nothing ends sooner: chance that refuses as usual does so once in 20 times.
-        enough = RARE if self.phase is RatePhase.TRYING and not self.tally.recent_refused else ENDED
-        if self.tally.recent_tried >= enough / (self.chance.share or self.chance.usual):
+        # A slow test goes on until chance shows itself in all but one of 20 tests, and no longer: a limit that was
+        # measured more than twice too high refuses some of it, too, but fewer.
+        enough = (RARE if self.phase is RatePhase.TRYING else ENDED) / (self.chance.share or self.chance.usual)
+        if self.tally.recent_tried >= enough and self.tally.recent - self.tally.recent_lost > 1:  # not this one alone
             self._end_check(now_ns)
 
     def _doubted(self, now_ns: int, note: RateNote) -> Finding:
