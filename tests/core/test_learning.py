@@ -592,7 +592,7 @@ class TestGuesses:
 
     @pytest.mark.parametrize(("others", "spent", "slots"), [(0, 10, 8), (7, 2_900, 5), (7, 3_100, 8)])
     def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, others, spent, slots):
-        """That of an attempt alone in flight is not."""
+        """If the attempt was alone in flight, its refusal is not blamed on slots."""
         pool = ungentle("8 concurrency, 6000 tokens/min")
         for _ in range(others):
             pool.try_grant(T0, Waiter({}))

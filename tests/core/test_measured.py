@@ -63,7 +63,7 @@ def quotas_of(driver: Driver) -> list[str]:
 
 
 def told(quotas: str, *, learns: bool = True, gentle: bool = True) -> Driver:
-    """Before a provider of which limits were told."""
+    """The driver of a pool whose limits the user has told."""
     return Driver(Pool("m", LocalCapacity(Ledger(parse_quotas(quotas), T0, gentle=gentle), learns=learns)))
 
 

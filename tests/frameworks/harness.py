@@ -170,7 +170,7 @@ class Service(OddServer):
 
 
 def service_row(package, over, pool, answer, refusal, calls, quotas=BUSY):
-    """A crowd as that of :func:`crowd_row`, and its row, before a :class:`Service`: ``calls`` are made of it."""
+    """Send a crowd to a :class:`Service`, and write its row, as :func:`crowd_row` does; ``calls`` makes the calls."""
     provider, _, model = pool.partition("/")
     limiter = paceline.Limiter({f"{provider}/*": quotas})
     units = [quota.unit for quota in map(paceline.Quota.parse, quotas)]

@@ -158,7 +158,7 @@ class SharedCapacity(StoreSide):
         teaches: bool = True,
         gently: bool = False,
     ) -> bool:
-        """Learning follows the next reply."""
+        """What it teaches is learned after the next reply."""
         learning = self.learning if teaches else None
         another = learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
@@ -200,7 +200,7 @@ class SharedCapacity(StoreSide):
         return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """Learning follows the next reply."""
+        """What it teaches is learned after the next reply."""
         if self.learning is not None:
             observe = self.learning.readings.observe
             self._study(now_ns, reservation, lambda at_ns: observe(at_ns, readings, reservation))
@@ -225,7 +225,7 @@ class SharedCapacity(StoreSide):
 
     @property
     def pause_reason(self) -> str:
-        """Of the longest pause: the pause of all processes, or of this one."""
+        """The reason of the longest pause: the pause of all processes, or of this one."""
         of_all, own = self.ledger.pause, self._pause
         return own.reason if own.until_ns >= of_all.until_ns else of_all.reason
 

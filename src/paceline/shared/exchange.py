@@ -136,7 +136,7 @@ class StoreSide(Holdings):
 
     @property
     def _due_ns(self) -> int:
-        """The same, while no message waits for its reply."""
+        """When a message is due while none waits for its reply; ``FAR_NS``: not before the next event."""
         membership, head = self.membership, self.head
         # While the store is lost, only the next attempt to reach it counts.
         if membership.state.alone:
@@ -294,7 +294,7 @@ def side_of(pool: Pool) -> StoreSide:
 
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """See :meth:`StoreSide.message`."""
+    """The message of ``pool`` to its store now; see :meth:`StoreSide.message`."""
     side = side_of(pool)
     message = side.message(now_ns, pool.undecided, at_once=at_once)
     side.exchange_due = message is None

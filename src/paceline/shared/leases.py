@@ -117,7 +117,7 @@ class Lease:
 
 
 class LeasedReservation(Reservation):
-    """Its amounts were taken from ``lease``, or only measured limits bind it (``None``), which the store does not count."""
+    """A reservation whose amounts come from ``lease``. ``None``: only measured limits bind it, which the store does not count."""
 
     __slots__ = ("lease",)
     lease: Lease | None

@@ -66,7 +66,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         return decision
 
     def is_free(self, now_ns: int, lane: LaneSpec) -> bool:  # noqa: ARG002
-        """Another process may know better."""
+        """See :meth:`PlanCapacity.is_free`: another process may know better."""
         return False
 
     def _ask_ns(self, now_ns: int) -> int:
@@ -139,7 +139,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._ended(now_ns, reservation, answered=False)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, **options: bool) -> bool:
-        """All processes pause."""
+        """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
         changed = super().refuse(now_ns, reservation, refusal, pause_ns, **options)
         self._goes = self._probes = False
         if reservation is self._probe:
