@@ -19,7 +19,6 @@ from paceline.core.unstated.chance import (
     EARLY_N,
     ENDED,
     EVIDENCE_N,
-    RARE,
     SHARE_MAX,
     Chance,
     Mark,
@@ -864,7 +863,7 @@ def test_a_slow_test_without_several_refusals_shows_no_chance(refused):
         usual = rate.chance.usual
         go(rate)
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
-    assert rate.tally.count - sent == pytest.approx(RARE / usual, abs=1)
+    assert rate.tally.count - sent == pytest.approx(STRIKES / usual, abs=1)
 
 
 def test_a_slow_test_with_several_refusals_shows_chance():

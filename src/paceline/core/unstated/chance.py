@@ -113,15 +113,6 @@ class Chance:
         """Begin a test at a measured ``rate``."""
         self.again, self.asked, self.early = self.asked > 0, rate, 0
 
-    @property
-    def may_be_hidden(self) -> bool:
-        """Whether a slow test follows one at once that shows a limit.
-
-        It follows no first test: most limits show there. It takes no more attempts than a test at once: if fewer are
-        refused, it would take too long.
-        """
-        return self.again and RARE / self.usual <= EVIDENCE_N
-
     def explains(self, admitted: int, refused: int, refilled: float) -> float:
         """How much likelier chance makes the outcome of a test than a limit that had ``refilled`` attempts for it.
 

@@ -446,9 +446,9 @@ class MeasuredRate:
             verdict_ns = max(self.refusal_delay.verdict_ns, VERDICT_NS)
             self.next_at_ns = now_ns + (verdict_ns if self.tally.recent >= EVIDENCE_N else 0)
             return
-        # A slow test goes on until chance shows itself in all but one of 20 tests, and no longer: a limit that was
-        # measured more than twice too high refuses some of it, too, but fewer.
-        enough = (RARE if self.phase is RatePhase.TRYING else ENDED) / (self.chance.share or self.chance.usual)
+        # A slow test ends when chance should have refused three: a limit that was measured more than twice too high
+        # refuses some of it, too, but fewer.
+        enough = (STRIKES if self.phase is RatePhase.TRYING else ENDED) / (self.chance.share or self.chance.usual)
         if self.tally.recent_tried >= enough and self.tally.recent - self.tally.recent_lost > 1:  # not this one alone
             self._end_check(now_ns)
 
@@ -508,8 +508,12 @@ class MeasuredRate:
         return not self.common.rate
 
     def _find_limit(self, now_ns: int) -> None:
-        """End a test that shows a limit; one that holds few attempts may hide chance, which a slow test shows."""
-        if self._is_alone and self.chance.may_be_hidden:
+        """End a test that shows a limit; one that holds few attempts may hide chance, which a slow test shows.
+
+        It follows no first test: most limits show there. It takes no more attempts than a test at once: if fewer are
+        refused, it would take too long.
+        """
+        if self._is_alone and self.chance.again and STRIKES / self.chance.usual <= EVIDENCE_N:
             self._check(now_ns, RatePhase.TRYING)
         else:
             self._uphold(now_ns)
