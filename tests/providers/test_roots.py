@@ -141,7 +141,7 @@ def test_paths_of_its_own_api_stay(name, path, at):
 
 def test_the_key_goes_into_the_header_of_the_place():
     address = address_of(provider_named("gemini"), None, {"GEMINI_API_KEY": "k"})
-    assert address.headers_for("/v1/chat/completions")["authorization"] == "Bearer k"
+    assert address.headers_for("/v1beta/openai/chat/completions")["authorization"] == "Bearer k"
     assert address.headers_for("/v1beta/models/m:generateContent")["x-goog-api-key"] == "k"
 
 

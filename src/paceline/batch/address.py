@@ -17,7 +17,7 @@ from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
 from paceline.providers import registry
 from paceline.providers.base import Provider
-from paceline.providers.roots import joined, usual_root
+from paceline.providers.roots import usual_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,10 @@ class ProviderAddress:
     provider: Provider | None = None
 
     def headers_for(self, path: str) -> dict[str, str]:
-        """The headers of a request to ``path``, with the key."""
+        """The headers of a request to a URL with this ``path``, with the key."""
         if self.provider is None:
             return dict(self.headers)
-        at = urlsplit(joined(self.root, path)).path
-        return {**self.headers, **dict([registry.credentials(self.provider, at, self.key)])}
+        return {**self.headers, **dict([registry.credentials(self.provider, path, self.key)])}
 
     @property
     def account(self) -> str:

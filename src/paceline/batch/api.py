@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import itemgetter
 from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -333,7 +334,8 @@ class Web:
         self.calls += 1
         root, place = origin(self.address.root), options.pop("place", "")
         own = not place or origin(place) == root
-        headers = self.address.headers_for(path) if own else dict(self.address.headers)
+        url = place or joined(self.address.root, path)
+        headers = self.address.headers_for(urlsplit(url).path) if own else dict(self.address.headers)
         if "json" not in options:
             headers.pop("content-type", None)
         headers |= options.pop("headers", {})
@@ -345,7 +347,7 @@ class Web:
                 asyncio.timeout(timeout_s),
                 self.client.request(
                     method,
-                    URL(place, encoded=True) if place else joined(self.address.root, path),
+                    URL(place, encoded=True) if place else url,
                     headers=headers,
                     proxy=self.proxy,
                     allow_redirects=False,

@@ -431,7 +431,7 @@ class RunClient:
         return Exchange(self.limiter.pacer, http, metered, seen=seen)
 
     def _bind(self, request: RunRequest, provider: str, target: RunTarget, content: bytes) -> Binding:
-        headers = self._addresses[provider].headers_for(request.path)
+        headers = self._addresses[provider].headers_for(target.url.raw_path)
         if _IN_HEADER.fullmatch(request.custom_id):
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
         return self.sender.request(target, headers, content)
