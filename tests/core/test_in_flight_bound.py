@@ -32,8 +32,8 @@ class Server:
             self.served.append(note)
             return True
         self.refused += 1
-        if not self.bound.explains(self.now_ns, note):
-            self.sets += self.bound.finds(note)
+        if not self.bound.refused(self.now_ns, note):
+            self.sets += self.bound.add_witness(note)
         return False
 
     def answer(self) -> None:
@@ -135,7 +135,7 @@ def test_refused_attempts_were_not_in_flight(bound):
     notes = [bound.sent(T0 + i) for i in range(10)]
     assert [note.most for note in notes] == list(range(10))
     for note in notes[5:8]:
-        bound.explains(T0 + SOON_NS, note)
+        bound.refused(T0 + SOON_NS, note)
     assert (notes[8].most, notes[9].most) == (5, 6)
     assert [note.most for note in notes[:5]] == list(range(5))
     assert bound.flight.in_flight == 7
@@ -151,7 +151,7 @@ def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
 
 def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_flight(bound):
     first = bound.sent(T0)
-    bound.explains(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
+    bound.refused(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
     early, late = bound.sent(T0 + NS), bound.sent(T0 + NS + SOON_NS // 4)
     bound.ended(T0 + NS + SOON_NS, first, answered=True)
     assert (early.most, early.least) == (1, 1)
@@ -178,7 +178,7 @@ def test_a_refusal_that_comes_late_frees_its_place(bound):
     slow, later = bound.sent(T0), bound.sent(T0 + 2 * NS)
     assert bound.admitted.highest == 0
     assert bound.admitted.count == 1  # as far as is known
-    assert not bound.explains(T0 + 3 * NS, slow)
+    assert not bound.refused(T0 + 3 * NS, slow)
     assert (bound.flight.in_flight, later.most, later.least) == (1, 0, 0)
 
 
@@ -224,10 +224,10 @@ def test_an_idle_caller_does_not_test_the_bound(server):
 def test_attempts_in_flight_at_a_refusal_do_not_lower_the_bound_again():
     bound = bounded(50).bound
     notes = [bound.sent(T0 + 10**6 * NS) for _ in range(60)]
-    assert bound.explains(T0 + 10**6 * NS + SOON_NS, notes[-1])
+    assert bound.refused(T0 + 10**6 * NS + SOON_NS, notes[-1])
     size = bound.size
     for note in notes[-9:-1]:
-        assert bound.explains(T0 + 10**6 * NS + SOON_NS, note)
+        assert bound.refused(T0 + 10**6 * NS + SOON_NS, note)
     assert bound.size == size
 
 
@@ -238,7 +238,7 @@ def test_the_bound_explains_four_refusals_in_a_row_and_no_more():
     while server.bound.flight.in_flight > 1:
         server.now_ns += NS
         server.bound.ended(server.now_ns, server.served.pop(0), answered=True)
-        findings.append(server.bound.explains(server.now_ns, server.bound.sent(server.now_ns)))
+        findings.append(server.bound.refused(server.now_ns, server.bound.sent(server.now_ns)))
     assert findings == [True] * ROW_MAX + [False] * (len(findings) - ROW_MAX)
 
 
@@ -250,13 +250,13 @@ def test_the_bound_does_not_explain_a_refusal_with_as_many_in_flight_as_were_adm
     server.slots = 3
     assert server.bound.admitted.highest == 4
     note = server.bound.sent(server.now_ns)
-    assert not server.bound.explains(server.now_ns, note)
+    assert not server.bound.refused(server.now_ns, note)
     assert server.bound.size == 5
 
 
 def test_the_last_attempt_in_flight_is_not_explained():
     server = bounded(1)
-    assert not server.bound.explains(server.now_ns, server.bound.sent(server.now_ns))
+    assert not server.bound.refused(server.now_ns, server.bound.sent(server.now_ns))
     assert server.bound.size == 1
 
 
@@ -328,8 +328,8 @@ def test_what_is_in_flight_is_counted_whatever_happens(steps):
                 bound.ended(now_ns, note, answered=True)
             elif what == "u":
                 bound.flight.lost(now_ns, note)
-            elif not bound.explains(now_ns, note):
-                bound.finds(note)
+            elif not bound.refused(now_ns, note):
+                bound.add_witness(note)
         assert bound.flight.in_flight == len(open_notes)
         assert bound.size >= 1
         assert all(note.most >= 0 for note in open_notes)
@@ -353,7 +353,7 @@ def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border(bound):
     notes = [bound.sent(T0) for _ in range(6)]
     bound.named(T0 + SOON_NS, notes[-1])
     assert (bound.size, bound.border, bound.row) == (5, 5, 0)
-    explained = [bound.explains(T0 + NS, bound.sent(T0 + NS)) for _ in range(ROW_MAX + 1)]
+    explained = [bound.refused(T0 + NS, bound.sent(T0 + NS)) for _ in range(ROW_MAX + 1)]
     assert explained == [True] * ROW_MAX + [False]
 
 
@@ -375,8 +375,8 @@ def test_all_witnesses_face_the_same_attempts():
         return notes
 
     def refused(note):
-        assert not bound.explains(now_ns, note)
-        assert not bound.finds(note)
+        assert not bound.refused(now_ns, note)
+        assert not bound.add_witness(note)
         return bound.witnesses
 
     many = sent(10)

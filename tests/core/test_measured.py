@@ -272,7 +272,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     assert meter.rate.tally.blamed == 2
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.tally.blamed == 1
-    assert meter.rate.phase is RatePhase.HOLDING
+    assert meter.rate.phase is RatePhase.RISING
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.phase is RatePhase.OPENING
@@ -520,7 +520,7 @@ def test_the_answer_of_a_probe_ends_the_time_without_admissions(driver):
     assert isinstance(meter, RateMeter)
     assert meter.rate.phase is RatePhase.BLOCKED
     driver.settle(driver.send())
-    assert meter.rate.phase is RatePhase.HOLDING
+    assert meter.rate.phase is RatePhase.RISING
 
 
 def test_the_waiters_ahead_of_an_opening_rate_take_the_time_in_which_it_doubles():

@@ -23,7 +23,7 @@ from paceline.core.unstated.chance import (
     Chance,
     Mark,
 )
-from paceline.core.unstated.cycle import CUT, CYCLE_S, STEADY_MAX, Cycle
+from paceline.core.unstated.cycle import BELOW, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 from paceline.core.unstated.rate import (
     DOUBTS,
@@ -57,9 +57,9 @@ def held(top: float, span_s: float = 0.0) -> MeasuredRate:
     """A rate that has just been measured as ``top``, over ``span_s``, after one attempt, and that no test has found to be chance."""
     rate = MeasuredRate(T0)
     rate.sent(T0, 1.0)
-    rate.phase, rate.empty = RatePhase.HOLDING, Mark(T0, 1.0)
+    rate.phase, rate.empty = RatePhase.RISING, Mark(T0, 1.0)
     rate.cycle.span_s = span_s
-    rate._hold(T0, top, lengthen=True)
+    rate._begin_cycle(T0, top, lengthen=True)
     rate.chance.asked = top
     return rate
 
@@ -103,8 +103,8 @@ def test_the_first_refusal_of_an_opening_halves_the_rate():
     notes = [go(rate) for _ in range(30)]
     assert refuse(rate, notes[-1]) is Finding.EARLY
     assert rate.cycle.top == notes[-1].rate / 2
-    assert rate.rate == pytest.approx(rate.cycle.top * (1 - CUT))
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.rate == pytest.approx(rate.cycle.top * (1 - BELOW))
+    assert rate.phase is RatePhase.RISING
 
 
 def test_an_opening_measures_no_more_than_was_admitted_in_it():
@@ -202,7 +202,7 @@ def test_the_time_before_the_first_attempt_is_left_out():
 
 
 def test_the_rate_returns_to_the_measured_one_in_one_cycle_and_doubles_in_the_next(rate):
-    while rate.phase is RatePhase.HOLDING:
+    while rate.phase is RatePhase.RISING:
         note = go(rate)
         assert note.rate <= 10.0 + 0.01
     assert (rate.test.at_ns - rate.empty.at_ns) / NS == pytest.approx(CYCLE_S, rel=0.1)
@@ -253,7 +253,7 @@ def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
 
 
 def test_a_refused_test_finds_what_was_admitted_in_it(rate):
-    while rate.phase is RatePhase.HOLDING:
+    while rate.phase is RatePhase.RISING:
         go(rate)
     start = rate.test
     notes = [go(rate) for _ in range(60)]
@@ -289,7 +289,7 @@ def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait(rate):
 def test_the_first_two_refusals_after_a_cut_decide_nothing(rate):
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
     assert refuse(rate, go(rate)) is Finding.UNDECIDED
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
     assert refuse(rate, go(rate)) is Finding.BLOCKED
     assert rate.phase is RatePhase.BLOCKED
 
@@ -347,7 +347,7 @@ def test_a_probe_that_is_admitted_ends_the_blocked_time(how):
         assert rate.earliest_ns(end_ns) >= end_ns
     else:
         rate.sent(end_ns, 1.0)
-    assert (rate.phase, rate.block.probe) == (RatePhase.HOLDING, None)
+    assert (rate.phase, rate.block.probe) == (RatePhase.RISING, None)
 
 
 def test_only_the_answer_of_the_probe_ends_the_blocked_time(rate):
@@ -396,11 +396,11 @@ def window(rate: MeasuredRate, probes: int) -> tuple[Finding, RatePhase]:
 
 
 def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once(rate):
-    assert [window(rate, 4)[1] for _ in range(2)] == [RatePhase.HOLDING] * 2
+    assert [window(rate, 4)[1] for _ in range(2)] == [RatePhase.RISING] * 2
     finding, phase = window(rate, 0)
     assert (finding, phase) == (Finding.LATE, RatePhase.BLOCKED)
     assert rate.block.long_count == 0  # this one was short
-    assert window(rate, 0)[1] is RatePhase.HOLDING
+    assert window(rate, 0)[1] is RatePhase.RISING
 
 
 def test_a_refusal_after_few_attempts_begins_no_blocked_time(rate):
@@ -410,7 +410,7 @@ def test_a_refusal_after_few_attempts_begins_no_blocked_time(rate):
     go(rate)
     rate.chance.asked = rate.cycle.top  # nothing is doubted
     refuse(rate, go(rate))
-    assert (rate.block.long_count, rate.phase) == (2, RatePhase.HOLDING)
+    assert (rate.block.long_count, rate.phase) == (2, RatePhase.RISING)
 
 
 def test_a_blocked_time_without_any_admission_measures_one_attempt():
@@ -499,7 +499,7 @@ def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
     assert go(rate).sent_ns >= probe.sent_ns
 
 
-@pytest.mark.parametrize("phase", [RatePhase.OPENING, RatePhase.HOLDING, RatePhase.TESTING, RatePhase.BLOCKED])
+@pytest.mark.parametrize("phase", [RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING, RatePhase.BLOCKED])
 def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
     rate = MeasuredRate(T0) if phase is RatePhase.OPENING else held(10.0)
     while phase is RatePhase.TESTING and rate.phase is not phase:
@@ -523,7 +523,7 @@ def test_it_opens_again_where_all_refusals_are_taken_back():
     before = rate.rate
     rate.retract(T0 + 2 * NS, 0)
     rate.retract(T0 + 2 * NS, 1)
-    assert (rate.phase, rate.rate, rate.tally.blamed) == (RatePhase.HOLDING, before, 1)
+    assert (rate.phase, rate.rate, rate.tally.blamed) == (RatePhase.RISING, before, 1)
     rate.retract(T0 + 2 * NS, 5)
     assert (rate.phase, rate.tally.blamed, rate.next_at_ns) == (RatePhase.OPENING, 0, T0 + 2 * NS)
     rate.retract(T0 + 3 * NS, 1)
@@ -566,7 +566,7 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
 
 def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing(rate):
     assert refuse(rate, go(rate), asked_s=0.01) is Finding.UNDECIDED
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
 
 
 @pytest.mark.parametrize(("asked_s", "left"), [(1.5, 0), (2.0, 0), (STATED_MAX_S, 2)])
@@ -593,7 +593,7 @@ def test_an_old_refusal_states_no_wait(rate):
     one, two = go(rate), go(rate)
     refuse(rate, two)
     assert refuse(rate, one, asked_s=30.0) is Finding.OLD
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
 
 
 def test_a_stated_wait_of_a_day_is_probed(rate):
@@ -761,7 +761,7 @@ def test_a_doubt_keeps_the_measured_rate_for_any_outcome(seed, what):
             continue
         if dice.random() < (0.3 if place % 700 < 500 else 0.0) or note.rate > 15:
             refuse(rate, note)
-    assert phases >= {RatePhase.HOLDING, RatePhase.ASKING, RatePhase.OPENING}
+    assert phases >= {RatePhase.RISING, RatePhase.ASKING, RatePhase.OPENING}
 
 
 def test_a_refusal_below_the_measured_rate_is_followed_by_attempts_at_once():
@@ -778,12 +778,12 @@ def test_no_attempts_go_at_once_where_the_number_in_flight_may_be_the_reason(rat
     rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
     note = [go(rate) for _ in range(9)][-1]
     rate.refused(note.sent_ns + SOON_NS, note, only=False)
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
 
 
 @pytest.mark.parametrize(
     ("refused", "phase"),
-    [(0, RatePhase.OPENING), (3, RatePhase.OPENING), (5, RatePhase.HOLDING), (EVIDENCE_N, RatePhase.HOLDING)],
+    [(0, RatePhase.OPENING), (3, RatePhase.OPENING), (5, RatePhase.RISING), (EVIDENCE_N, RatePhase.RISING)],
 )
 def test_chance_is_what_explains_the_attempts_at_once_better(refused, phase):
     rate = asking()
@@ -808,14 +808,14 @@ def test_attempts_at_twice_the_rate_are_followed_by_slower_ones(refused):
         refuse(rate, go(rate))
     while rate.phase is RatePhase.CHECKING:
         go(rate)
-    assert (rate.phase, rate.cycle.top) == (RatePhase.HOLDING, top)
+    assert (rate.phase, rate.cycle.top) == (RatePhase.RISING, top)
     assert rate.chance.share == pytest.approx({0: 0.0, 1: 2 / (rate.tally.count - sent + 2), 3: 4 / 6}[refused])
 
 
 def test_attempts_that_were_not_sent_at_once_show_nothing():
     rate = asking()
     asked(rate, 0, gap_ns=round(NS / rate.cycle.top))
-    assert (rate.phase, rate.chance.share) == (RatePhase.HOLDING, 0.0)
+    assert (rate.phase, rate.chance.share) == (RatePhase.RISING, 0.0)
 
 
 def asked_again(share: float, common: float = 0.0) -> MeasuredRate:
@@ -825,7 +825,7 @@ def asked_again(share: float, common: float = 0.0) -> MeasuredRate:
     """
     rate = asked(asking(), EVIDENCE_N)
     first = rate.cycle.top
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
     while rate.phase is not RatePhase.ASKING:
         assert rate.cycle.top > first / 2
         refuse(rate, [go(rate) for _ in range(9)][-1])
@@ -849,7 +849,7 @@ def test_the_next_test_comes_after_the_rate_has_halved_and_a_slow_one_after_it()
 
 @pytest.mark.parametrize(("share", "common"), [(0.3, 0.0), (0.5, 1.0)])
 def test_no_slow_test_follows_where_it_would_take_long_or_others_take_what_it_leaves(share, common):
-    assert asked_again(share, common).phase is RatePhase.HOLDING
+    assert asked_again(share, common).phase is RatePhase.RISING
 
 
 @pytest.mark.parametrize("refused", range(STRIKES))
@@ -862,7 +862,7 @@ def test_a_slow_test_without_several_refusals_shows_no_chance(refused):
     while rate.phase is RatePhase.TRYING:
         usual = rate.chance.usual
         go(rate)
-    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
+    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.RISING, top, 0.0)
     assert rate.tally.count - sent == pytest.approx(STRIKES / usual, abs=1)
 
 
@@ -896,7 +896,7 @@ def test_a_time_without_demand_in_a_doubt_is_left_out_once(doubt):
     refuse(rate, go(rate), asked_s=20.0)
     assert rate.phase is RatePhase.BLOCKED
     rate.earliest_ns(go(rate).sent_ns + VERDICT_MAX_NS)
-    assert (rate.phase, rate.cycle.top < 2 * top) == (RatePhase.HOLDING, True)
+    assert (rate.phase, rate.cycle.top < 2 * top) == (RatePhase.RISING, True)
 
 
 @pytest.mark.parametrize("how", ["reopened", "shown to be chance"])
@@ -921,7 +921,7 @@ def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are
     for note in earlier:
         assert rate.refused(rate.last_ns, note) is Finding.OLD
     asked(rate, EVIDENCE_N)
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
     assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) <= rate.last_ns
 
 
@@ -943,12 +943,12 @@ def test_a_test_that_makes_chance_likelier_is_followed_by_another_one_after_a_re
     rate = asking()
     rate.chance.seen, rate.chance.lost = 20.0, 10.0
     asked(rate, 5)  # three of eight are admitted: 1.2 by the logarithm of the ratio
-    assert (rate.phase, rate.chance.share) == (RatePhase.HOLDING, 0.0)
+    assert (rate.phase, rate.chance.share) == (RatePhase.RISING, 0.0)
     refuse(rate, [go(rate) for _ in range(9)][-1])
     assert rate.phase is RatePhase.ASKING
 
 
-@pytest.mark.parametrize(("common", "phase"), [(0.0, RatePhase.ASKING), (10.0, RatePhase.HOLDING)])
+@pytest.mark.parametrize(("common", "phase"), [(0.0, RatePhase.ASKING), (10.0, RatePhase.RISING)])
 def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measured_rate(rate, common, phase):
     rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
     note = [go(rate) for _ in range(9)][-1]
@@ -977,7 +977,7 @@ def test_a_share_is_no_measurement_and_a_larger_one_is(rate):
     for _ in range(3):
         assert rate.phase is RatePhase.CHECKING
         refuse(rate, go(rate))
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
     assert rate.chance.share == pytest.approx(4 / 6)
 
 
@@ -988,7 +988,7 @@ def test_a_check_without_a_refusal_ends_the_share():
         share = rate.chance.share
         go(rate)
     assert rate.tally.count - sent == pytest.approx(ENDED / share, abs=1)
-    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.HOLDING, top, 0.0)
+    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.RISING, top, 0.0)
 
 
 def test_an_attempt_that_was_not_sent_is_no_refusal_of_a_check():
@@ -999,7 +999,7 @@ def test_an_attempt_that_was_not_sent_is_no_refusal_of_a_check():
     go(rate)
     for _ in range(STRIKES):
         refuse(rate, go(rate))
-    assert rate.phase is RatePhase.HOLDING
+    assert rate.phase is RatePhase.RISING
     assert rate.chance.share == pytest.approx(4 / 6)
 
 
@@ -1015,9 +1015,9 @@ def test_a_check_that_admits_nothing_ends_the_share_when_chance_may_not_refuse_a
 def test_a_share_is_forgotten_when_nothing_is_refused_any_more():
     chance = Chance()
     chance.share = 0.3
-    assert chance.includes(9)
+    assert chance.takes(9)
     assert chance.share == 0.3
-    assert not chance.includes(40)
+    assert not chance.takes(40)
     assert chance.share == 0.0
 
 
@@ -1026,10 +1026,10 @@ def test_the_numbers_of_a_share_have_bounds(numbers, share):
     chance = Chance()
     chance.share = share
     for number, counts in numbers:
-        chance.includes(chance.count(number, counts=counts))
+        chance.takes(chance.count(number, counts=counts))
         assert 0 < chance.usual <= 1
         assert chance.seen <= 2 * COUNTED_N + 2_000
-        assert 0 <= chance.over < ALARM
+        assert 0 <= chance.weight < ALARM
 
 
 def test_a_rate_that_is_held_for_a_forecast_stays():
@@ -1052,8 +1052,8 @@ class TestSeveralProcesses:
 
     def test_one_that_has_sent_nothing_begins_with_the_mean(self):
         rate = self.measured(4.0)
-        assert (rate.phase, rate.cycle.top, rate.told) == (RatePhase.HOLDING, 4.0, 4.0)
-        assert rate.rate == pytest.approx(4 * (1 - CUT))
+        assert (rate.phase, rate.cycle.top, rate.told) == (RatePhase.RISING, 4.0, 4.0)
+        assert rate.rate == pytest.approx(4 * (1 - BELOW))
 
     def test_one_that_opens_tells_the_mean_of_the_others_which_changes_nothing(self):
         rate = MeasuredRate(0)
@@ -1092,7 +1092,7 @@ class TestSeveralProcesses:
         rate.lean(rate.next_at_ns, 1.5)
         probe = rate.sent(rate.next_at_ns, 1.0)
         rate.answered(rate.next_at_ns + NS, probe)
-        assert (rate.phase, rate.cycle.top) == (RatePhase.HOLDING, 1.5)
+        assert (rate.phase, rate.cycle.top) == (RatePhase.RISING, 1.5)
 
 
 # -- the last place of each number
@@ -1129,8 +1129,8 @@ def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent(rate)
 def test_a_stated_wait_is_kept_if_it_is_two_attempts_longer_than_the_own_one(amount, share, more_s, finding):
     rate = MeasuredRate(T0)
     rate.sent(T0, amount)
-    rate.phase, rate.empty = RatePhase.HOLDING, Mark(T0, amount)
-    rate._hold(T0, 10 * amount, lengthen=True)
+    rate.phase, rate.empty = RatePhase.RISING, Mark(T0, amount)
+    rate._begin_cycle(T0, 10 * amount, lengthen=True)
     rate.block.stated_waits.share = share
     note = go(rate, amount)
     now_ns = note.sent_ns + SOON_NS

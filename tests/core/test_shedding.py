@@ -48,7 +48,7 @@ def test_a_server_that_admits_nothing_has_no_rate():
     server = Server(rate=0)
     server.run(1_000)
     assert not server.found
-    assert server.shedding.over > ALARM
+    assert server.shedding.weight > ALARM
 
 
 def tried(**server):

@@ -152,7 +152,7 @@ class TestOtherProcesses:
         fleet.tell(pool)
         new = fleet.join()
         fleet.take(new)
-        assert rate_of(new).phase is RatePhase.HOLDING
+        assert rate_of(new).phase is RatePhase.RISING
         assert rate_of(new).cycle.top == pytest.approx(4.0, rel=0.05)
 
     def test_one_that_is_closed_is_not_counted(self):
@@ -221,7 +221,7 @@ def test_refusals_measure_the_rate_without_a_message_and_without_a_store(fleet, 
     fleet.serve(pool, 2)
     refused, before = fleet.take(pool), fleet.messages
     pool.refuse(fleet.now_ns, refused, BARE, 0.0)
-    assert rate_of(pool).phase is RatePhase.HOLDING
+    assert rate_of(pool).phase is RatePhase.RISING
     assert ask(pool, fleet.now_ns) is None
     assert fleet.messages == before
 

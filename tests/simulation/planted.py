@@ -160,7 +160,7 @@ def window_taken_for_a_bucket() -> Iterator[None]:
     def unblock(self, now_ns, probe):
         before = self.cycle.top
         original(self, now_ns, probe)
-        self._hold(probe.sent_ns, max(self.cycle.top, before), lengthen=True)
+        self._begin_cycle(probe.sent_ns, max(self.cycle.top, before), lengthen=True)
 
     with patch.object(MeasuredRate, "_unblock", unblock):
         yield

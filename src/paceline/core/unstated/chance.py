@@ -90,13 +90,13 @@ class Chance:
         last: The number of the last attempt that was refused.
         early: How many refusals in a row came at the measured rate or below, or in a test upward that measured much
             less.
-        over: The evidence for a larger share.
+        weight: The evidence for a larger share.
     """
 
-    __slots__ = ("again", "asked", "early", "last", "lost", "mark", "over", "seen", "share")
+    __slots__ = ("again", "asked", "early", "last", "lost", "mark", "seen", "share", "weight")
 
     def __init__(self) -> None:
-        self.share = self.asked = self.seen = self.lost = self.over = 0.0
+        self.share = self.asked = self.seen = self.lost = self.weight = 0.0
         self.mark = Mark(0, 0.0)
         self.last = self.early = 0
         self.again = False
@@ -109,7 +109,7 @@ class Chance:
         self.early = self.early + 1 if early else 0
         return self.early >= EARLY_N and not self.asked / 2 < rate < 2 * self.asked
 
-    def begin_test(self, rate: float) -> None:
+    def begin_asking(self, rate: float) -> None:
         """Begin a test at a measured ``rate``."""
         self.again, self.asked, self.early = self.asked > 0, rate, 0
 
@@ -136,16 +136,16 @@ class Chance:
         """The share of the attempts that was refused lately at the measured rate, where a limit refuses few."""
         return (self.lost + 1) / (self.seen + 2)
 
-    def includes(self, between: int) -> bool:
+    def takes(self, between: int) -> bool:
         """Whether a refusal after so many admitted attempts is one of the share: it goes on, and is not exceeded."""
         if not self.share or between * self.share > ENDED:
-            self.share = self.over = 0.0
+            self.share = self.weight = 0.0
             return False
         more = self.share + (1 - self.share) * MORE
-        self.over = evidence(self.over, between, self.share, more)
-        if self.over < ALARM:
+        self.weight = evidence(self.weight, between, self.share, more)
+        if self.weight < ALARM:
             return True
-        self.over = 0.0
+        self.weight = 0.0
         return False
 
 
@@ -175,7 +175,7 @@ class Shedding:
         sent: How many attempts there were.
         lost: How many attempts were refused so.
         last: The number of the last one.
-        over: The evidence for a rate.
+        weight: The evidence for a rate.
         since_ns: Since when there is evidence.
         admitted: How many attempts had been admitted by then.
         is_rate: Whether a rate is the reason.
@@ -186,15 +186,15 @@ class Shedding:
     """
 
     __slots__ = (
-        "admitted", "is_rate", "last", "lasts_ns", "lost", "over", "sent", "since_ns", "tried", "tried_lost",
-        "until_ns",
+        "admitted", "is_rate", "last", "lasts_ns", "lost", "sent", "since_ns", "tried", "tried_lost", "until_ns",
+        "weight",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.sent = self.lost = self.last = self.since_ns = self.admitted = self.until_ns = self.tried = (
             self.tried_lost
         ) = 0
-        self.over, self.is_rate, self.lasts_ns = 0.0, False, LASTS_NS
+        self.weight, self.is_rate, self.lasts_ns = 0.0, False, LASTS_NS
 
     def refused(self, now_ns: int, number: int) -> float:
         """Count the refusal of an attempt, and the attempts before that one as admitted.
@@ -211,15 +211,15 @@ class Shedding:
             return 0.0
         self.is_rate = False
         between, self.last = max(number - self.last - 1, 0), max(self.last, number)
-        self.over, admitted = evidence(self.over, between, SHARE, SHARE_MAX), self.last - self.lost
-        if self.over == evidence(0.0, 0, SHARE, SHARE_MAX):
+        self.weight, admitted = evidence(self.weight, between, SHARE, SHARE_MAX), self.last - self.lost
+        if self.weight == evidence(0.0, 0, SHARE, SHARE_MAX):
             self.since_ns, self.admitted = now_ns, admitted
         self.admitted = min(self.admitted, admitted)  # refusals come in any order
         since_ns, since = now_ns - self.since_ns, admitted - self.admitted
-        if self.over < ALARM or now_ns < self.until_ns or since_ns < NS or since < LEAST_N:
+        if self.weight < ALARM or now_ns < self.until_ns or since_ns < NS or since < LEAST_N:
             return 0.0
         self.is_rate, self.tried, self.tried_lost = True, self.sent, 0
-        self.over, self.until_ns = 0.0, now_ns + self.lasts_ns
+        self.weight, self.until_ns = 0.0, now_ns + self.lasts_ns
         self.lasts_ns *= 2
         return since / since_ns * NS
 

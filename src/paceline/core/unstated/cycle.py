@@ -7,7 +7,7 @@ tests find the same rate.
 
 from __future__ import annotations
 
-CUT = 0.1
+BELOW = 0.1
 """How far below the measured rate a cycle begins, as a share of it. A bucket must refill after a refusal. The mean loss
 of a cycle is a quarter of it, and less in a longer cycle."""
 
@@ -75,4 +75,4 @@ class Cycle:
     def rate(self) -> float:
         """The rate at this place."""
         past = self.progress - 1
-        return self.top * (1 + past**3 * (CUT / self.steady if past < 0 else 1))
+        return self.top * (1 + past**3 * (BELOW / self.steady if past < 0 else 1))

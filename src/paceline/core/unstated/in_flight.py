@@ -199,7 +199,7 @@ class InFlightBound:
         self._admit(note)  # before the answer changes what it had
         self.flight.ended(now_ns, answered=answered)
 
-    def explains(self, now_ns: int, note: InFlightNote) -> bool:
+    def refused(self, now_ns: int, note: InFlightNote) -> bool:
         """Count a refusal; whether the known bound explains it. The bound is lowered then."""
         self._judge(now_ns)
         self.flight.lost(now_ns, note)
@@ -219,11 +219,11 @@ class InFlightBound:
         """Whether a refused attempt had more others in flight than every one that was lately admitted."""
         return note.most > self.admitted.most
 
-    def finds(self, note: InFlightNote) -> bool:
+    def add_witness(self, note: InFlightNote) -> bool:
         """Whether a refusal that nothing else explains is the last one that it takes to set a bound.
 
         Args:
-            note: Of the attempt, after :meth:`explains`.
+            note: Of the attempt, after :meth:`refused`.
         """
         if note.most <= self.admitted.most:
             self._refute()
@@ -239,7 +239,7 @@ class InFlightBound:
 
     def named(self, now_ns: int, note: InFlightNote) -> None:
         """Count a refusal that names the number in flight as its reason: it sets the bound at once."""
-        if not self.explains(now_ns, note) and note.most and note.number > self.cut_count:
+        if not self.refused(now_ns, note) and note.most and note.number > self.cut_count:
             self.full_needed, self.row = FULL_N, 0
             self._set(note.most, note.most)
 
@@ -309,11 +309,11 @@ def blame(
     """
     if rate.chance.share:
         bound.forget()  # it was found from such refusals
-    if bound.explains(now_ns, bound_note):
+    if bound.refused(now_ns, bound_note):
         rate.explained(now_ns, rate_note)
         return None
     finding = rate.refused(now_ns, rate_note, asked_ns, only=not bound.may_explain(bound_note))
-    if finding not in NO_EVIDENCE and bound.finds(bound_note):
+    if finding not in NO_EVIDENCE and bound.add_witness(bound_note):
         rate.reopen(now_ns)
         return None
     return finding

@@ -38,7 +38,7 @@ from paceline.core.unstated.chance import (
     Mark,
     seconds,
 )
-from paceline.core.unstated.cycle import CUT, CYCLE_S, Cycle
+from paceline.core.unstated.cycle import BELOW, CYCLE_S, Cycle
 from paceline.core.unstated.delays import VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 
 START = 10.0
@@ -88,7 +88,7 @@ class RatePhase(Enum):
 
     OFF = "off"  # not at all, and it limits nothing: a limit is stated elsewhere
     OPENING = "opening"  # it doubles each second: there is no measured rate
-    HOLDING = "holding"  # it rises to the measured rate
+    RISING = "rising"  # it rises to the measured rate
     TESTING = "testing"  # it rises above the measured rate
     BLOCKED = "blocked"  # not at all: nothing is admitted, and one attempt goes at a time, the probe
     ASKING = "asking"  # not at all, and some attempts go at once: a limit admits next to none of them, chance as usual
@@ -334,7 +334,7 @@ class MeasuredRate:
         """
         self._make_up(now_ns)
         self.phase = RatePhase.OPENING
-        self._cut(now_ns, max(self.rate, self.cycle.top))
+        self._go_at(now_ns, max(self.rate, self.cycle.top))
         self.cycle, self.next_at_ns, self.tally.blamed, self.block.long_count, self.chance = (
             Cycle(),
             now_ns,
@@ -378,15 +378,15 @@ class MeasuredRate:
             self.expect(now_ns, mean)
         elif mean and self.cycle.top:
             self.cycle.top += (mean - self.cycle.top) * min(passed_ns / LEAN_NS, 1.0)
-            if self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
+            if self.phase in (RatePhase.RISING, RatePhase.TESTING):
                 self.rate = self.cycle.rate
                 self.next_at_ns = min(self.next_at_ns, self.last_ns + round(self.tally.mean / self.rate * NS))
 
     def expect(self, now_ns: int, rate: float) -> None:
         """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
-        if self.phase in (RatePhase.OPENING, RatePhase.HOLDING, RatePhase.TESTING):
-            self.phase = RatePhase.HOLDING
-            self._hold(now_ns, rate, lengthen=False)
+        if self.phase in (RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING):
+            self.phase = RatePhase.RISING
+            self._begin_cycle(now_ns, rate, lengthen=False)
 
     def hold(self) -> None:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
@@ -408,8 +408,8 @@ class MeasuredRate:
         if not self.tally.has(note):
             return Finding.OLD
         self.tally.recent_refused += 1
-        between = self.chance.count(note.number, counts=self.phase is RatePhase.HOLDING)
-        if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.includes(between):
+        between = self.chance.count(note.number, counts=self.phase is RatePhase.RISING)
+        if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.takes(between):
             return Finding.CHANCE
         finding = self._doubted(now_ns, note) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
         if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
@@ -425,8 +425,8 @@ class MeasuredRate:
     def _ask(self, now_ns: int) -> None:
         """Ask again at once, several times."""
         self.phase = RatePhase.ASKING
-        self.chance.begin_test(self.cycle.top)
-        self._cut(now_ns, self.cycle.top)
+        self.chance.begin_asking(self.cycle.top)
+        self._go_at(now_ns, self.cycle.top)
         self.next_at_ns = now_ns
         self.chance.mark = Mark(now_ns, self.tally.admitted)
 
@@ -436,7 +436,7 @@ class MeasuredRate:
         self.phase = phase
         # Before a share is known, a limit may have been measured half too high.
         part = 1 / 2 if phase is RatePhase.TRYING else CHECK_SHARE
-        self._cut(now_ns, self.cycle.top * (1 - self.chance.share) * part)
+        self._go_at(now_ns, self.cycle.top * (1 - self.chance.share) * part)
         self.chance.mark = Mark(now_ns, self.tally.admitted)
 
     def _go_on(self, now_ns: int) -> None:
@@ -486,7 +486,7 @@ class MeasuredRate:
         """Whether a limit at the measured rate explains the test, if no more of it is refused."""
         return EVIDENCE_N - self.tally.recent_lost <= self._refilled
 
-    def _end_test(self, now_ns: int) -> None:
+    def _end_asking(self, now_ns: int) -> None:
         """Decide what explains a test; where a stated limit has made it slow, that may need a check.
 
         Where chance is likelier, but not enough, the next refusal is reason for another test.
@@ -521,8 +521,8 @@ class MeasuredRate:
     def _uphold(self, now_ns: int) -> None:
         """End a test or a check: go on at the measured rate."""
         self._make_up(now_ns)
-        self.phase = RatePhase.HOLDING
-        self._hold(now_ns, self.cycle.top, lengthen=False)
+        self.phase = RatePhase.RISING
+        self._begin_cycle(now_ns, self.cycle.top, lengthen=False)
 
     def _make_up(self, now_ns: int) -> None:
         """At the end of a doubt, leave out of the measurements what was left unused of the measured rate."""
@@ -543,7 +543,7 @@ class MeasuredRate:
         self.chance.asked = 0.0
         self.phase = RatePhase.OPENING
         top, self.cycle = self.cycle.top, Cycle()
-        self._cut(now_ns, max(START * self.tally.mean, top))
+        self._go_at(now_ns, max(START * self.tally.mean, top))
         self.empty = self.test = Mark(now_ns, self.tally.admitted)
 
     def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
@@ -552,7 +552,7 @@ class MeasuredRate:
         if self.phase is RatePhase.OFF:
             self.phase = RatePhase.OPENING
             self.empty = Mark(note.sent_ns, admitted)
-            self._cut(now_ns, START * self.tally.mean)
+            self._go_at(now_ns, START * self.tally.mean)
             return Finding.DENIED
         if not self.tally.lost_all_to(note):
             return self._weigh(now_ns, note, admitted, only=only)
@@ -562,7 +562,7 @@ class MeasuredRate:
 
     def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
         """Measure the rate, and ask again at once after a refusal that the last measurement does not explain."""
-        is_early, before = self.phase is RatePhase.HOLDING, self.cycle.top
+        is_early, before = self.phase is RatePhase.RISING, self.cycle.top
         finding = self._measure(now_ns, note, admitted)
         is_early = is_early or (self._is_alone and self.cycle.top < FELL * before)
         if self.chance.share:
@@ -576,7 +576,7 @@ class MeasuredRate:
     def _find_none(self, now_ns: int, note: RateNote) -> Finding:
         """Wait: nothing is admitted."""
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.tally.mean / self.rate, VERDICT_MIN_NS / NS) / (
-            1 - CUT
+            1 - BELOW
         )
         known = max(self.cycle.top, self.common.rate)
         longest_s = max(WAIT_S, WAIT_N * self.tally.mean / known) if known else STATED_MAX_S
@@ -598,9 +598,9 @@ class MeasuredRate:
                 found = max(found, self.cycle.top)
         if opening or since >= EVIDENCE_N * self.tally.mean:
             self.empty = Mark(note.sent_ns, admitted)
-        self.phase = RatePhase.HOLDING
+        self.phase = RatePhase.RISING
         self.cycle.span_s = span_s
-        self._hold(now_ns, min(found, note.rate), lengthen=late)
+        self._begin_cycle(now_ns, min(found, note.rate), lengthen=late)
         return Finding.LATE if late else Finding.EARLY
 
     def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> bool:
@@ -622,14 +622,14 @@ class MeasuredRate:
         """Send the probe after ``wait_s``, and nothing before."""
         self._make_up(now_ns)
         self.phase = RatePhase.BLOCKED
-        self._cut(now_ns, self.tally.mean / wait_s)
+        self._go_at(now_ns, self.tally.mean / wait_s)
         self.block.until_ns = (now_ns + self.next_at_ns) // 2
 
     def _pass(self, now_ns: int) -> None:
         """End the blocked time, if the probe has not been refused in time, and a test."""
         asked = self.phase is RatePhase.ASKING and self.tally.recent >= EVIDENCE_N
         if asked and now_ns >= self.next_at_ns:
-            self._end_test(now_ns)
+            self._end_asking(now_ns)
         probe = self.block.probe
         if probe is not None and now_ns >= probe.sent_ns + self.refusal_delay.verdict_ns:
             self._unblock(now_ns, probe)
@@ -641,16 +641,16 @@ class MeasuredRate:
         found = max(found, self.common.rate)  # other processes may have had all of it
         self.block.over(probe, admitted, found, mean)
         self.empty = Mark(probe.sent_ns, admitted)
-        self.phase = RatePhase.HOLDING
-        self._hold(probe.sent_ns, found, lengthen=True)
+        self.phase = RatePhase.RISING
+        self._begin_cycle(probe.sent_ns, found, lengthen=True)
         self.next_at_ns = max(self.next_at_ns, now_ns)
 
-    def _hold(self, now_ns: int, found: float, *, lengthen: bool) -> None:
+    def _begin_cycle(self, now_ns: int, found: float, *, lengthen: bool) -> None:
         """Begin a cycle at the rate that was ``found``; see :meth:`Cycle.begin`."""
         self.cycle.begin(found, lengthen=lengthen)
-        self._cut(now_ns, self.cycle.rate)
+        self._go_at(now_ns, self.cycle.rate)
 
-    def _cut(self, now_ns: int, rate: float) -> None:
+    def _go_at(self, now_ns: int, rate: float) -> None:
         """Go on at ``rate``, as an outcome has shown. The outcomes of the attempts before say nothing about it."""
         self.rate, self.block.probe = rate, None
         self.tally.cut()
@@ -675,7 +675,7 @@ class MeasuredRate:
         """Raise the rate for ``waited_s``, as the phase has it."""
         if self.phase is RatePhase.OPENING:
             self.rate *= 2 ** min(waited_s, 1.0)
-        elif self.phase in (RatePhase.HOLDING, RatePhase.TESTING):
+        elif self.phase in (RatePhase.RISING, RatePhase.TESTING):
             if self.cycle.advance(waited_s, self.tally.mean):
                 self.phase = RatePhase.TESTING
                 self.test = Mark(now_ns, self.tally.admitted)
