@@ -381,36 +381,37 @@ def test_a_blocked_time_is_measured_from_end_to_end(rate):
     assert rate.next_at_ns >= probe.sent_ns + NS  # it has waited for the answer
 
 
-def window(rate: MeasuredRate, probes: int) -> tuple[Finding, RatePhase]:
-    """Let a counter admit 60 attempts, and nothing until so many probes were refused; the finding of its first refusal, and the phase after it."""
-    for _ in range(60):
-        last = go(rate)
-    finding = refuse(rate, go(rate, now_ns=last.sent_ns))
-    phase = rate.phase
-    blocked(rate)
-    for _ in range(probes):
-        refuse(rate, go(rate))
+def window(rate: MeasuredRate, used_s: float, end_s: float, asked_s: float | None = None) -> float:
+    """Let a counter admit all until one instant, and nothing from then on until another, in seconds since the beginning.
+
+    Each refusal states a wait of ``asked_s``. Returns the period of a counter that this shows.
+    """
+    while rate.next_at_ns < T0 + used_s * NS:
+        go(rate)
+    if asked_s is None:
+        blocked(rate)
+    while rate.next_at_ns < T0 + end_s * NS:
+        refuse(rate, go(rate), asked_s=asked_s)
     probe = go(rate)
     rate.answered(probe.sent_ns, probe)
-    return finding, phase
+    return rate.cycle.period_s
 
 
-def test_after_two_long_blocked_times_the_next_refusal_begins_one_at_once(rate):
-    assert [window(rate, 4)[1] for _ in range(2)] == [RatePhase.RISING] * 2
-    finding, phase = window(rate, 0)
-    assert (finding, phase) == (Finding.LATE, RatePhase.BLOCKED)
-    assert rate.block.long_count == 0  # this one was short
-    assert window(rate, 0)[1] is RatePhase.RISING
+def test_after_two_blocked_times_that_measure_alike_a_cycle_takes_their_period(rate):
+    assert window(rate, 20, 30) == 0.0
+    before_ns = rate.block.end.at_ns
+    period_s = window(rate, 50, 60)
+    assert period_s == pytest.approx((rate.block.end.at_ns - before_ns) / NS)
+    began_ns = rate.last_ns
+    while rate.phase is RatePhase.RISING:
+        last = go(rate)
+    assert (last.sent_ns - began_ns) / NS == pytest.approx(period_s, rel=0.1)
 
 
-def test_a_refusal_after_few_attempts_begins_no_blocked_time(rate):
-    """Chance refuses that many in a row now and then, too."""
-    window(rate, 4)
-    window(rate, 4)
-    go(rate)
-    rate.chance.asked = rate.cycle.top  # nothing is doubted
-    refuse(rate, go(rate))
-    assert (rate.block.long_count, rate.phase) == (2, RatePhase.RISING)
+@pytest.mark.parametrize(("end_s", "asked_s"), [(600, None), (60, 4.0)])
+def test_neither_an_outage_nor_a_stated_wait_shows_a_counter(rate, end_s, asked_s):
+    assert window(rate, 20, 30, asked_s) == 0.0
+    assert window(rate, 50, end_s, asked_s) == 0.0
 
 
 def test_a_blocked_time_without_any_admission_measures_one_attempt():

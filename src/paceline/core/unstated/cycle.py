@@ -32,14 +32,16 @@ class Cycle:
             chance, that share of it is refused, too.
         span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A
             blocked time does not count: it may have been an outage, and then the rate must rise quickly.
+        period_s: The period of a counter that restarts; 0 if none is likely. A cycle takes as long at least: what is
+            left of a period admits a higher rate than the counter does.
         progress: The place in the cycle: 0 at its beginning, 1 at ``top``, 2 at twice ``top``.
         steady: How many times longer the cycle is, because successive tests have found the same rate.
     """
 
-    __slots__ = ("progress", "span_s", "steady", "top")
+    __slots__ = ("period_s", "progress", "span_s", "steady", "top")
 
     def __init__(self) -> None:
-        self.top = self.span_s = self.progress = 0.0
+        self.top = self.span_s = self.period_s = self.progress = 0.0
         self.steady = 1.0
 
     def begin(self, top: float, *, lengthen: bool) -> None:
@@ -65,7 +67,7 @@ class Cycle:
         """
         before = self.progress
         longest_s = max(CYCLE_S, CYCLE_N * mean / self.top)
-        self.progress += waited_s / (min(max(self.span_s, CYCLE_S), longest_s) * self.steady)
+        self.progress += waited_s / max(min(max(self.span_s, CYCLE_S), longest_s) * self.steady, self.period_s)
         if self.progress >= 2:
             self.top, self.progress, self.steady = 2 * self.top, 1.0, 1.0
             return True

@@ -62,15 +62,14 @@ WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end
 of the blocked time is found that late."""
 
-LONG_BLOCKS, LONG_N, FIRST_N = 2, 5, 2
-"""A blocked time was a long one, if its last wait was longer than ``LONG_N`` attempts take at the rate that it has
-measured. After ``LONG_BLOCKS`` of them a counter is likely: the next refusal after a full measurement begins a blocked
-time at once, whose first wait is as long as ``FIRST_N`` attempts."""
-
 STATED_MAX_S = 60.0
 """In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14
 refusals, and a day that is not costs 15 s. While no rate is known, no wait is longer: a provider that admits nothing
 for ten minutes is given up soon after that."""
+
+ALIKE = 0.7
+"""Two blocked times in a row show a counter that restarts, if one has measured at least this share of the other's rate.
+What a counter admits around its restart, and the time of a probe, make them differ."""
 
 TESTED_MIN_S = 2.0
 """A shorter stated wait is not tested: the gain would be less than the refusal costs."""
@@ -215,16 +214,16 @@ class Block:
 
     Attributes:
         end: When the last one ended, and what was admitted until then; at first, the beginning.
+        found: The rate that the last one measured; 0 before.
         until_ns: When the present one has ended, if the next probe is admitted: the middle of the last wait.
-        long_count: How many of the last two were long ones, in a row.
         probe: The attempt that goes alone, until its outcome is known.
         stated_waits: Which share of the waits that refusals state is kept.
     """
 
-    __slots__ = ("end", "long_count", "probe", "stated_waits", "until_ns")
+    __slots__ = ("end", "found", "probe", "stated_waits", "until_ns")
 
     def __init__(self, now_ns: int) -> None:
-        self.end, self.until_ns, self.long_count = Mark(now_ns, 0.0), now_ns, 0
+        self.end, self.until_ns, self.found = Mark(now_ns, 0.0), now_ns, 0.0
         self.probe: RateNote | None = None
         self.stated_waits = StatedWaits()
 
@@ -232,19 +231,22 @@ class Block:
         """The rate from the end of the last one to the end of this one, with attempts of the cost ``mean``."""
         return max(admitted - self.end.admitted, mean) / seconds(self.end.at_ns, self.until_ns)
 
-    def over(self, probe: RateNote, admitted: float, found: float, mean: float) -> None:
-        """End this one: ``probe`` is admitted.
+    def over(self, admitted: float, found: float) -> float:
+        """End this one: its probe is admitted.
 
         Args:
-            probe: The probe.
-            admitted: What was admitted before it.
+            admitted: What was admitted before the probe.
             found: The rate that was measured.
-            mean: The mean cost of an attempt.
+
+        Returns:
+            The time since the last one, if that has measured about the same rate: a counter restarts, and an outage
+            would have left less. Else 0.
         """
-        is_long = 2 * (probe.sent_ns - self.until_ns) / NS * found > LONG_N * mean
-        self.long_count = min(self.long_count + 1, LONG_BLOCKS) if is_long else 0
-        self.end = Mark(self.until_ns, admitted)
+        since_s = seconds(self.end.at_ns, self.until_ns)
+        is_same = min(found, self.found) >= ALIKE * max(found, self.found)
+        self.end, self.found = Mark(self.until_ns, admitted), found
         self.stated_waits.admitted()
+        return since_s if is_same else 0.0
 
 
 class MeasuredRate:
@@ -335,13 +337,7 @@ class MeasuredRate:
         self._make_up(now_ns)
         self.phase = RatePhase.OPENING
         self._go_at(now_ns, max(self.rate, self.cycle.top))
-        self.cycle, self.next_at_ns, self.tally.blamed, self.block.long_count, self.chance = (
-            Cycle(),
-            now_ns,
-            0,
-            0,
-            Chance(),
-        )
+        self.cycle, self.chance, self.next_at_ns, self.tally.blamed = Cycle(), Chance(), now_ns, 0
 
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
@@ -569,8 +565,6 @@ class MeasuredRate:
             self._check(now_ns)
         elif self.chance.is_due(self.cycle.top, early=is_early and only):
             self._ask(now_ns)
-        elif self.block.long_count == LONG_BLOCKS and self.empty.at_ns == note.sent_ns:
-            self._block(now_ns, FIRST_N * self.tally.mean / self.cycle.top)
         return finding
 
     def _find_none(self, now_ns: int, note: RateNote) -> Finding:
@@ -615,6 +609,7 @@ class MeasuredRate:
             wait_s = min(wait_s, max(WAIT_S, seconds(self.empty.at_ns, note.sent_ns)))
         elif wait_s > TESTED_MIN_S:
             wait_s = self.block.stated_waits.kept_s(wait_s, again=again)
+        self.block.found = 0.0  # a stated wait measures no counter
         self._block(now_ns, wait_s)
         return True
 
@@ -639,7 +634,7 @@ class MeasuredRate:
         admitted, mean = self.tally.admitted - probe.amount, self.tally.mean
         found = self.block.measure(admitted, mean) / (1 - self.chance.share)
         found = max(found, self.common.rate)  # other processes may have had all of it
-        self.block.over(probe, admitted, found, mean)
+        self.cycle.period_s = self.block.over(admitted, found)
         self.empty = Mark(probe.sent_ns, admitted)
         self.phase = RatePhase.RISING
         self._begin_cycle(probe.sent_ns, found, lengthen=True)
