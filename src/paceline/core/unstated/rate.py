@@ -408,8 +408,8 @@ class MeasuredRate:
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.takes(between):
             return Finding.CHANCE
         finding = self._doubted(now_ns, note) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
-        if asked_ns is not None and self._obey(now_ns, note, asked_ns, again=again):
-            return Finding.BLOCKED
+        if asked_ns is not None:
+            self._obey(now_ns, note, asked_ns, again=again)
         return finding
 
     def _lose(self, note: RateNote) -> None:
@@ -597,21 +597,18 @@ class MeasuredRate:
         self._begin_cycle(now_ns, min(found, note.rate), lengthen=late)
         return Finding.LATE if late else Finding.EARLY
 
-    def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> bool:
-        """Wait as a refusal states, if that is longer than the rate makes wait; whether it is."""
-        wait_s, own_s = (
-            asked_ns / NS,
-            (self.next_at_ns - now_ns) / NS + 2 * self.tally.mean / max(self.rate, self.cycle.top),
-        )
+    def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> None:
+        """Wait as a refusal states, if that is longer than the rate makes wait."""
+        wait_s = asked_ns / NS
+        own_s = (self.next_at_ns - now_ns) / NS + 2 * self.tally.mean / max(self.rate, self.cycle.top)
         if wait_s * self.block.stated_waits.share <= own_s:
-            return False
+            return
         if wait_s > STATED_MAX_S:
             wait_s = min(wait_s, max(WAIT_S, seconds(self.empty.at_ns, note.sent_ns)))
         elif wait_s > TESTED_MIN_S:
             wait_s = self.block.stated_waits.kept_s(wait_s, again=again)
         self.block.found = 0.0  # a stated wait measures no counter
         self._block(now_ns, wait_s)
-        return True
 
     def _block(self, now_ns: int, wait_s: float) -> None:
         """Send the probe after ``wait_s``, and nothing before."""
