@@ -21,7 +21,6 @@ from paceline.core.unstated.chance import (
     EVIDENCE_N,
     SHARE_MAX,
     Chance,
-    Mark,
 )
 from paceline.core.unstated.cycle import BELOW, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
@@ -33,6 +32,7 @@ from paceline.core.unstated.rate import (
     STRIKES,
     WAIT_S,
     Finding,
+    Mark,
     MeasuredRate,
     RatePhase,
 )

@@ -13,7 +13,6 @@ Full servers refuse by chance, too, or for a rate: :class:`Shedding` asks that w
 from __future__ import annotations
 
 from math import log
-from typing import NamedTuple
 
 from paceline.core.quota import NS
 
@@ -65,17 +64,6 @@ LASTS_NS = 600 * NS
 """How long the answer holds: a rate goes on, and an outage ends. Each further one holds twice as long."""
 
 
-class Mark(NamedTuple):
-    """An instant, and the amount that was admitted until then."""
-
-    at_ns: int
-    admitted: float
-
-    def later(self, by_ns: int) -> Mark:
-        """The same amount ``by_ns`` later."""
-        return Mark(self.at_ns + by_ns, self.admitted)
-
-
 class Chance:
     """The share of the attempts that is refused by chance, at any rate.
 
@@ -84,7 +72,7 @@ class Chance:
         asked: The measured rate at which the last test began, per second; 0 before, and after one that has shown
             chance or made it likelier.
         again: Whether there was a test before that one.
-        mark: When the last test or check began, and what was admitted until then.
+        since_ns: When the last test or check began.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
         last: The number of the last attempt that was refused.
@@ -93,12 +81,11 @@ class Chance:
         weight: The evidence for a larger share.
     """
 
-    __slots__ = ("again", "asked", "early", "last", "lost", "mark", "seen", "share", "weight")
+    __slots__ = ("again", "asked", "early", "last", "lost", "seen", "share", "since_ns", "weight")
 
     def __init__(self) -> None:
         self.share = self.asked = self.seen = self.lost = self.weight = 0.0
-        self.mark = Mark(0, 0.0)
-        self.last = self.early = 0
+        self.last = self.early = self.since_ns = 0
         self.again = False
 
     def is_due(self, rate: float, *, early: bool) -> bool:
@@ -226,8 +213,3 @@ class Shedding:
     def end(self, now_ns: int) -> None:
         """Take chance for the reason."""
         self.is_rate, self.until_ns = False, now_ns + self.lasts_ns
-
-
-def seconds(from_ns: int, to_ns: int) -> float:
-    """The time between two instants, above 0."""
-    return max(to_ns - from_ns, 1) / NS

@@ -27,17 +27,7 @@ from math import inf, log
 from typing import Final, NamedTuple
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import (
-    CHECK_SHARE,
-    EARLY_N,
-    ENDED,
-    EVIDENCE_N,
-    RARE,
-    SHARE_MAX,
-    Chance,
-    Mark,
-    seconds,
-)
+from paceline.core.unstated.chance import CHECK_SHARE, EARLY_N, ENDED, EVIDENCE_N, RARE, SHARE_MAX, Chance
 from paceline.core.unstated.cycle import BELOW, CYCLE_S, Cycle
 from paceline.core.unstated.delays import VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 
@@ -128,6 +118,17 @@ class RateNote(NamedTuple):
     total: float
     number: int
     rate: float
+
+
+class Mark(NamedTuple):
+    """An instant, and the amount that was admitted until then."""
+
+    at_ns: int
+    admitted: float
+
+    def later(self, by_ns: int) -> Mark:
+        """The same amount ``by_ns`` later."""
+        return Mark(self.at_ns + by_ns, self.admitted)
 
 
 class Common(NamedTuple):
@@ -424,7 +425,7 @@ class MeasuredRate:
         self.chance.begin_asking(self.cycle.top)
         self._go_at(now_ns, self.cycle.top)
         self.next_at_ns = now_ns
-        self.chance.mark = Mark(now_ns, self.tally.admitted)
+        self.chance.since_ns = now_ns
 
     def _check(self, now_ns: int, phase: RatePhase = RatePhase.CHECKING) -> None:
         """Check whether a share is refused, or still is, at a rate that a limit admits."""
@@ -433,7 +434,7 @@ class MeasuredRate:
         # Before a share is known, a limit may have been measured half too high.
         part = 1 / 2 if phase is RatePhase.TRYING else CHECK_SHARE
         self._go_at(now_ns, self.cycle.top * (1 - self.chance.share) * part)
-        self.chance.mark = Mark(now_ns, self.tally.admitted)
+        self.chance.since_ns = now_ns
 
     def _go_on(self, now_ns: int) -> None:
         """After an attempt in one of :data:`DOUBTS`: wait for the outcomes, or end a check that refused nothing."""
@@ -475,7 +476,7 @@ class MeasuredRate:
     @property
     def _refilled(self) -> float:
         """How many attempts a limit at the measured rate admits of the test so far."""
-        return 1 + seconds(self.chance.mark.at_ns, self.last_ns) * self.cycle.top / self.tally.mean
+        return 1 + seconds(self.chance.since_ns, self.last_ns) * self.cycle.top / self.tally.mean
 
     @property
     def _is_limit(self) -> bool:
@@ -491,7 +492,7 @@ class MeasuredRate:
         likelier = 0.0 if self._is_limit else self.chance.explains(admitted, refused, self._refilled)
         if likelier > RARE:
             self._accept(now_ns)
-        elif self._is_limit or self.last_ns - self.chance.mark.at_ns <= VERDICT_NS:
+        elif self._is_limit or self.last_ns - self.chance.since_ns <= VERDICT_NS:
             self._find_limit(now_ns)
             if likelier > 0:
                 self.chance.asked, self.chance.early = 0.0, EARLY_N - 1
@@ -524,10 +525,9 @@ class MeasuredRate:
         """At the end of a doubt, leave out of the measurements what was left unused of the measured rate."""
         if self.phase not in DOUBTS:
             return
-        # Less than nothing, if earlier attempts were refused meanwhile.
-        used = max(self.tally.admitted - self.chance.mark.admitted, 0.0)
+        used = (self.tally.recent - self.tally.recent_lost) * self.tally.mean
         used_ns = round(used / self.cycle.top * NS)
-        self._skip(max(now_ns - self.chance.mark.at_ns - used_ns, 0))
+        self._skip(max(now_ns - self.chance.since_ns - used_ns, 0))
 
     def _accept(self, now_ns: int) -> None:
         """Take the refusals for chance, and open again: speed is not their reason.
@@ -677,3 +677,8 @@ class MeasuredRate:
         """Leave a time without demand out of all measurements: less was admitted in it than the provider had."""
         self.empty, self.test = self.empty.later(idle_ns), self.test.later(idle_ns)
         self.block.end, self.block.until_ns = self.block.end.later(idle_ns), self.block.until_ns + idle_ns
+
+
+def seconds(from_ns: int, to_ns: int) -> float:
+    """The time between two instants, above 0."""
+    return max(to_ns - from_ns, 1) / NS
