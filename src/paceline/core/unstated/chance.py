@@ -2,10 +2,10 @@
 
 A refusal at the measured rate, or below it, has one of two reasons: the provider has become slower, or it refuses a
 share of the attempts by chance. They are told apart by asking again at once, several times. A limit has nothing left
-for such attempts, also one that other clients use up. Chance refuses no more of them than of others. Where a
+for such attempts, also one that other clients use up. Chance refuses no more of them than of others. If a
 stated limit lets none go at once, slower attempts follow instead, as a check: a limit refuses none of these. They also
-follow a second test that shows a limit: beside one that holds few attempts, chance shows only there. What chance
-refuses is no measurement from then on, unless more is refused than by chance.
+follow a second test that shows a limit: a limit with a small burst refuses nearly all that go at once, and so do a
+limit and chance together. What chance refuses is no measurement from then on, unless more is refused than by chance.
 
 Full servers refuse by chance, too, or for a rate: :class:`Shedding` asks that where the refusals say so.
 """
@@ -23,7 +23,8 @@ test in three does not show it, and most of these are made again soon."""
 
 EARLY_N = 2
 """A test comes after so many refusals in a row at the measured rate or below, with admitted attempts in between. A
-single one is often about its request alone, or the measured rate was too high."""
+single one is often about its request alone, or the measured rate was too high. A refusal above the measured rate, or
+one that the number in flight may explain, ends the row."""
 
 RARE = 3.0
 """Chance must explain a test better than a limit by a likelihood ratio of ``e ** RARE``, because it is rare. With 2,
@@ -50,9 +51,9 @@ ENDED = 10.0
 such times."""
 
 SHARE = 0.55
-"""Full servers may refuse for a rate if ``SHARE_MAX`` of the attempts are refused rather than ``SHARE``, by a
-likelihood ratio of ``e ** ALARM``: 30 in a row, or three of four in a hundred. Servers that refuse half of the attempts
-by chance do not look so."""
+"""Of :class:`Shedding`, as all that follow: full servers may refuse for a rate if ``SHARE_MAX`` of the attempts are
+refused rather than ``SHARE``, by a likelihood ratio of ``e ** ALARM``: 30 in a row, or three of four in a hundred.
+Servers that refuse half of the attempts by chance do not look so."""
 
 LEAST_N = 4
 """The rate is known when so many attempts were admitted, in a second at least."""
@@ -69,9 +70,9 @@ class Chance:
 
     Attributes:
         share: The share; 0 for none.
-        asked: The measured rate at which the last test began, per second; 0 before, and after one that has shown
-            chance or made it likelier.
-        again: Whether there was a test before that one.
+        asked: The measured rate at which the last test began, per second, if it has shown a limit and made chance no
+            likelier; else 0.
+        again: Whether the test before that one has shown a limit, too.
         since_ns: When the last test or check began.
         seen: Over how many attempts refusals were counted, lately.
         lost: How many of them were refused.
@@ -91,7 +92,7 @@ class Chance:
     def is_due(self, rate: float, *, early: bool) -> bool:
         """Whether to test at a measured ``rate`` after a refusal that was ``early``, or not.
 
-        The last test was at twice the rate or more, or at half of it or less.
+        Near the rate of the last test that has shown a limit there is no other: within a factor of two.
         """
         self.early = self.early + 1 if early else 0
         return self.early >= EARLY_N and not self.asked / 2 < rate < 2 * self.asked
@@ -110,7 +111,10 @@ class Chance:
         return admitted * log((1 - usual) / limit) + refused * log(usual / (1 - limit))
 
     def count(self, number: int, *, counts: bool) -> int:
-        """Count the refusal of an attempt, and the attempts before it as admitted; return how many these are."""
+        """Count a refusal, and as admitted the attempts since the last refusal; return how many these are.
+
+        Without ``counts`` all of them are left out of the share.
+        """
         between, self.last = max(number - self.last - 1, 0), max(self.last, number)
         if counts:
             self.seen, self.lost = self.seen + between + 1, self.lost + 1

@@ -12,9 +12,9 @@ BELOW = 0.1
 of a cycle is a quarter of it, and less in a longer cycle."""
 
 CYCLE_S, CYCLE_N = 5.0, 20
-"""A test above the measured rate comes after this time at the earliest, and need not take longer than so many attempts.
-A test costs one refusal, so this bounds the refusals in the long run: one in 20, and with the longest cycles one in
-120."""
+"""A test above the measured rate comes after the time that the last measurement has taken, but after ``CYCLE_S`` at
+least, and after the time of ``CYCLE_N`` attempts at most, if that is longer. A test costs one refusal, so this bounds
+the refusals in the long run: one in 20, and with the longest cycles one in 120."""
 
 STEADY_MAX = 6.0
 """How many times longer a cycle becomes while its tests find the same rate. At 5 per second 0.6 % of the attempts are
@@ -25,7 +25,7 @@ SAME = 0.07
 
 
 class Cycle:
-    """The course of the rate about a measured one: from a tenth below it, or less, to twice as much, flat at it.
+    """The course of the rate about a measured one: from a tenth below it to twice as much, and slowest near it.
 
     Attributes:
         top: The measured rate of attempts, per second; 0 before the first measurement. Where a share is refused by

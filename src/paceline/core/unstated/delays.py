@@ -5,9 +5,9 @@ from __future__ import annotations
 from paceline.core.quota import NS
 
 VERDICT_NS, VERDICT_MIN_NS, VERDICT_MAX_NS = NS, NS // 20, 2 * NS
-"""An attempt that was not refused within twice the slowest refusal is admitted. This is that time before the first
-refusal, and its bounds: the network delays an attempt, too, and an overloaded provider must not stop the
-measurement."""
+"""An attempt is admitted if it was not refused within twice the time of the slowest refusal. Before the first refusal
+that time is ``VERDICT_NS``. The others bound it: the network delays an attempt, too, and an overloaded provider must
+not stop the measurement."""
 
 
 class RefusalDelay:
@@ -38,9 +38,10 @@ class RefusalDelay:
 class StatedWaits:
     """Which share of the waits that refusals state is kept.
 
-    One stated wait of 1, 2, 4, … is tested: the probe goes after half of the wait. If it is admitted, half is kept from
-    then on. If it is refused, the wait is right, and the tests become rarer. So an honest provider is tested a few
-    times in all, and a provider that always states the same long wait costs little after a few tests.
+    At first each stated wait is tested, then every second one, every fourth, and so on: the probe goes after half of
+    what would be waited. If it is admitted, half of each stated wait is waited from then on. If it is refused, the wait
+    is right, and the tests become rarer. So an honest provider is tested a few times in all, and a provider that always
+    states the same long wait costs little after a few tests.
 
     Attributes:
         share: The share of a stated wait that is kept.

@@ -29,9 +29,9 @@ before a change at the provider. While there are witnesses it is kept, so that a
 attempts."""
 
 FULL_N, FULL_MAX_N = 4, 120
-"""A bound is tested after so many attempts were admitted that filled it, or after as many as it is. Each refusal
-doubles the first number, up to the second one. A test costs one refusal, so that in the long run one attempt in 120 is
-refused."""
+"""A bound is tested after ``FULL_N`` attempts were admitted that filled it, or after as many as it is, if that is more.
+The number doubles with each refusal, up to ``FULL_MAX_N``. A test costs one refusal, so that in the long run one
+attempt in 120 is refused."""
 
 ROW_MAX = 4
 """The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier
@@ -220,7 +220,9 @@ class InFlightBound:
         return note.most > self.admitted.most
 
     def add_witness(self, note: InFlightNote) -> bool:
-        """Whether a refusal that nothing else explains is the last one that it takes to set a bound.
+        """Count a refusal that may show a bound; whether it is the last one that it takes to set it.
+
+        The rate may have been lowered for it, too: only with the third such refusal the number in flight is likelier.
 
         Args:
             note: Of the attempt, after :meth:`refused`.

@@ -31,8 +31,8 @@ of this: hosts at which a third times out by itself answer more."""
 
 MORE = 1.5
 """So many times more are in flight in a test. Answers that take half of the time-out then take three quarters of it. If
-they take longer, fewer more are in flight, so that they take no more than that. More answers per second are more than
-noise from half of the way on to what as many more would give: its root, as rates are compared by their ratio."""
+they take longer, fewer more are in flight, so that they take no more than that. The test has shown more than noise if
+the answers per second rose by more than the root of this: half of the way, as a ratio."""
 
 
 class TimeOuts:
@@ -130,7 +130,7 @@ class InTimeBound:
             self.busy_ns = 0  # what came before it has left
         if not (self.is_new and (self.timed_out_ns or note.number > self.round.cut_count)):
             answered = self._flight.answered_count - note.answered_count
-            if LESS**2 * answered >= note.most:  # else it is a short answer, in whose time chance decides
+            if LESS**2 * answered >= note.most:  # else too few were answered meanwhile, and chance decides
                 self.rate = max(answered / took_ns, self.rate if self.is_new else 0.0)
         if self._fills(note):
             self.round.sum_ns, self.round.count = self.round.sum_ns + took_ns, self.round.count + 1

@@ -113,6 +113,7 @@ class RateMeter(FoundMeter[RateNote]):
 
     @property
     def found(self) -> float | None:
+        """What is admitted at the measured rate of attempts, per period: all but the share that chance refuses."""
         return self.rate.cycle.top * (1 - self.rate.chance.share) * self.quota.period_s or None
 
     @property

@@ -37,16 +37,17 @@ requests to a provider without a limit take an eighth longer, and one that holds
 the first second."""
 
 FELL = 0.85
-"""A test that is refused shows a lower rate only if it measures less than this share of the known one. Attempts that
-went below the known rate also lower the measurement, where the provider has no burst to keep what they left."""
+"""A test that is refused shows a lower rate only if it measures less than this share of the known one. It also measures
+less if attempts before it went below the known rate: a provider without a burst doesn't keep what they left. In a
+process alone, a test upward that measures so little counts as a refusal at the measured rate."""
 
 LEAN_NS = round(CYCLE_S * NS)
 """Where several processes measure the same rate, each goes towards their mean within a short cycle. What one process
 gains the others lose, so that all get the same in the end."""
 
 STRIKES = 3
-"""So many refusals show what one or two may show by accident: that nothing is admitted, if all attempts after a cut
-were refused, or that the number in flight is the reason."""
+"""So many refusals show what one or two may show by accident: that nothing is admitted, if all attempts since the rate
+changed were refused, or that the number in flight is the reason."""
 
 WAIT_S, WAIT_N = 15.0, 3
 """The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end
@@ -75,14 +76,14 @@ FASTEST = 1e6
 class RatePhase(Enum):
     """How the rate changes with time."""
 
-    OFF = "off"  # not at all, and it limits nothing: a limit is stated elsewhere
+    OFF = "off"  # it limits nothing: a limit is stated elsewhere
     OPENING = "opening"  # it doubles each second: there is no measured rate
     RISING = "rising"  # it rises to the measured rate
     TESTING = "testing"  # it rises above the measured rate
-    BLOCKED = "blocked"  # not at all: nothing is admitted, and one attempt goes at a time, the probe
-    ASKING = "asking"  # not at all, and some attempts go at once: a limit admits next to none of them, chance as usual
-    CHECKING = "checking"  # not at all, below the measured rate: a limit refuses nothing there, chance does
-    TRYING = "trying"  # as checking, where asking has shown a limit: one that holds few attempts hides chance
+    BLOCKED = "blocked"  # nothing is admitted, and one attempt goes at a time, the probe
+    ASKING = "asking"  # eight attempts go at once: a limit admits next to none of them, chance refuses its share
+    CHECKING = "checking"  # it stays below the measured rate: a limit refuses nothing there, chance does
+    TRYING = "trying"  # as checking, after asking has shown a limit: one with a small burst hides chance
 
 
 DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING, RatePhase.TRYING})
@@ -142,7 +143,7 @@ class Common(NamedTuple):
 
 
 class Tally:
-    """What was sent and what was lost, in all and since the last cut: the instant when an outcome changed the rate.
+    """What was sent and what was lost: in all, and since the last cut, the instant when an outcome changed the rate.
 
     Attributes:
         total: The amount of all attempts.
@@ -150,8 +151,8 @@ class Tally:
         count: How many attempts there were.
         cut_count: How many attempts there were at the last cut.
         recent_lost: How many later attempts were not admitted.
-        recent_refused: How many of these the rate, or chance, has refused. The others were not sent, or were refused
-            for another reason.
+        recent_refused: How many of these were refused for the rate, or by chance. The others were not sent, or were
+            refused for another reason.
         blamed: How many refusals the rate was blamed for, since it opened.
     """
 
@@ -183,7 +184,7 @@ class Tally:
 
     @property
     def recent_tried(self) -> int:
-        """How many of them the rate, or chance, has refused or admitted."""
+        """How many of them were admitted, or refused for the rate or by chance."""
         return self.recent - self.recent_lost + self.recent_refused
 
     def sent(self, now_ns: int, amount: float, rate: float) -> RateNote:
@@ -397,7 +398,7 @@ class MeasuredRate:
             note: Of the attempt.
             asked_ns: The wait that the refusal states.
             only: Whether the rate and chance are the only reasons that are left. If the number in flight is one, too,
-                the refusal does not count towards a test.
+                the refusal ends a row of early ones.
         """
         again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
@@ -428,7 +429,7 @@ class MeasuredRate:
         self.chance.since_ns = now_ns
 
     def _check(self, now_ns: int, phase: RatePhase = RatePhase.CHECKING) -> None:
-        """Check whether a share is refused, or still is, at a rate that a limit admits."""
+        """Go slower than any limit needs, to see whether a share of the attempts is refused there."""
         self._make_up(now_ns)
         self.phase = phase
         # Before a share is known, a limit may have been measured half too high.
@@ -456,7 +457,7 @@ class MeasuredRate:
             if self._is_limit:
                 self._find_limit(now_ns)
         elif not self.tally.lost_all_to(note):  # something was admitted
-            if refused >= STRIKES:  # enough for a share; a further check follows a larger one
+            if refused >= STRIKES:  # enough to know the share; if it turns out larger, there is another check
                 self._end_check(now_ns)
         elif refused >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
             self.chance.share = 0.0
@@ -464,7 +465,7 @@ class MeasuredRate:
         return Finding.DOUBTED
 
     def _end_check(self, now_ns: int) -> None:
-        """Let the share be what was refused in a check; in a slow test that takes several refusals."""
+        """Let the share be what was refused in a check. After a slow test, fewer than three refusals show none."""
         refused = self.tally.recent_refused
         if self.phase is RatePhase.TRYING and refused >= STRIKES:
             self._accept(now_ns)
@@ -505,10 +506,9 @@ class MeasuredRate:
         return not self.common.rate
 
     def _find_limit(self, now_ns: int) -> None:
-        """End a test that shows a limit; one that holds few attempts may hide chance, which a slow test shows.
+        """End a test that shows a limit. If its burst is small, it may hide chance, and a slow test follows.
 
-        It follows no first test: most limits show there. It takes no more attempts than a test at once: if fewer are
-        refused, it would take too long.
+        None follows the first test, where most limits show, or where it would take more attempts than a test at once.
         """
         if self._is_alone and self.chance.again and STRIKES / self.chance.usual <= EVIDENCE_N:
             self._check(now_ns, RatePhase.TRYING)
@@ -569,9 +569,8 @@ class MeasuredRate:
 
     def _find_none(self, now_ns: int, note: RateNote) -> Finding:
         """Wait: nothing is admitted."""
-        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.tally.mean / self.rate, VERDICT_MIN_NS / NS) / (
-            1 - BELOW
-        )
+        wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.tally.mean / self.rate, VERDICT_MIN_NS / NS)
+        wait_s /= 1 - BELOW  # as at the beginning of a cycle, so that a bucket refills
         known = max(self.cycle.top, self.common.rate)
         longest_s = max(WAIT_S, WAIT_N * self.tally.mean / known) if known else STATED_MAX_S
         self._block(now_ns, min(wait_s, longest_s))
@@ -580,10 +579,10 @@ class MeasuredRate:
     def _measure(self, now_ns: int, note: RateNote, admitted: float) -> Finding:
         """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
         span_s, since = seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
-        # nothing or more was left at the first instant, and less than one cost at the second
+        # Nothing was left at the first refusal, and at this one less than one attempt: both are refill, with what went.
         found = (since + self.tally.mean) / span_s / (1 - self.chance.share)
         opening, late = self.phase is RatePhase.OPENING, self.phase is RatePhase.TESTING
-        if opening:
+        if opening:  # it has doubled within a second, and a burst has admitted the rest
             found = min(found, note.rate / 2)
         elif late:
             tested = (admitted - self.test.admitted) / seconds(self.test.at_ns, note.sent_ns)

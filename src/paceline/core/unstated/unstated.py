@@ -220,7 +220,8 @@ class Unstated:
         if rate_note is None:  # it was sent before the measurement began
             return
         asked_s = refusal.retry_after_s
-        if refusal.sooner_s and rate.rate.phase is not RatePhase.BLOCKED:  # until a probe after it is refused
+        # Of several waits the shortest counts, until its probe is refused.
+        if refusal.sooner_s and rate.rate.phase is not RatePhase.BLOCKED:
             asked_s = refusal.sooner_s
         asked_ns = round(asked_s * NS) if asked_s else None
         note = None if in_flight is None or refusal.unit is not None else in_flight.take(reservation)
