@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 
 import chats
 import httpx2
@@ -436,19 +436,29 @@ class TestMost:
         limiter = paceline.Limiter(BIG, prices=prices, budget="100 usd/day", clock=ManualClock(MORNING_S), **options)
         return limiter, attached(limiter, answer, provider)
 
-    def test_an_attempt_that_broke_is_counted_when_another_one_follows(self):
+    @pytest.mark.parametrize(
+        ("then", "usd"),
+        [
+            (httpx2.Response(200, json=ANSWER | {"usage": {"prompt_tokens": 10, "completion_tokens": 1}}), 0.02),
+            (httpx2.Response(400, json={"error": {"message": "no", "type": "invalid_request_error"}}), 0.0),
+            (httpx2.ConnectError("refused"), 0.0),
+        ],
+        ids=["an answer", "an error", "no connection"],
+    )
+    def test_an_attempt_that_broke_is_counted_when_another_one_follows(self, then, usd):
         broken = [httpx2.ReadError("broken")]
 
         def answer(_request):
-            if broken:
-                raise broken.pop()
-            usage = {"prompt_tokens": 10, "completion_tokens": 1}
-            return httpx2.Response(200, json=ANSWER | {"usage": usage})
+            outcome = broken.pop() if broken else then
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
 
-        limiter, client = self.client(answer, retry=paceline.RetryPolicy(faults=True, backoff_s=0.001))
+        limiter, client = self.client(answer, retry=paceline.RetryPolicy(faults=True, backoff_s=0.001, max_attempts=2))
         reserved = 10 * 0.01
-        assert ask(client).status_code == 200
-        assert spent(limiter) == pytest.approx(reserved + 0.02, abs=0.02)
+        with suppress(httpx2.ConnectError):
+            assert ask(client).status_code == then.status_code
+        assert spent(limiter) == pytest.approx(reserved + usd, abs=0.02)
 
     def test_what_the_beginning_of_a_stream_tells_is_not_reserved_any_more(self):
         seen = []

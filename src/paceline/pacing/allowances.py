@@ -439,7 +439,10 @@ class Charge:
             tally(call.provider, self._dearest(counted, call), counted)
 
     def cancel(self) -> None:
-        """Give everything back: nothing was charged."""
+        """Give everything back: nothing was charged, but for attempts without an answer."""
+        if self._broken:
+            self._broken -= 1
+            self.settle(None, self._asked.call)
         self._tally = None
         for permit in self._permits:
             permit.cancel()
