@@ -35,7 +35,7 @@ BASE = {
     "api": "chat", "stream": False, "ends": "whole", "most": 6_000, "used": 5_000, "told": True, "at_once": 60, "model": "",
     "written": 0, "audio": False, "budget": "1 usd/day", "limiters": 1, "served": 1, "prompt": 9, "more": {}, "dear": False,
 }  # fmt: skip
-"""``ends``: ``whole``, ``breaks`` (by the server), ``left`` (by the client after the first part), ``early`` (before it). ``used``: the output that is billed, of
+"""``ends``: ``whole``, ``breaks`` (by the server), ``left`` (by the client after the first part), ``early`` (before it), ``broken`` (each attempt, before it). ``used``: the output that is billed, of
 which four tokens are text. ``told``: whether the answer reports the usage, or ``input``: that alone. ``served``: how many answers there are at least.
 ``more``: further fields of the request. ``dear``: whether the dearest of the models that it names has answered."""
 
@@ -58,6 +58,9 @@ SHAPES = {
     "a stream that breaks": {"stream": True, "ends": "breaks"},
     "a stream whose client leaves": {"stream": True, "ends": "left"},
     "a client that leaves before the answer": {"ends": "early", "served": 0},
+    "attempts that break": {"ends": "broken", "served": 0},
+    "attempts that break, no maximum": {"ends": "broken", "served": 0, "most": None},
+    "attempts that break, two processes": {"ends": "broken", "served": 0, "limiters": 2},
     "an answer without usage": {"told": False},
     "responses": {"api": "responses"},
     "responses, a stream that breaks": {"api": "responses", "stream": True, "ends": "breaks"},
@@ -126,6 +129,8 @@ class Server(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request):
         self.usd += self.price()
         await asyncio.sleep(self.seconds)
+        if self.shape["ends"] == "broken":
+            raise httpx2.ReadTimeout("no answer")
         if self.shape["api"] == "speech":
             return httpx2.Response(200, headers={"content-type": "audio/mpeg"}, content=b"ID3" + bytes(2_000))
         *parts, last = self.answer(self.shape["stream"])
@@ -244,6 +249,8 @@ async def one(client, shape):
             return answer.status_code
     except httpx2.ReadError:
         return 200
+    except httpx2.ReadTimeout:
+        return 429
 
 
 async def drive(limiters, server, shape):
@@ -264,7 +271,10 @@ async def drive(limiters, server, shape):
 
 
 def limiter_of(shape, clock, **options):
-    return paceline.Limiter({"*": "100k requests/min"}, prices=PRICES, budget=shape["budget"], clock=clock, **options)
+    retry = paceline.RetryPolicy(faults=True, backoff_s=0.01)
+    return paceline.Limiter(
+        {"*": "100k requests/min"}, prices=PRICES, budget=shape["budget"], clock=clock, retry=retry, **options
+    )
 
 
 @pytest.mark.sample(8)

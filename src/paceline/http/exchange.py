@@ -97,22 +97,15 @@ class Exchange:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
         if self.pacer.shadow is not None:
             return await self._shadowed(self.pacer.shadow)
-        if not self.pacer.allowances:
-            return await self._attempts()
-        try:
-            await self._hold()
-        except PacelineError as error:
-            return own_refusal(self.http, error, self.record)
-        if self.charge is None:
-            return await self._attempts()
         try:
             response = await self._attempts()
         except BaseException as error:
-            if self.waits or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
-                self.charge.cancel()
-            self.charge.end()
+            if self.charge is not None:
+                if self.waits or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
+                    self.charge.cancel()
+                self.charge.end()
             raise
-        if not self.charge.settles:
+        if self.charge is not None and not self.charge.settles:
             self.charge.cancel()
         return response
 
@@ -151,6 +144,8 @@ class Exchange:
         permit = response = None
         while response is None:
             try:
+                if self.charge is None and self.pacer.allowances:
+                    await self._hold()
                 permit = await self._acquire(permit)
             except PacelineError as error:
                 if self.acquisition is not None:
@@ -266,7 +261,8 @@ class Exchange:
             else:
                 permit.settle()  # the provider may have counted it
                 if self.charge is not None and delay_s is not None:
-                    self.charge.broke()
+                    self.charge.end()  # and billed it: the next attempt holds its own cost
+                    self.charge = None
             if delay_s is None:
                 raise
         finally:

@@ -297,7 +297,7 @@ def _most_output(prices: Prices, call: Call, model: str) -> int | None:
 
 
 class Charge:
-    """What one request holds of its allowances, from before its first attempt to its end.
+    """What a request holds of its allowances, from before its first attempt to its end, or until an attempt breaks.
 
     Args:
         allowances: The allowances, each with the lane in which it waits there.
@@ -324,7 +324,6 @@ class Charge:
         self._allowances, self._timeout_s, self._prices = allowances, timeout_s, prices
         self._expected = asked.expected() if allowances else None
         self._permits: list[Permit] = []
-        self._broken = 0  # attempts without an answer, which the provider may have charged
         self.settles = False
 
     def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
@@ -368,10 +367,6 @@ class Charge:
             pool.name, f"{left}: it waited for other requests to end, which took too long", error.retry_after_s
         )
 
-    def broke(self) -> None:
-        """An attempt has no answer, and another one follows: the provider may have charged it."""
-        self._broken += 1
-
     def begun(self, usage: Usage, call: Call) -> None:
         """The answer to ``call`` has reported its input: reserve no more than it can still cost."""
         if self._most is not None and self._most.known:
@@ -403,13 +398,12 @@ class Charge:
                 allowance.warn()
 
     def _usd(self, usage: Usage | None, call: Call) -> float:
-        """What an answer with this usage costs if its dearest model has answered, and the attempts before it."""
+        """What an answer with this usage costs if its dearest model has answered."""
         assert self._most is not None
-        most = usd = self._most.usd
-        if usage is not None:
-            counted = self._counted(usage)
-            usd = self._prices().usd(call.provider, self._dearest(counted, call), counted)
-        return usd + self._broken * most
+        if usage is None:
+            return self._most.usd
+        counted = self._counted(usage)
+        return self._prices().usd(call.provider, self._dearest(counted, call), counted)
 
     def _dearest(self, usage: Usage, call: Call) -> str:
         """The model of ``call`` that this usage costs the most with, where there is a budget."""
@@ -439,10 +433,7 @@ class Charge:
             tally(call.provider, self._dearest(counted, call), counted)
 
     def cancel(self) -> None:
-        """Give everything back: nothing was charged, but for attempts without an answer."""
-        if self._broken:
-            self._broken -= 1
-            self.settle(None, self._asked.call)
+        """Give everything back: nothing was charged."""
         self._tally = None
         for permit in self._permits:
             permit.cancel()
