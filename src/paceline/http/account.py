@@ -41,10 +41,10 @@ OF_THE_SERVER: Final = frozenset({"azure", "vertex", "vllm", "ollama"})
 """Providers whose resource, project or machine has the limits: a second credential there brings no more. So it is at a server of
 an unknown provider, which is one of the user's own, as a rule."""
 
-PASSING: Final = ("AWS4-HMAC-SHA256", "ya29.", "none")
-"""The beginnings of credentials that change with each hour or request, and do not show whose they are: AWS's signatures, and
-Google's access tokens; and what stands for no key. All of them are one account, which a name of its own (``bedrock@eu``) parts from
-others."""
+PASSING: Final = re.compile(r"ya29\.|bedrock-api-key-|none|\S+ .*\b[Ss]ignature=")
+"""Credentials that change with each hour or request, and do not show whose they are: Google's access tokens, Bedrock's short-term
+keys, the signatures of clouds (AWS, Oracle); and what stands for no key. All of them are one account, which a name of its own
+(``bedrock@eu``) parts from others."""
 
 KEY_PARAMETER: Final = "key"
 """The part of a query in which Gemini's clients may send the key."""
@@ -89,7 +89,7 @@ def payer_of(
     """
     name = provider.name
     sent = _sent(name, header, query)
-    if not sent or sent[0].startswith(PASSING) or holds_permit():
+    if not sent or PASSING.match(sent[0]) or holds_permit():
         return None
     login = is_login(name, sent[0], header)
     payer = pacer.accounts.of(
@@ -213,8 +213,8 @@ def _bare(value: str) -> str:
 def _person(credential: str, header: Header, body: Callable[[], Mapping[str, Any]]) -> str:
     """The person that a request claims to be of; empty for none. Seats of one organization are several persons."""
     claims = _claims(credential)
-    if claims.get("sub"):
-        return "\n".join([as_text(claims.get("iss")), as_text(claims["sub"]), header(CHATGPT)])
+    if named := claims.get("sub") or claims.get("api_key"):  # Z.ai's clients sign a token for each request
+        return "\n".join([as_text(claims.get("iss")), as_text(named), header(CHATGPT)])
     found = _UUID.search(telling(body())["metadata"]["user_id"])
     return found[1] if found else ""
 
