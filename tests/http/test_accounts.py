@@ -158,6 +158,7 @@ def test_who_pays_is_the_credential_and_what_it_names(provider, one, other, limi
     ("provider", "headers"),
     [
         ("azure", {"api_key": "{}"}),
+        ("anthropic", {"authorization": "Bearer sk-ant-oat01-{}", "user_agent": "AsyncAnthropic/Python 2.11.0"}),
         ("vertex", {"authorization": "Bearer ya29.{}"}),
         ("gemini", {"authorization": "Bearer ya29.{}"}),
         ("bedrock", {"authorization": "AWS4-HMAC-SHA256 Credential=ASIA{0}/bedrock/aws4_request, Signature={0}"}),

@@ -41,10 +41,10 @@ OF_THE_SERVER: Final = frozenset({"azure", "vertex", "vllm", "ollama"})
 """Providers whose resource, project or machine has the limits: a second credential there brings no more. So it is at a server of
 an unknown provider, which is one of the user's own, as a rule."""
 
-PASSING: Final = re.compile(r"ya29\.|bedrock-api-key-|none|\S+ .*\b[Ss]ignature=")
-"""Credentials that change with each hour or request, and do not show whose they are: Google's access tokens, Bedrock's short-term
-keys, the signatures of clouds (AWS, Oracle); and what stands for no key. All of them are one account, which a name of its own
-(``bedrock@eu``) parts from others."""
+PASSING: Final = re.compile(rf"{LOGIN}|ya29\.|bedrock-api-key-|none|\S+ .*\b[Ss]ignature=")
+"""Credentials that change with each hour or request, and do not show whose they are, unless they are a login: tokens of workloads at
+Anthropic, Google's access tokens, Bedrock's short-term keys, the signatures of clouds (AWS, Oracle); and what stands for no key. All
+of them are one account, which a name of its own (``bedrock@eu``) parts from others."""
 
 KEY_PARAMETER: Final = "key"
 """The part of a query in which Gemini's clients may send the key."""
@@ -89,9 +89,11 @@ def payer_of(
     """
     name = provider.name
     sent = _sent(name, header, query)
-    if not sent or PASSING.match(sent[0]) or holds_permit():
+    if not sent or holds_permit():
         return None
     login = is_login(name, sent[0], header)
+    if not login and PASSING.match(sent[0]):
+        return None
     payer = pacer.accounts.of(
         provider,
         _credential(name, sent, header),
@@ -182,14 +184,19 @@ def telling(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata": {"user_id": as_text(as_mapping(body.get("metadata")).get("user_id"))[:1_000]}}
 
 
+_SDK: Final = re.compile(r"\w*Anthropic/")
+"""The ``user-agent`` of Anthropic's SDKs."""
+
+
 def is_login(provider: str, credential: str, header: Header) -> bool:
     """Whether a credential is a login to a plan: it has windows, and no tier of the API.
 
-    Anthropic's tokens of OAuth show it by their beginning. Codex names the account of ChatGPT in a header, and its token in a claim
+    Anthropic's tokens of OAuth show it by their beginning, but where its SDK sends them: they are of a workload then
+    (platform.claude.com/docs/en/manage-claude/wif-reference, anthropic 2.11). Codex names the account of ChatGPT in a header, and its token in a claim
     (clients run, 2026-11). Other JSON web tokens are keys of gateways.
     """
     if provider == "anthropic":
-        return credential.startswith(LOGIN)
+        return credential.startswith(LOGIN) and not _SDK.match(header("user-agent"))
     if provider == "chatgpt":  # which takes nothing else
         return True
     return provider == "openai" and (bool(header(CHATGPT)) or _OF_CHATGPT in _claims(credential))
