@@ -162,6 +162,25 @@ def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
     }
 
 
+@pytest.mark.parametrize(("breaks", "budget", "usd"), [(True, 50, 12.8), (False, 50, 0), (False, 1, 0)])
+def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(breaks, budget, usd):
+    def answer(number, _):
+        assert number or not breaks  # else the connection closes
+        usage = {"prompt_tokens": 9, "completion_tokens": 1}
+        return (200, JSON, ANSWER | {"usage": usage}) if number else (503, JSON, {"error": {"message": "no"}})
+
+    prices = {"openai/gpt-5": {"input": 0.0, "output": 100.0}}  # of which an answer has 128,000 tokens at most
+    limiter = paceline.Limiter({"openai/*": LIMITS}, prices=prices, budget=f"{budget} usd/day")
+    policy = urllib3.Retry(total=2, status_forcelist=[503], allowed_methods=None, backoff_factor=0)
+    with OddServer(answer) as server, requests.Session() as session:
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
+        limiter.attach(session, provider="openai")
+        body = {"model": "gpt-5", "messages": CHAT["messages"]}
+        response = session.post(f"{server.base_url}/v1/chat/completions", json=body, headers=KEY, timeout=5)
+    assert response.status_code == 200
+    assert spent(limiter, "budget")["usd"] == pytest.approx(usd, abs=0.001)
+
+
 def test_an_attached_client_alone_is_paced(world):
     url, limiter = chat_at(world), paceline.Limiter({"openai/*": LIMITS})
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.http")
 
-sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
-"""The target of the attempt that is being sent."""
+sending: ContextVar[Exchange | None] = ContextVar("paceline_sending", default=None)
+"""The exchange whose attempt is being sent."""
 
 
 class Exchange:
@@ -125,7 +125,7 @@ class Exchange:
             entry.seconds = (self.pacer.clock.now_ns() - started_ns) / NS
             shadow.write(entry)
 
-        token = sending.set(self.http.target)
+        token = sending.set(self)
         try:
             response = await self.http.send()
         except BaseException:
@@ -235,7 +235,7 @@ class Exchange:
 
     async def _send(self, permit: Permit) -> tuple[Any, Judged | None, Mapping[str, str]] | None:
         """The response, the verdict on it, and its headers; ``None`` for another attempt after a broken connection."""
-        token = sending.set(self.http.target)
+        token = sending.set(self)
         try:
             response = await self.http.send(permit)
             if not permit.reservation.open:
@@ -269,6 +269,15 @@ class Exchange:
             sending.reset(token)
         await self._delay(delay_s)
         return None
+
+    def superseded(self, permit: Permit, error: Exception | None) -> None:
+        """The library repeats the request in another exchange, after an ``error`` or an answer: the attempt was sent, and is over."""
+        permit.settle()
+        if self.charge is not None:
+            if error is None or fault_of(error) is not Fault.BROKEN:
+                self.charge.cancel()
+            self.charge.end()
+            self.charge = None
 
     def read_plan(self, headers: Mapping[str, str], refusal: Refusal | None, now_ns: int) -> None:
         """Keep what a response says of the plan of the account that has paid."""

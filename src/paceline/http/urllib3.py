@@ -57,9 +57,10 @@ def paced_urlopen(
             return original(pool, method, url, body, headers, **options)
         if options.get("multiplexed"):  # of niquests' fork, which would return a promise of the response
             options["multiplexed"] = False
-        above, token = _attempted.get(), None
-        if above is not None:  # inside the attempt of another exchange: a retry or a redirect
-            above.supersede()
+        permit, above, token = _attempted.get(), sending.get(), None
+        if permit is not None and above is not None:  # inside the attempt of another exchange: a retry or a redirect
+            history = getattr(options.get("retries"), "history", None)
+            above.superseded(permit, history[-1].error if history else None)
             inner, token = _attempted.set(None), sending.set(None)
         try:
             return run_sync(exchange(pacer, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
@@ -119,7 +120,6 @@ class _Urllib3:
     def __init__(self, send: Any, pool: Any, url: str, body: Any, headers: Any, options: dict[str, Any]) -> None:
         self._send, self._pool, self._url, self._options = send, pool, url, options
         self._body, self._headers = body, headers
-        self._permit: Permit | None = None
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
         self._query = parts.query
         own: tuple[Any, Any] = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
@@ -162,18 +162,13 @@ class _Urllib3:
         options = self._options
         if permit is None:
             return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
-        self._permit, token = permit, _attempted.set(self)
+        token = _attempted.set(permit)
         retries = options.get("retries")
         options = {**options, "retries": _without_429(self._pool.retries if retries is None else retries)}
         try:
             return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
         finally:
             _attempted.reset(token)
-
-    def supersede(self) -> None:
-        """urllib3 repeats the request: this attempt was sent, and it is over."""
-        if self._permit is not None and self._permit.open:
-            self._permit.settle()
 
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         return response.status, {name.lower(): value for name, value in response.headers.items()}
@@ -245,8 +240,8 @@ def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
     response.__class__ = _tapped(response.__class__)
 
 
-_attempted: ContextVar[_Urllib3 | None] = ContextVar("paceline_attempted", default=None)
-"""The request whose attempt is sent here. A local of threads that is older than gevent's patch would be one for all greenlets."""
+_attempted: ContextVar[Permit | None] = ContextVar("paceline_attempted", default=None)
+"""The permit of the attempt that is sent here. A local of threads that is older than gevent's patch would be one for all greenlets."""
 
 
 def _without_429(retries: Any) -> Any:
