@@ -4,8 +4,10 @@ import asyncio
 import gzip
 import io
 import json
+import socket
 import uuid
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import pytest
@@ -179,6 +181,24 @@ def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(bre
         response = session.post(f"{server.base_url}/v1/chat/completions", json=body, headers=KEY, timeout=5)
     assert response.status_code == 200
     assert spent(limiter, "budget")["usd"] == pytest.approx(usd, abs=0.001)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_cut_before_its_content_is_an_error_of_requests(limiter, chunked):
+    framed = {"transfer-encoding": "chunked"} if chunked else {"content-length": "99"}
+    part = b'c\r\n{"choices": [' if chunked else b'{"choices": ['
+    head = b"".join(f"{name}: {value}\r\n".encode() for name, value in (JSON | framed).items())
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1/chat/completions"
+        asked = thread.submit(by_requests, url, CHAT)
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n" + part)
+            connection.shutdown(socket.SHUT_WR)
+            with pytest.raises(requests.ConnectionError):
+                asked.result(10)
+    assert counts(limiter) == {"granted": 1, "settled": 1}
 
 
 def test_an_attached_client_alone_is_paced(world):

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from copy import copy
 from functools import cache, partial
 from http import HTTPStatus
-from http.client import HTTPResponse, IncompleteRead
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from importlib import import_module
 from types import MethodType
 from typing import Any
@@ -220,10 +220,16 @@ def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginnin
     source = response._fp  # noqa: SLF001
 
     def read() -> bytes | None:
-        chunk = source.read1(PEEKED_PIECE)  # as it was sent, without chunks
-        if not chunk:
-            with suppress(ValueError):  # niquests has closed it already
-                source.read()  # which sees the end, and gives the connection back
+        try:
+            chunk = source.read1(PEEKED_PIECE)  # as it was sent, without chunks
+            if not chunk:
+                with suppress(ValueError):  # niquests has closed it already
+                    source.read()  # which sees the end, and gives the connection back
+                if usual and source.length:
+                    raise IncompleteRead(b"", source.length)
+        except HTTPException as error:  # urllib3 lets none out
+            broken = import_module("urllib3.exceptions").ProtocolError
+            raise broken(f"Connection broken: {error!r}", error) from error
         return chunk or None
 
     usual = isinstance(source, HTTPResponse)
