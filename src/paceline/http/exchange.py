@@ -258,11 +258,10 @@ class Exchange:
                 self.record.attempts = self.tries.made
             if fault in (Fault.UNSENT, Fault.UNREACHED):
                 permit.cancel()
-            else:
+            elif delay_s is None:
                 permit.settle()  # the provider may have counted it
-                if self.charge is not None and delay_s is not None:
-                    self.charge.end()  # and billed it: the next attempt holds its own cost
-                    self.charge = None
+            else:
+                self.superseded(permit, error)
             if delay_s is None:
                 raise
         finally:
@@ -270,8 +269,11 @@ class Exchange:
         await self._delay(delay_s)
         return None
 
-    def superseded(self, permit: Permit, error: Exception | None) -> None:
-        """The library repeats the request in another exchange, after an ``error`` or an answer: the attempt was sent, and is over."""
+    def superseded(self, permit: Permit, error: BaseException | None) -> None:
+        """The attempt was sent, and is repeated after an ``error`` or an answer: the provider may have billed one that broke.
+
+        The next attempt holds its own cost: here, or in the exchange of a library that repeats the request itself.
+        """
         permit.settle()
         if self.charge is not None:
             if error is None or fault_of(error) is not Fault.BROKEN:

@@ -55,9 +55,8 @@ async def exchange(
         return await http.send()
     if paced_beyond and http.address in paced_beyond:
         return await http.send()
-    above = sending.get()
     # Paced by a layer above: attach() and instrument(), or one HTTP library over another.
-    if above is not None and above.http.target == target:
+    if (above := sending.get()) is not None and above.http.target == target:
         return await http.send()
     try:
         metered = await _describe(pacer, http, target, provider, fallback)

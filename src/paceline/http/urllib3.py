@@ -228,8 +228,7 @@ def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginnin
                 if usual and source.length:
                     raise IncompleteRead(b"", source.length)
         except HTTPException as error:  # urllib3 lets none out
-            broken = import_module("urllib3.exceptions").ProtocolError
-            raise broken(f"Connection broken: {error!r}", error) from error
+            raise import_module("urllib3.exceptions").ProtocolError(f"Connection broken: {error!r}", error) from error
         return chunk or None
 
     usual = isinstance(source, HTTPResponse)
