@@ -8,6 +8,7 @@ import urllib.request
 from collections import Counter
 from itertools import product
 
+import pydantic
 import pytest
 from batch_helpers import Said, chat, finish, message, read_answers, run_job, start, wait_for_lines, write_lines
 from unkind_batches import Anthropic, OpenAI, Unkind
@@ -237,6 +238,31 @@ def test_one_that_is_kept_has_the_form_that_was_asked_for(text, value, error):
     assert (told.value, found and found["code"]) == (value, error)
     assert told.finish == "cut_off"
     assert told.text is None or told.text == text
+
+
+class Second(pydantic.BaseModel):
+    n: str
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def is_second(cls, words):
+        return words.split()[1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (Second, '{"n": "five"}'),
+        ({"type": "object", "properties": {"n": {"$ref": "#/$defs/none"}}}, '{"n": 5}'),
+        ({"properties": {"n": {"type": "number", "multipleOf": 0.01}}}, '{"n": 1e400}'),
+    ],
+    ids=["a validator raises an IndexError", "a reference to nothing", "an infinite number"],
+)
+def test_an_answer_that_cannot_be_checked_is_recorded(schema, text):
+    acceptance, response = Acceptance(schema), {"status_code": 200, "body": body(text)}
+    found = acceptance.error_of(response, None)
+    assert found["code"] == "invalid"
+    assert acceptance.told({"response": response, "error": found}).text == text
 
 
 def test_most_of_the_first_answers_are_cut_off(tmp_path):
