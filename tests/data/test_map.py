@@ -349,6 +349,30 @@ class TestJournal:
             await quiet(call, range(100), journal=journal)
         assert calls == 1
 
+    @pytest.mark.parametrize("fault", ["items", "key", "value"])
+    async def test_calls_in_flight_at_a_failure_are_paid_and_kept(self, journal, fault):
+        called, most = [], 40
+
+        async def rows():
+            for row in range(most):
+                yield row
+                await asyncio.sleep(0.001)  # the first call goes alone
+            if fault == "items":
+                raise ConnectionError("the cursor is lost")
+            yield 7 if fault == "key" else most
+
+        async def call(row):
+            called.append(row)
+            await asyncio.sleep(0.01 if row == most else 0.2 if row else 0)
+            return object() if row == most else row
+
+        with pytest.raises((ConnectionError, paceline.SettingsError)):
+            await quiet(call, rows(), journal=journal, key=lambda row: row)
+        paid, called = {row for row in called if row != most}, []
+        assert paid == set(range(most))
+        assert await quiet(call, range(most), journal=journal, key=lambda row: row) == list(range(most))
+        assert called == []
+
     async def test_of_one_program_at_a_time(self, journal):
         async def second(_):
             await quiet(double, [1], journal=journal)

@@ -218,6 +218,7 @@ class _Calls(Generic[T, R]):
 
     def __post_init__(self) -> None:
         self._first_is_out, self._first_has_ended = False, asyncio.Event()
+        self._failure: Exception | None = None
         self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
 
     async def each(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[Done[T, R], None]:
@@ -237,8 +238,18 @@ class _Calls(Generic[T, R]):
             await asyncio.wait([feeder])
 
     async def _feed(self, items: Iterable[T] | AsyncIterable[T]) -> None:
+        """Start the calls. After a failure no further one starts, and those in flight, which are paid, end before it is raised."""
+        async with asyncio.TaskGroup() as calls:
+            try:
+                await self._start(items, calls)
+            except Exception as error:  # noqa: BLE001  (the items may raise any)
+                self._failure = self._failure or error
+        if self._failure is not None:
+            raise self._failure
+
+    async def _start(self, items: Iterable[T] | AsyncIterable[T], calls: asyncio.TaskGroup) -> None:
         """Start the calls, in the order of the items."""
-        async with asyncio.TaskGroup() as calls, aclosing(_numbered(items)) as numbered:
+        async with aclosing(_numbered(items)) as numbered:
             async for index, item in numbered:
                 try:
                     key = "" if self.journal is None else self.keys.of(index, item)
@@ -249,14 +260,24 @@ class _Calls(Generic[T, R]):
                     self._end(self.crowd.join(), Done(index, item, None, error))
                     continue
                 await self.crowd.room()
-                place = self.crowd.join()
-                calls.create_task(self._result(index, item, key, place))
+                if self._failure is not None:
+                    return
+                calls.create_task(self._finish(index, item, key, self.crowd.join()))
 
-    async def _result(self, index: int, item: T, key: str, place: CrowdPlace) -> None:
+    async def _finish(self, index: int, item: T, key: str, place: CrowdPlace) -> None:
+        """Hand over the value of one item."""
+        try:
+            self._end(place, await self._result(index, item, key, place))
+        except Exception as error:  # noqa: BLE001  (it is raised by the one who feeds)
+            self._failure = self._failure or error
+            self._first_has_ended.set()
+            self.crowd.leave(place)
+            self.crowd.take()
+
+    async def _result(self, index: int, item: T, key: str, place: CrowdPlace) -> Done[T, R]:
         """The value of one item, from the journal or from the function."""
         if self.journal is None:
-            self._end(place, await self._call(index, item, place))
-            return
+            return await self._call(index, item, place)
         self.crowd.asking += 1
         try:
             found = await self.journal.begin(key, self.again)
@@ -264,18 +285,19 @@ class _Calls(Generic[T, R]):
             self.crowd.asking -= 1
         if found is not None:
             self.kept += found.error is not None
-            self._end(place, Done(index, item, found.value, found.error))
-            return
+            return Done(index, item, found.value, found.error)
         try:
             # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
             if self._first_is_out and not self.journal.has_kept:
                 await self._first_has_ended.wait()
+            if self._failure is not None:
+                raise self._failure
             self._first_is_out = True
             done = await self._call(index, item, place)
             if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
                 await self._keep(self.journal, key, encoded(done.error or done.value, index))
             self._first_has_ended.set()
-            self._end(place, done)
+            return done
         finally:
             self.journal.give_up(key)
 
