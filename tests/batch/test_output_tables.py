@@ -147,6 +147,16 @@ class TestParquet:
         assert [row["late"] for row in found] == [None] * 4 + [1.5]
         assert all(row["answer"] and row["error"] is None for row in found)
 
+    @pytest.mark.parametrize("value", [10**20, "half a pair \ud83d", ["\ud83d"], {}, {"more": [{}]}], ids=ascii)
+    def test_a_value_that_arrow_or_parquet_does_not_have_is_text(self, value, parquet, run, tmp_path, monkeypatch):
+        monkeypatch.setattr(tables, "CHUNK", 1)
+        rows = [{"id": n, "text": "a", "some": value} for n in range(2)]
+        run("".join(json.dumps(row) + "\n" for row in rows), *WORDS, name="in.jsonl", output="out.parquet")
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+        assert [row["some"] for row in found] == [text.replace("\ud83d", "?")] * 2
+        assert all(row["answer"] for row in found)
+
     def test_a_missing_package_is_named_first(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
         with pytest.raises(SettingsError, match="a Parquet file needs pyarrow: pip install pyarrow"):

@@ -167,8 +167,8 @@ def _parquet(file: BinaryIO, rows: Iterator[dict[str, Any]], is_vectors: Callabl
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         kinds = [arrow.schema([table.schema.field(name)]) for table in tables if name in table.column_names]
         try:
-            arrow.unify_schemas(kinds, promote_options="permissive")
-        except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+            parquet.ParquetWriter(io.BytesIO(), arrow.unify_schemas(kinds, promote_options="permissive")).close()
+        except arrow.ArrowException:  # no common type, or one that Parquet does not have: objects without fields
             tables = [_as_text(arrow, table, name) for table in tables]
     whole = arrow.concat_tables(tables, promote_options="permissive")
     parquet.write_table(whole, file)

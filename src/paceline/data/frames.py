@@ -234,7 +234,7 @@ def arrow_column(values: list[Any]) -> Any:
     arrow = import_module("pyarrow")
     try:
         return arrow.array(values, from_pandas=True)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+    except (arrow.ArrowException, OverflowError, UnicodeError):  # integers above 64 bits; half a surrogate pair
         return arrow.array(list(map(as_text, values)), arrow.string())
 
 
@@ -242,7 +242,8 @@ def as_text(value: Any) -> str | None:
     """A value of a column of several kinds: a text as it is, and anything else as JSON."""
     if is_missing(value):
         return None
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text.encode("utf-8", "replace").decode()
 
 
 def _is_text(values: list[Any]) -> bool:
