@@ -78,17 +78,21 @@ def test_what_another_has_added_is_not_cut_off(tmp_path, monkeypatch):
     assert path.read_bytes() == LINE + b"of another\n"
 
 
-def test_a_sync_that_fails_takes_the_line_back(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError(errno.EIO, os.strerror(errno.EIO)), KeyboardInterrupt()], ids=repr)
+def test_a_sync_that_fails_or_is_interrupted_takes_the_line_back(tmp_path, monkeypatch, error):
     def refuse(_fd):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        raise error
 
-    file = Appender(str(tmp_path / "lines"))
+    file = WatchedFile(str(tmp_path / "lines"))
     file.append(LINE, synced=True)
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        file.append(b"never\n", synced=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(type(error)):
+            file.append(b"never\n", synced=True)
+    assert file.settle() is None
+    file.append(LINE, synced=True)
     file.close()
-    assert (tmp_path / "lines").read_bytes() == LINE
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("lines", LINE * 2)]
 
 
 APPEND = """

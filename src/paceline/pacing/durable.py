@@ -93,8 +93,8 @@ class Appender:
                 written += os.write(self._fd, line[written:])
             if synced:
                 self.sync()
-        except OSError as error:
-            self._failure = error
+        except BaseException as error:  # also an interrupt: what follows the last line would count as another program's
+            self._failure = error if isinstance(error, OSError) else OSError(errno.EINTR, os.strerror(errno.EINTR))
             with suppress(OSError):
                 self._cut()
             raise
