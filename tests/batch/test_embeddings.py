@@ -188,6 +188,8 @@ def test_few_rows_are_in_memory(ask, monkeypatch, odd):
     [
         ([{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": []}], [None, "empty"]),
         ([{"index": 1, "embedding": [0.5]}], ["empty", None]),
+        ([{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": None}], [None, "empty"]),
+        ([{"index": 0, "embedding": "zczMPQ=="}, {"index": 1}], ["empty", "empty"]),
         ([{"embedding": [0.5]}], ["invalid", "invalid"]),
         ([{"index": 0, "embedding": [0.5]}, {"index": 0, "embedding": [0.5]}], ["invalid", "invalid"]),
         ([{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": [0.5]}, {"index": 2, "embedding": [0.5]}], ["invalid"] * 2),

@@ -129,6 +129,6 @@ def answers_of(request: RunRequest, outcome: RunOutcome) -> list[RowAnswer] | No
         return [RowAnswer(row, None, {"code": "invalid", "message": text}) for row in rows]
     missing = {"code": "empty", "message": "the answer has no vector for this text"}
     return [
-        RowAnswer(row, None, missing) if part is None else RowAnswer(row, response | {"body": part}, None)
+        RowAnswer(row, None, missing) if vector_of(part) is None else RowAnswer(row, {**response, "body": part}, None)
         for row, part in zip(rows, parts, strict=True)
     ]
