@@ -1,6 +1,7 @@
 """An input of which only the first lines are checked before the first request."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 
@@ -8,7 +9,9 @@ import pytest
 from batch_helpers import FAST, Said, chat, chats, message, read_answers, run_job, write_lines
 
 from paceline.batch import job as job_module
+from paceline.batch.acceptance import Acceptance
 from paceline.batch.check import InputError
+from paceline.batch.index import Index
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +61,32 @@ def test_the_same_command_again_sends_the_mended_lines(tmp_path, emulator):
     code, report = run(write_lines(path, lines), emulator)
     assert (code, report["skipped"], report["ok"]) == (0, 97, 3)
     assert emulator.tally()["answers"]["most"] == 1
+
+
+def test_answers_in_flight_are_recorded_when_the_ids_fit_nowhere(tmp_path, emulator, monkeypatch, capsys):
+    path, add = write_lines(tmp_path / "in.jsonl", chats(100)), Index.add
+    emulator.reset(latency_s=0.2)
+
+    def fills(self, custom_id, line, **given):
+        if line > 50:
+            raise sqlite3.OperationalError("database or disk is full")
+        return add(self, custom_id, line, **given)
+
+    monkeypatch.setattr(Index, "add", fills)
+    code, report = run(path, emulator)
+    assert (code, report["ok"], len(read_answers(tmp_path / "in.results.jsonl"))) == (1, 50, 50)
+    assert "set TMPDIR to a folder with room (database or disk is full)" in capsys.readouterr().err
+
+
+def test_answers_in_flight_are_recorded_when_the_run_breaks(tmp_path, emulator, monkeypatch):
+    path, error_of = write_lines(tmp_path / "in.jsonl", chats(100)), Acceptance.error_of
+    emulator.reset(latency_s=0.2)
+    judged = iter([True] * 30 + [False] + [True] * 99)
+    monkeypatch.setattr(Acceptance, "error_of", lambda *given: error_of(*given) if next(judged) else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(path, emulator)
+    recorded = len(read_answers(tmp_path / "in.results.jsonl"))
+    assert recorded == emulator.tally()["admitted"] - 1 > 30
 
 
 def test_on_demand_the_whole_input_is_checked_first(tmp_path, emulator):

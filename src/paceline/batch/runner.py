@@ -14,12 +14,14 @@ from typing import Any, Final
 from paceline.batch.acceptance import UNSTABLE, maximum_of
 from paceline.batch.answers import RunAnswers
 from paceline.batch.client import RunClient, RunOutcome
+from paceline.batch.index import explained
 from paceline.batch.packs import Packer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
-from paceline.batch.requests import BadLineError, RunRequest
+from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.transport import PausedError
 from paceline.core.quota import NS
+from paceline.core.results import PacelineError
 from paceline.http.describe import Metered, describe
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.tries import Tries
@@ -186,10 +188,12 @@ class Runner:
                 task.cancel()
 
     async def _finish(self) -> None:
-        """Wait for the workers; the first exception of one ends the others."""
+        """Wait for the workers. After the first exception of one nothing is sent, and requests in flight, which are paid, may finish."""
         try:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             broken = next((task for task in done if not task.cancelled() and task.exception()), None)
+            if broken is not None:
+                self._halt(FAILED, type(broken.exception()).__name__)
         finally:
             if self.stop is None:
                 for task in self._tasks:
@@ -226,13 +230,14 @@ class Runner:
                 self._writing = asyncio.create_task(self._write_kept())
             await asyncio.shield(self._writing)
         try:
-            while self._shared.count >= ROWS_MAX and not self._again:
-                await self._shared.end()
-            while (
-                found := self._again.pop() if self._again else next(self._source, None)
-            ) is None and self._shared.count:
-                await self._shared.end()  # its halves may be sent side by side
-        except BadLineError as error:  # the input has changed
+            with explained():
+                while self._shared.count >= ROWS_MAX and not self._again:
+                    await self._shared.end()
+                while (
+                    found := self._again.pop() if self._again else next(self._source, None)
+                ) is None and self._shared.count:
+                    await self._shared.end()  # its halves may be sent side by side
+        except PacelineError as error:  # the input has changed, or its ids fit nowhere
             self._halt(FAILED if self._answers.tally.ok else USAGE, str(error))
             return None
         return found
