@@ -687,6 +687,13 @@ def test_a_restart_leaves_the_journal_beside(run, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("mode", ["sync", "batch"])
+def test_a_budget_that_counts_no_batch_is_said(run, mode):
+    one = run(count=4)
+    assert one.start(mode=mode, budget="5 usd/day")[0] == 0
+    assert sum("budget doesn't count batches" in line for line in one.said.lines) == (mode == "batch")
+
+
 def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, tmp_path):
     one = run()
     with pytest.raises(OutputError, match="a run in batches needs a file"):
