@@ -94,6 +94,8 @@ def test_a_row_without_a_key_of_its_own_is_its_own_error():
         "invalid_row: it has the key '1' of an earlier item; each needs its own",
         None,
     ]
+    found = done([{"id": "a "}, {"id": None}], lambda _: "a", "job-3", key=lambda row: row["id"].strip())
+    assert [row["error"] for row in found] == [None, "invalid_row: it has no key: AttributeError"]
     assert done(rows, lambda _: "a", "job-2", key=None)[4]["answer"] == "a"  # by its content, which is no JSON value
 
 

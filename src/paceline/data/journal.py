@@ -99,7 +99,7 @@ class ItemKeys:
     def _own(self, index: int, item: Any) -> str:
         try:
             key = item[self._key] if isinstance(self._key, str) else self._key(item)  # type: ignore[misc]
-        except (KeyError, TypeError, IndexError) as error:
+        except Exception as error:  # a function of the user may raise any
             raise InvalidKeyError(index, f"has no key: {type(error).__name__}") from error
         if is_missing(key):
             raise InvalidKeyError(index, "has no key")
