@@ -95,13 +95,22 @@ def test_a_column_of_the_input_stays(run, tmp_path, emulator):
     assert row["reply"]
 
 
-def test_a_table_that_cannot_be_written_loses_no_answer(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (OSError(28, "No space left on device"), 1, " cannot be written: No space left on device; the answers are in "),
+        (KeyboardInterrupt(), 130, " is not written yet: run the same command again, which writes it at its end"),
+    ],
+    ids=repr,
+)
+def test_a_table_that_cannot_be_written_loses_no_answer(run, tmp_path, monkeypatch, error, code, words):
     def fail(*_):
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(tables, "_csv", fail)
-    said = run(TEXT, *WORDS, code=1)
-    assert "out.csv cannot be written: No space left on device; the answers are in " in said
+    said = run(TEXT, *WORDS, code=code)
+    assert f"out.csv{words}" in said
+    assert "nothing has been sent" not in said
     assert not (tmp_path / "out.csv").exists()
     assert len(read_answers(tmp_path / "out.csv.results.jsonl")) == 3
 

@@ -192,11 +192,11 @@ class Job:
                     answers = RunAnswers(results, Index(), RunTally(bill=Bill(self.config.prices or {})), view)
                     with closing(answers.index):
                         code, report = _Run(self, given, answers).run()
+                    if table is not None and code != INTERRUPTED:
+                        code = self._write(replace(table, journal=results.place), rows, view) or code
                     if table is not None and code == INTERRUPTED:
                         told = f"paceline run: {table.path} is not written yet: run the same command again, which writes it at its end"
                         print(told, file=sys.stderr)  # noqa: T201
-                    elif table is not None:
-                        code = self._write(replace(table, journal=results.place), rows, view) or code
                     return code, report
 
     def _write(self, table: Table, rows: Rows, view: ProgressView) -> int:
@@ -208,6 +208,8 @@ class Job:
         except OutputError as error:
             print(f"paceline run: {error}", file=sys.stderr)  # noqa: T201
             return FAILED
+        except KeyboardInterrupt:  # the answers are there
+            return INTERRUPTED
         return DONE
 
     def group(self) -> ServerGroup | None:
