@@ -103,6 +103,15 @@ def test_a_run_and_the_same_run_again(source):
     assert len(records(source)) == len(BODIES)
 
 
+@pytest.mark.parametrize("status", [201, 206])
+def test_an_answer_of_a_server_that_says_another_success_is_one(tmp_path, status):
+    source = write_lines(tmp_path / "in.jsonl", [chat("fine", text="fine")])
+    with OddServer(lambda _, request: (status, JSON, BODIES[asked_in(request)])) as server:
+        assert [run(source, server)[0] for _ in range(2)] == [0, 0]
+        assert len(server.asked) == 1
+    assert records(source)["fine"]["response"]["status_code"] == status
+
+
 def test_an_answer_that_is_better_at_the_second_attempt(source):
     seen = Counter()
 

@@ -197,9 +197,9 @@ class Acceptance:
 
     def _read(self, response: Any, error: Any) -> tuple[Finish | None, Any, Any]:
         """The finish, the error and the value of what is recorded: an answer of the model is judged anew."""
-        if error is None and response["status_code"] != 200:
+        if error is None and not is_served(response["status_code"]):
             error = {"code": f"http_{response['status_code']}", "message": "no answer"}
-        if error is not None and (response is None or _code(error) not in NAMES or response["status_code"] != 200):
+        if error is not None and not (response and _code(error) in NAMES and is_served(response["status_code"])):
             return None, error, None
         if not is_result(response["body"]):
             return None, {"code": "no_result", "message": "the answer has status 200 and no result"}, None
@@ -218,7 +218,7 @@ class Acceptance:
             return Recorded(True)
         name = _code(found)
         if finish is None:
-            doubtful = error is None and response["status_code"] == 200
+            doubtful = error is None and is_served(response["status_code"])
             final = self._is_final(name, response, found)
             return Recorded(None if doubtful else False, name, not final or name in self.again)
         if error is None:  # a run before this rule has taken it for an answer
@@ -260,9 +260,14 @@ class AsWritten(Acceptance):
     def recorded(self, response: Any, error: Any) -> Recorded:
         """See :meth:`Acceptance.recorded`."""
         found = super().recorded(response, error)
-        if error is None and response["status_code"] == 200 and is_result(response["body"]):
+        if error is None and is_served(response["status_code"]) and is_result(response["body"]):
             return Recorded(True)
         return found._replace(ok=False) if found.ok else found
+
+
+def is_served(status: Any) -> bool:
+    """Whether a status belongs to an answer. Some servers say 201 to each POST, and the SDKs take their answers."""
+    return isinstance(status, int) and 200 <= status < 300
 
 
 def _code(error: Any) -> str:

@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from paceline.batch.acceptance import is_served
 from paceline.batch.address import ProviderAddress, proxy_for
 from paceline.batch.files import FILE_GONE, GoneError
 from paceline.batch.leads import Leads
@@ -478,7 +479,7 @@ def _kind(request: RunRequest) -> tuple[str, str, str]:
 def _outcome(request: RunRequest, answer: WholeAnswer) -> RunOutcome:
     """The record of an answer."""
     status, payload = answer.status, answer.payload
-    code, words = error_of(payload) if status != 200 else ("", "")
+    code, words = error_of(payload) if not is_served(status) else ("", "")
     own = answer.headers.get(_OWN_ANSWER) if status in {429, 502, 503} else None
     if own is not None:
         error = {"code": code or f"paceline_{own}", "message": words}
@@ -492,7 +493,7 @@ def _outcome(request: RunRequest, answer: WholeAnswer) -> RunOutcome:
         return RunOutcome(None, {"code": "key_refused", "message": words[:MESSAGE_MAX]}, answer, "key")
     request_id = answer.headers.get("x-request-id") or answer.headers.get("request-id")
     response: dict[str, Any] = {"status_code": status, "request_id": request_id, "body": payload}
-    if status != 200:
+    if not is_served(status):
         return RunOutcome(response, {"code": code or f"http_{status}", "message": words}, answer)
     return RunOutcome(response, None, answer)
 

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 
+from paceline.batch.acceptance import is_served
 from paceline.batch.api import (
     NOT_ON,
     RESULT_MAX,
@@ -158,7 +159,7 @@ class OpenAIEndpoints(Endpoints):
         answer = {name: response.get(name) for name in ("status_code", "request_id", "body")}
         if answer["status_code"] == 0:  # there was no answer (community.openai.com, 2025-11)
             return Result(custom_id, answer, {"code": "no_answer", "message": "the request has no answer"}, again=True)
-        if answer["status_code"] == 200 and not error:
+        if is_served(answer["status_code"]) and not error:
             return Result(custom_id, answer, None)
         code, words = error_of({"error": error} if error else answer["body"])
         return Result(custom_id, answer, {"code": code or f"http_{answer['status_code']}", "message": words})
