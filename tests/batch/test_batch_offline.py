@@ -664,11 +664,11 @@ def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
     one.said = StopsSoon()
     code, report = one.start()
     assert (code, report["interrupted"], report["batches_in_progress"]) == (130, True, 2)
-    assert "8 requests left: 2 batches continue at the provider" in capsys.readouterr().err
+    assert "8 requests left: the provider continues with 2 batches" in capsys.readouterr().err
     one.said = Said()
-    with pytest.raises(OutputError, match="2 batches of an earlier run have results that are not in the output"):
+    with pytest.raises(OutputError, match="the output lacks the results of 2 batches of an earlier run"):
         one.start(mode="sync")
-    with pytest.raises(OutputError, match="results that are not in the output"):
+    with pytest.raises(OutputError, match="the output lacks the results of"):
         one.start(mode="sync", environ={})
     one.emulator.advance(1_000)
     other = one.start(environ=KEYS | {"OPENAI_API_KEY": "sk-fedcba9876543210"})
@@ -879,7 +879,7 @@ class TestDeadline:
                 crashing.crashed = True
         assert crashing.crashed
         if BatchJournal(str(one.output)).unfinished:
-            with pytest.raises(OutputError, match="results that are not in the output"):
+            with pytest.raises(OutputError, match="the output lacks the results of"):
                 one.start(mode="sync")
         assert one.start(mode="auto", most=4, deadline_s=1.0)[0] == 0
         one.check(paid=one.batches()["paid"])

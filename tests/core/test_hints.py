@@ -60,3 +60,4 @@ def test_only_what_looks_like_a_name_is_shown(names, shown):
 
 def test_one_is_counted_without_an_s():
     assert [counted(1, "request"), counted(2000, "request")] == ["1 request", "2,000 requests"]
+    assert [counted(1, "batch"), counted(2, "batch")] == ["1 batch", "2 batches"]

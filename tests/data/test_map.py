@@ -110,7 +110,7 @@ async def test_errors_are_kept_and_end_no_other_call():
         return 1 / number
 
     with pytest.warns(
-        paceline.PacelineWarning, match="map of invert: 1 calls have raised, the first one for item 1: Zero"
+        paceline.PacelineWarning, match="map of invert: 1 call raised an exception, the first for item 1: Zero"
     ):
         results = await quiet(invert, [1, 0, 4])
     assert results == [1, None, 0.25]
@@ -299,7 +299,7 @@ class TestJournal:
         states = ["declined", "blocked", "cut_off", "empty", "paused"]
         for again, sent in (("", states), ("", states[2:]), ("blocked, declined", states)):
             called.clear()
-            with pytest.warns(paceline.PacelineWarning, match="5 calls have raised") as warned:
+            with pytest.warns(paceline.PacelineWarning, match="5 calls raised") as warned:
                 results = await paceline.map(ask, states, journal=journal, again=again, progress=False)
             assert sorted(called) == sorted(sent)
             assert [(one.state, str(one), one.text) for one in results.errors.values()] == [

@@ -108,7 +108,7 @@ def test_what_is_in_the_journal_is_not_called_again():
             raise ConnectionError("no way")
         return {"of": row["text"]}
 
-    with pytest.warns(paceline.PacelineWarning, match="map of call: 1 calls have raised"):
+    with pytest.warns(paceline.PacelineWarning, match="map of call: 1 call raised"):
         first = done(ROWS, call)
     assert (first[3]["answer"], first[3]["error"]) == (None, "ConnectionError: no way")
     second = done(ROWS[::-1], call)[::-1]  # another partition with the same rows

@@ -176,7 +176,7 @@ async def test_after_a_refused_key_nothing_more_is_sent(made):
     with OddServer(lambda *_: (401, {}, refusal)) as server:
         actor = made(base_url=server.base_url, provider="openai")
         requests = [actor._request(row(custom_id=name)) for name in "ab"]
-        with pytest.warns(PacelineWarning, match="2 calls have raised"):
+        with pytest.warns(PacelineWarning, match="2 calls raised"):
             first, second = await answered(actor, *requests)
     assert (first.status_code, first.error_code, second.error_code) == (401, "key_refused", "key_refused")
     assert "sk-a-key" not in str(first)

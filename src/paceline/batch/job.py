@@ -584,9 +584,10 @@ class _Run:
         bill = cost.in_words(report, tally.bill.answers)
         if isinstance(ended, Offline):
             left = report["batches_in_progress"] = ended.batches.journal.unfinished
-            again = f"{f'{left:,} batches continue at the provider: ' if left else ''}the same command again continues"
+            going = f"the provider continues with {counted(left, 'batch')}: " if left else ""
+            again = f"{going}the same command again continues"
             calls = f"{ended.attempts:,} calls, {ended.refused:,} of them refused with a 429"
-            lines = [lines[0], f"{created:,} batches created in {calls}", *lines[2:], *bill]
+            lines = [lines[0], f"{counted(created or 0, 'batch')} created in {calls}", *lines[2:], *bill]
         else:
             resumes = results.resumable and output.keeps
             again = "the same command again sends the rest" if resumes else "nothing can be resumed"

@@ -14,6 +14,7 @@ from paceline.batch.offline import deadline_in
 from paceline.batch.progress import ProgressView, eta_s
 from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.summary import RunTally, in_time
+from paceline.core.hints import counted
 from paceline.core.results import SettingsError
 from paceline.limiter.limiter import Limiter
 
@@ -62,8 +63,8 @@ class Batching:
             journal.require_name()
         if journal is not None and journal.unfinished and not restart and self.mode == "sync":
             raise OutputError(
-                f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
-                " read them with --mode batch, or leave them with --restart"
+                f"{journal.path}: the output lacks the results of {counted(journal.unfinished, 'batch')} of an earlier run:"
+                " read them with --mode batch, or give them up with --restart"
             )
         return None if self.mode == "sync" else journal
 

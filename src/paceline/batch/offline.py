@@ -29,6 +29,7 @@ from paceline.batch.results import OutputError
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.timing import CALL_S, FULL_ALL_S, StopError, Timing
 from paceline.batch.transport import session
+from paceline.core.hints import counted
 from paceline.http.describe import Metered
 from paceline.responses.finish import State
 
@@ -158,7 +159,7 @@ class Offline:
                 raise StopError(
                     USAGE,
                     f"{self.batches.journal.path}: a batch of an earlier run was created at {chunk.account.partition(':')[0]} with another"
-                    " key or address: use those, or --restart to leave it",
+                    " key or address: use those, or give it up with --restart",
                 )
             if lost:
                 self.batches.lost.append(chunk)
@@ -166,7 +167,7 @@ class Offline:
                 self.batches.hold(chunk)
                 self._flight.follow(chunk)
         if self._flight.tasks:
-            self._answers.view.say(f"continuing with {len(self._flight.tasks):,} batches of an earlier run")
+            self._answers.view.say(f"continuing with {counted(len(self._flight.tasks), 'batch')} of an earlier run")
 
     async def _send_or_leave(self) -> None:
         try:

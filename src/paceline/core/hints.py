@@ -26,8 +26,9 @@ def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str
 
 
 def counted(count: float, noun: str) -> str:
-    """``1 request``, ``2,000 requests``."""
-    return f"{count:,.0f} {noun}{'s' * (count != 1)}"
+    """``1 request``, ``2,000 requests``, ``2 batches``."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{count:,.0f} {noun}{ending * (count != 1)}"
 
 
 def needs(extra: str) -> str:

@@ -24,6 +24,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, overload
 
+from paceline.core.hints import counted
 from paceline.core.results import SettingsError, StoreError, UnfinishedError, warn
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
@@ -192,7 +193,7 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             if calls.kept:
                 kept = f"; {calls.kept:,} of them before, whose errors are in the journal: again='declined,blocked' calls them again"
             self._warn(
-                f"{len(errors):,} calls have raised, the first one for item {first}: {type(errors[first]).__name__}{kept}"
+                f"{counted(len(errors), 'call')} raised an exception, the first for item {first}: {type(errors[first]).__name__}{kept}"
             )
 
     def _warn(self, text: str) -> None:
