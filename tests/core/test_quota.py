@@ -59,6 +59,7 @@ def test_reading(text, expected):
         ("5 requests/min burst lots", "'burst' needs an amount"),
         ("5 requests/min slidng", "did you mean 'sliding'?"),
         ("5 requests/min qqq", "write it like"),
+        ("5 requests/min burst 10,400 tokens/min", "write a space after a comma between two limits"),
         ("5 requests/day utc", "unknown option 'utc'"),
         ("0 requests/min", "above 0"),
         ("5 requests/0s", "every other rule needs one above 0 s"),
@@ -212,6 +213,11 @@ def test_commas_between_thousands_and_between_quotas():
         Quota("requests", 1_500, 60),
         Quota("tokens", 1e6, 60),
         Quota("requests", 100, 1),
+    )
+    assert parse_quotas("30 requests/min burst 10,400k tokens/min,400,000 input_tokens/min") == (
+        Quota("requests", 30, 60, burst=10),
+        Quota("tokens", 400e3, 60),
+        Quota("input_tokens", 400e3, 60),
     )
 
 
