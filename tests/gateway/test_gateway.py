@@ -274,7 +274,7 @@ class TestKeys:
         assert "its unit must be one of requests, tokens" in said
         code, shown, said = add("alice", "--limit", "5 usd/day")
         assert (code, len(shown.split())) == (0, 1)
-        assert "every client of a gateway with this file now needs a key" in said
+        assert f"every client of a gateway with {tmp_path / 'keys.json'} now needs a key" in said
         assert add("bob")[::2] == (0, "")
 
     def greeting(self, url, tmp_path, **given):

@@ -79,7 +79,7 @@ def add(*, name: str, secret_file: TextIO | None, file: Path | None, **fields: A
     else:
         click.echo(f"{name} can use its secret: its SHA-256 is in {keys.file}", err=True)
     if first:
-        click.echo("paceline keys: every client of a gateway with this file now needs a key", err=True)
+        click.echo(f"paceline keys: every client of a gateway with {keys.file} now needs a key", err=True)
 
 
 @command.command()
