@@ -311,7 +311,7 @@ def test_a_process_that_sends_nothing_imports_no_paceline_and_runs_the_user_s_ow
     assert found.startswith("[] ")
     assert "launcher" not in found
     assert "no Python process of the command imported an HTTP library" in err
-    assert "paceline exec: `paceline exec --gateway` sends" in err
+    assert "paceline exec: to pace it through a gateway, add --gateway" in err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no command env")

@@ -32,7 +32,7 @@ OF_TERMINALS: Final = ("SIGINT", "SIGQUIT", "SIGBREAK")
 KINDS_SHOWN: Final = 10
 
 NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
-FORCE: Final = "`paceline exec --gateway` sends a program to a gateway through its environment (OPENAI_BASE_URL, ...), and needs nothing in it"
+FORCE: Final = "to pace it through a gateway, add --gateway: the program then reads its address from OPENAI_BASE_URL, ..., and needs no paceline in its environment"
 
 
 class Led(NamedTuple):
