@@ -484,7 +484,9 @@ def test_the_command(tmp_path, emulator):
     answers = read_answers(tmp_path / "prompts.csv.results.jsonl")
     assert {answer["custom_id"] for answer in answers} == {"r0", "r1", "r2"}
     _, said = call(*words, base_url=emulator.base_url)
-    assert "nothing is left to send: requests are known by their ids alone, and --restart sends them again" in said
+    assert (
+        "nothing is left to send: every id has its answer. If you changed a request, --restart sends all again" in said
+    )
     source.write_text(table() + "r3,more\n", encoding="utf-8")
     _, said = call(*words, base_url=emulator.base_url)
     assert "4 requests, 3 answered before" in said

@@ -959,7 +959,7 @@ class TestProcesses:
 
     def test_too_few_open_files_are_announced(self, process, upstream):
         one = process(upstream=upstream.url, files=1_000)
-        text = "the limit of open files is 1000, so that a process takes 468 connections in place of 20000"
+        text = "the limit of open files is 1000, so that a process takes 468 connections instead of 20000"
         until(lambda: text in one.log())
 
     def test_more_streams_than_files_are_handed_back_and_break_nothing(self, process, held, ask):

@@ -298,14 +298,14 @@ class TestKeys:
     )
     def test_the_start_names_the_variable_of_the_provider_s_sdk(self, provider, variable, tmp_path):
         said = self.greeting("http://gw", tmp_path, **({"provider": provider} if provider else {}))
-        assert f"in place of the provider's address: {variable}" in said
+        assert f"instead of the provider's address: {variable}" in said
 
     @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
     def test_the_start_names_an_address_that_clients_can_ask(self, host, tmp_path):
         first, second, *_ = self.greeting(f"https://{host}:25101", tmp_path)
         own = f"https://{socket.gethostname()}:25101"
         assert first == f"paceline gateway at https://{host}:25101  (page: {own}/)"
-        assert second == f"in place of the provider's address: OPENAI_BASE_URL={own}/openai/v1"
+        assert second == f"instead of the provider's address: OPENAI_BASE_URL={own}/openai/v1"
 
     def test_several_workers_do_not_start_without_a_store(self, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)

@@ -287,7 +287,7 @@ def test_codex_gets_its_address_by_options():
         (
             {"ANTHROPIC_API_KEY": "k"},
             "claude",
-            "ANTHROPIC_API_KEY is set, and claude sends that key in place of its login",
+            "ANTHROPIC_API_KEY is set, and claude sends that key instead of its login",
         ),
         ({"ANTHROPIC_AUTH_TOKEN_FILE": "k"}, "sh", "ANTHROPIC_AUTH_TOKEN_FILE is set"),
         ({"CODEX_API_KEY": "k"}, "codex", "CODEX_API_KEY is set, and codex sends that key"),

@@ -528,7 +528,7 @@ class TestUpdate:
         assert (result.exit_code, result.output) == (
             0,
             (
-                "the data set of 2026-11-20 is in use, in place of the one of 2026-11-01\n"
+                "the data set of 2026-11-20 is in use, instead of the one of 2026-11-01\n"
                 f"openai: had {had} rows, has {has}\n"
                 "acme: new; it is recognised at its hosts, and nothing is sent there by itself\n"
             ),

@@ -34,7 +34,7 @@ def opening(plan: InputPlan, recovered: Recovered, tally: RunTally) -> Iterator[
     answered = recovered.answered - recovered.doubtful
     yield _to_do(plan, recovered, tally, answered)
     if 0 < answered == tally.requests and not tally.about:
-        yield "nothing is left to send: requests are known by their ids alone, and --restart sends them again"
+        yield "nothing is left to send: every id has its answer. If you changed a request, --restart sends all again"
 
 
 def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally, answered: int) -> str:

@@ -642,7 +642,9 @@ class _Lock:
                 lock(self._fd)
             except OSError:
                 os.close(self._fd)
-                raise OutputError(f"{output}: another process is writing it (it holds {self._path})") from None
+                raise OutputError(
+                    f"{output}: another process is writing it (it holds {self._path}): let that process end, or choose another output with -o"
+                ) from None
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._fd), os.stat(self._path)):
                     return

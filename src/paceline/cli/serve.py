@@ -237,10 +237,10 @@ def _greeting(address: str, settings: ProcessSettings, upstreams: Any) -> Iterat
     yield f"paceline gateway at {listens}  (page: {address}/)"
     native = upstreams.native
     if native is not None and not native.routes and base_of(native.members[0].provider.name) == "anthropic":
-        yield f"in place of the provider's address: ANTHROPIC_BASE_URL={address}"
+        yield f"instead of the provider's address: ANTHROPIC_BASE_URL={address}"
     else:
         base = "/v1" if native is not None else "/openai/v1"
-        yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
+        yield f"instead of the provider's address: OPENAI_BASE_URL={address}{base}"
     none = "none, so that the clients' keys are passed on"
     if KeyFile(settings.keys):
         first = next(iter(upstreams.servers.values()))

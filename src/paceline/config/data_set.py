@@ -102,7 +102,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
     lines = changed + list(_kept(data["providers"]))
     before = facts.day()
     facts.forget()
-    return [f"the data set of {data['day']} is in use, in place of the one of {before}", *lines]
+    return [f"the data set of {data['day']} is in use, instead of the one of {before}", *lines]
 
 
 def _counted(source: str, providers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
         '# store = "sqlite:quotas.db"   # for several processes on this machine; redis://HOST for several machines',
         "# usable = 0.85                # the share of every limit that is used",
         "",
-        "[limits]   # in place of the published ones, which answers correct; `paceline check MODEL` measures yours",
+        "[limits]   # instead of the published ones, which responses correct; `paceline check MODEL` measures yours",
         *stated,
         *(f'# "{name}/*" = {_value(_published(name))}' for name in others),
         "",

@@ -16,7 +16,7 @@ from paceline.gateway.stamps import Watched
 
 log = logging.getLogger("paceline.gateway")
 
-_WITHOUT = own_value(400, "no_tls", "this port speaks TLS: write https:// in the address, in place of http://")
+_WITHOUT = own_value(400, "no_tls", "this port speaks TLS: write https:// in the address, not http://")
 _BODY = json.dumps(_WITHOUT).encode()
 ANSWER: Final = (
     b"HTTP/1.1 400 Bad Request\r\nx-paceline: no_tls\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"

@@ -260,7 +260,7 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
     keys = (name for key in login.keys for name in (key, key + FILE))
     if key := next((name for name in keys if environ.get(name, "").strip()), ""):
         raise SettingsError(
-            f"--login: {key} is set, and {client} sends that key in place of its login: unset it, or leave out --login"
+            f"--login: {key} is set, and {client} sends that key instead of its login: unset it, or leave out --login"
         )
     url = _home_of(login, config, environ)
     root = f"{url.scheme}://{url.netloc}"

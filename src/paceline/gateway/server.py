@@ -200,7 +200,7 @@ def _connections_max() -> int:
     most = max((soft - FILES_OWN) // 2, 1)
     log.log(
         logging.WARNING if soft < FILES_FEW else logging.INFO,
-        "the limit of open files is %d, so that a process takes %d connections in place of %d: raise it to %d"
+        "the limit of open files is %d, so that a process takes %d connections instead of %d: raise it to %d"
         " (ulimit -n, LimitNOFILE=)", soft, most, CONNECTIONS_MAX, wanted
     )  # fmt: skip
     return most

@@ -84,7 +84,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
         raise SettingsError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
     warn(
         f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: a rate is measured"
-        f" until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})"
+        f" until an answer states one. Set the real ones: Limiter({{'{name}/*': '500 requests/min'}}), or --limit '{name}/*=500 requests/min'"
     )
     return _without_table(provider, model)
 
