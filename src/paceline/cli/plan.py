@@ -23,7 +23,7 @@ from paceline.batch.requests import BadLineError, RunRequest, keyless
 from paceline.cli import options
 from paceline.cli.run import GC_THRESHOLD
 from paceline.core.hints import why_missing
-from paceline.core.quota import Quota
+from paceline.core.quota import Quota, brief
 from paceline.core.results import PacelineError, QuotaError
 from paceline.emulator.settings import SettingsError
 from paceline.providers.registry import is_provider, maker, provider_named
@@ -414,7 +414,7 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
     rows = [
         (
             name, ("about " if plan.extended else "") + in_words(plan.seconds), f"{plan.items_per_min:,.1f}", f"{plan.calls:,}",
-            f"{plan.refused:,}", plan.binds, "unknown" if plan.usd is None else f"{plan.usd:,.2f}",
+            f"{plan.refused:,}", brief(plan.binds), "unknown" if plan.usd is None else f"{plan.usd:,.2f}",
         )
         for name, plan in plans.items()
     ]  # fmt: skip
@@ -435,7 +435,9 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
 
 def _show_uses(plan: Plan) -> None:
     """Print the use of each quota, and the waits of each lane."""
-    uses = [(name, str(use.quota), f"{use.share:.0%}") for name, pool in plan.pools.items() for use in pool.quotas]
+    uses = [
+        (name, brief(str(use.quota)), f"{use.share:.0%}") for name, pool in plan.pools.items() for use in pool.quotas
+    ]
     waits = [
         (name, f"{one.calls:,}", *(f"{wait_s:,.1f} s" for wait_s in (one.median_s, one.p95_s, one.longest_s)))
         for name, one in plan.lanes.items()

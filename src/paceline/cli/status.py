@@ -167,7 +167,7 @@ def _rows(name: str, pool: Any) -> Iterator[tuple[str, ...]]:
     for quota in pool.get("quotas") or ([] if state == "-" else [{}]):
         if isinstance(quota, dict):
             left, spent = _amount(quota.get("remaining")), _amount(quota.get("spent"))
-            yield (plain(name), plain(quota.get("quota", "-")), left, spent, *of_pool)
+            yield (plain(name), plain(brief(str(quota.get("quota", "-")))), left, spent, *of_pool)
 
 
 def _state(pool: Mapping[str, Any]) -> str:
