@@ -69,10 +69,10 @@ def command(
 
 
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or value in ([], ()):
         return "-"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return f"{value:,g}" if isinstance(value, float) else str(value)

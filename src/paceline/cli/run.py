@@ -54,7 +54,9 @@ sends the requests that have no answer yet."""
     help="Send requests with these final errors of earlier runs once more: declined, blocked, cut_off, paused, "
     "and after two runs empty, invalid. Separate names with commas.",
 )
-@click.option("--max-attempts", type=int, help="The most HTTP attempts per request. [default: 6]")
+@click.option(
+    "--max-attempts", type=int, help="The most failed attempts per request. A refusal for rate is none. [default: 6]"
+)
 @click.option("--timeout", "timeout_s", type=float, help="The longest HTTP attempt, in seconds. [default: 600]")
 @click.option(
     "--shard",

@@ -25,7 +25,7 @@ class RunSettings(PlainSettings):
     workers: int = setting(500,
         "Requests of a run that wait or are in flight at once.", ("a whole number", 1, 20_000))
     max_attempts: int = setting(6,
-        "The most HTTP attempts per request of a run, the same as ``retry.max_attempts``.", ("a whole number", 1, 1_000))
+        "The most failed attempts per request of a run, the same as ``retry.max_attempts``.", ("a whole number", 1, 1_000))
     timeout_s: float = setting(600.0, "The longest duration of one attempt of a run.", ("seconds", 0.001, 86_400))
     store: str | None = setting(None,
         "The URL of the store in which processes share quotas. Runs use a file of this user by default.", repr=False)
