@@ -55,7 +55,7 @@ sends the requests that have no answer yet."""
     "and after two runs empty, invalid. Separate names with commas.",
 )
 @click.option(
-    "--max-attempts", type=int, help="The most failed attempts per request. A refusal for rate is none. [default: 6]"
+    "--max-attempts", type=int, help="The most failed attempts per request. Refusals for rate don't count. [default: 6]"
 )
 @click.option("--timeout", "timeout_s", type=float, help="The longest HTTP attempt, in seconds. [default: 600]")
 @click.option(
