@@ -137,7 +137,7 @@ def test_an_output_or_a_journal_with_a_hard_link_is_refused(tmp_path):
     other.hardlink_to(path)
     for name in (path, other):
         with pytest.raises(
-            OutputError, match=rf"{name.name}: this file has 2 names \(hard links\).*copy it, and rename"
+            OutputError, match=rf"{name.name}: this file has 2 names \(hard links\).*copy the file, and rename"
         ):
             ResultsFile(str(name))
     path.with_name("copy").write_bytes(path.read_bytes())

@@ -231,7 +231,7 @@ class TestCommandReadsAStore:
 
     def test_by_default_what_runs_keep(self, tmp_path):
         nothing = paceline_status(env={"XDG_STATE_HOME": str(tmp_path)})
-        assert (nothing.exit_code, "has kept nothing" in nothing.output) == (2, True)
+        assert (nothing.exit_code, "has stored nothing" in nothing.output) == (2, True)
         limiter = paceline.Limiter({"jobs": "5 requests/day"}, store=f"sqlite:{tmp_path}/paceline/state.db")
         limiter.acquire("jobs").wait().settle()
         limiter.close()

@@ -94,7 +94,7 @@ async def test_a_server_that_serves_something_else(document):
 
     with served(serve) as url:
         async with driven(url) as (top, pilot):
-            said = "what it answers is not the status of a program"
+            said = "its answer is not the status of a program"
             await shown(top, pilot, lambda: said in text_of(top, "#headline"))
 
 

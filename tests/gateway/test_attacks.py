@@ -638,7 +638,7 @@ class TestRights:
                 "GET /v1/models*",
                 "GET /*/models",
             ):
-                with pytest.raises(SettingsError, match="do not hold at unmetered endpoints"):
+                with pytest.raises(SettingsError, match="don't apply at unmetered endpoints"):
                     keys.add("ci", endpoints=(endpoint,), **one)
         with pytest.raises(SettingsError, match="a path at the provider, or a method and a path"):
             keys.add("ci", endpoints=("batches",))

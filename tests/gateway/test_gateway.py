@@ -385,7 +385,7 @@ class TestKeys:
         assert (now.weight, now.priority, now.models, now.limits, now.may_read) == (2.0, 0, ("a",), (), False)
         self.change(keys, "--model", "all", "--endpoint", "/v1/files*")
         assert KeyFile(keys.file).find(key).may_use("GET", "/v1/files/x")
-        assert "do not hold at unmetered endpoints" in self.change(keys, "--limit", "1 usd/day", code=2)
+        assert "don't apply at unmetered endpoints" in self.change(keys, "--limit", "1 usd/day", code=2)
         assert "name at least one option" in self.change(keys, code=2)
         assert KeyFile(keys.file).find(key).limits == ()
 

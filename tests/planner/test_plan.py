@@ -311,7 +311,7 @@ class TestTheCommand:
         if pool is None:
             assert done.exit_code == 2
             assert (
-                "no published limits hold at 127.0.0.1: give the limits of gpt-5, e.g. --limit 'gpt-5=" in done.stderr
+                "no published limits apply at 127.0.0.1: give the limits of gpt-5, e.g. --limit 'gpt-5=" in done.stderr
             )
         else:
             (made,) = json.loads(done.stdout)["plans"]

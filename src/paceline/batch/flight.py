@@ -291,7 +291,9 @@ class Flight:
             if there is False:
                 return await self._refused(chunk, error, load.size)
             if there:
-                self._say(f"batch {chunk.batch}: there, although its creation was refused with a {error.status}")
+                self._say(
+                    f"batch {chunk.batch} was created, although the provider refused its creation with a {error.status}"
+                )
             else:
                 refusal = error
                 self._say(f"the creation of a batch was refused with a {error.status} ({error}): looking for it")

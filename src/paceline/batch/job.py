@@ -262,8 +262,8 @@ class Job:
             if self.config.store is not None or isinstance(error, StoreFormatError):
                 raise StoreError(f"{error}; nothing has been sent") from None
             view.say(
-                f"warning: {error}; so this run keeps its quotas in memory: they are not shared with other runs, and what is"
-                " used of a day is forgotten at its end (--store names another place, --store memory: none)"
+                f"warning: {error}; so this run stores its quotas in memory: other runs don't share them, and the use"
+                " of a day is lost at the end (--store names another place, --store memory: none)"
             )
             return None
         return store

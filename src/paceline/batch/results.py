@@ -616,9 +616,8 @@ def require_one_name(path: str) -> None:
     with suppress(OSError):
         if (names := os.stat(path).st_nlink) > 1:
             raise OutputError(
-                f"{path}: this file has {names} names (hard links): what is appended would be in the file of the others, too,"
-                " and a run by another name would send everything twice; make it a file of its own: copy it, and rename the copy"
-                " to this name"
+                f"{path}: this file has {names} names (hard links): new answers would also be in the files of the other names,"
+                " and a run by another name would send everything twice; copy the file, and rename the copy to this name"
             )
 
 

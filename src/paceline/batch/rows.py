@@ -314,8 +314,8 @@ def _deadline(mode: str, deadline: float | str | None, kept: str | None) -> floa
         raise SettingsError(f"mode is {mode!r}: it must be one of {', '.join(MODES)}")
     if mode != "sync" and kept is None:
         raise SettingsError(
-            f'mode="{mode}" needs journal="FILE" or output="FILE": batches continue at the provider when this program ends, are paid, and'
-            " are found again by what is beside that file"
+            f'mode="{mode}" needs journal="FILE" or output="FILE": batches continue at the provider when this program ends, and you pay for'
+            " them; the same call finds them by a journal next to that file"
         )
     if (mode == "auto") != (deadline is not None):
         raise SettingsError('mode="auto" and deadline need each other: mode="auto", deadline="6h"')

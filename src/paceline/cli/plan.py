@@ -349,7 +349,7 @@ def _calls(source: Path, form: Form, config: Config) -> Iterator[Request]:
                     at = place(request.provider, request.model)
                     if not is_provider(at.name):
                         raise PacelineError(
-                            f"{source}: no published limits hold at {at.name}: give the limits of {request.model[:100]}, e.g. --limit"
+                            f"{source}: no published limits apply at {at.name}: give the limits of {request.model[:100]}, e.g. --limit"
                             f" '{request.model[:100]}=500 requests/min,400k tokens/min', or name the provider with --provider"
                         )
                     yield _call(replace(request, provider=at), pacer)

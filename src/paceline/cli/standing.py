@@ -170,7 +170,7 @@ def _state_file() -> Path:
     except RuntimeError:
         raise click.UsageError("give a program's URL, or --store (this user has no home folder)") from None
     if not os.path.exists(file):  # noqa: PTH110  (Path's own raises where the folder may not be entered)
-        raise click.UsageError(f"give a program's URL, or --store (`paceline run` has kept nothing in {file} yet)")
+        raise click.UsageError(f"give a program's URL, or --store (`paceline run` has stored nothing in {file} yet)")
     return file
 
 

@@ -38,7 +38,7 @@ PAGE: Final = 8000
     flag_value=PAGE,
     type=click.IntRange(0, 65_535),
     metavar="[PORT]",
-    help=f"Serve what is in the store as a live page, at this port of this machine ({PAGE}), until Ctrl-C.",
+    help=f"Serve the store as a live page, at this port of this machine ({PAGE}), until Ctrl-C.",
 )
 @timeout("The longest wait for the response, in seconds. [default: 5, with --line 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every shard of a run.")

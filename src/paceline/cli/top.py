@@ -280,7 +280,7 @@ def _problem(root: str, error: Exception) -> str:
     if status in (401, 403):
         return f"{root} needs a key: --key, or PACELINE_KEY"
     if not isinstance(error, httpx2.HTTPError):  # the page of a store, or something else
-        why = "what it answers is not the status of a program"
+        why = "its answer is not the status of a program"
     else:
         why = f"it answers {status}" if status else type(error).__name__
-    return f"No answer from {root} ({why}): what is shown is old. Trying again …"
+    return f"No answer from {root} ({why}): these values are old. Trying again …"

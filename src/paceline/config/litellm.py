@@ -387,7 +387,7 @@ class _Conversion:
                 limits[name] = {
                     unit: min(before.get(unit, amount), amount) for unit, amount in {**before, **one.limits}.items()
                 }
-                self._lose(one.place, f"{name} has other limits above: the lower ones hold, because they are one pool")
+                self._lose(one.place, f"{name} has other limits above: the lower ones apply, because they are one pool")
             added.add((one.name, name))
         return {name: own for name, own in limits.items() if own}
 

@@ -167,7 +167,7 @@ class OwnJournal:
         if os.path.exists(aside := next(recovered_names(self._path))):  # noqa: PTH110  (as the rest of the paths)
             raise StoreError(
                 f"{aside} has the values of an earlier map, because another program replaced or shortened its journal: move it to {self._path};"
-                f" or, if you need those in {self._path}, delete {aside}, and what is only there is called again"
+                f" or, if you need those in {self._path}, delete {aside}: items whose values are only there are called again"
             )
 
     async def begin(self, key: str, again: Collection[str] = ()) -> Kept | None:

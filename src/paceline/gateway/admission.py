@@ -99,7 +99,7 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
         all_of_it = " ".join(f"--endpoint {shlex.quote(one)}" for one in (*key.endpoints, endpoint))  # it replaces them
         more = f"; to allow it: `paceline keys change {key.name} {all_of_it}`"
         if key.is_bounded and not is_free(endpoint):
-            more = ": it has limits or a list of models, which do not hold there: make a second key for it"
+            more = ": it has limits or a list of models, which don't apply there: make a second key for it"
         raise RequestError(403, "endpoint", f"this key may not use {method} {path[:100]}{more}")
 
 

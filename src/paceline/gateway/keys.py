@@ -152,7 +152,7 @@ class ClientKey:
                 )
         if self.is_bounded and not all(map(is_free, self.endpoints)):
             raise SettingsError(
-                f"the key {self.name} has limits or a list of models, which do not hold at unmetered endpoints but lists of models,"
+                f"the key {self.name} has limits or a list of models, which don't apply at unmetered endpoints other than lists of models,"
                 " such as 'GET /v1/models': leave one of them out, or make two keys"
             )
 

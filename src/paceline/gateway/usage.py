@@ -37,7 +37,7 @@ def report(tally: Tally, name: str | None, query: str) -> dict[str, Any]:
     try:
         return tally.report(name, first, last, by)
     except StoreError as error:
-        raise RequestError(503, "store", f"what was used cannot be read now: {error}") from None
+        raise RequestError(503, "store", f"the usage cannot be read now: {error}") from None
 
 
 def _day(query: str, name: str) -> dt.date | None:

@@ -47,7 +47,7 @@ class KeptOutputs:
                     self._restore(entry)
             self._write()
         except StoreError as error:
-            log.debug("the usual output of answers is not kept: %s", error)
+            log.debug("the usual output of answers is not stored: %s", error)
         finally:
             self._notes.close()  # a file is locked by no process meanwhile, and a forked one inherits none
 

@@ -195,7 +195,7 @@ class Tally:
         try:
             self.flush()
         except StoreError as error:
-            log.warning("what was used last is not kept: %s", error)
+            log.warning("the latest usage is not stored: %s", error)
 
     def report(
         self, key: str | None, first: dt.date | None = None, last: dt.date | None = None, by: str = "key"

@@ -289,7 +289,7 @@ class StoreSide(Holdings):
 def side_of(pool: Pool) -> StoreSide:
     """The side to the store of a pool that processes share."""
     capacity = pool.capacity
-    assert isinstance(capacity, StoreSide), f"{pool.name}: its quotas are kept in this process"
+    assert isinstance(capacity, StoreSide), f"{pool.name}: its quotas are in this process only"
     return capacity
 
 
