@@ -27,17 +27,17 @@ def doctor(tmp_path, monkeypatch):
 
 def test_a_healthy_machine(doctor, tmp_path):
     (tmp_path / "paceline.toml").write_text(
-        'provider = "openai"\nstore = "sqlite:q.db"\n[limits]\n"gpt-6-luna" = "500 requests/min"\n'
+        'provider = "openai"\nstore = "sqlite:new/q.db"\n[limits]\n"gpt-6-luna" = "500 requests/min"\n'
     )
     done = doctor("--json", OPENAI_API_KEY=SECRET)
     page = json.loads(done.stdout)
     assert (done.exit_code, page["problems"]) == (0, [])
     assert dict(page["keys (names only)"]) == {"openai": "OPENAI_API_KEY"}
     assert dict(page["limits"])["gpt-6-luna"] == "500 requests/min (paceline.toml)"
-    assert page["store"] == [[f"sqlite:{tmp_path / 'q.db'}", "is made at its first use"]]
+    assert page["store"] == [[f"sqlite:{tmp_path / 'new' / 'q.db'}", "is made at its first use"]]
     assert [way for name, way in page["paced here"] if name.startswith("openai ")] == ["paced, through httpx2"]
     assert dict(page["versions"])["python"].endswith(sys.executable)
-    assert not (tmp_path / "q.db").exists()
+    assert not (tmp_path / "new").exists()
     text = doctor(OPENAI_API_KEY=SECRET).stdout
     assert all(f"\n{name}\n" in f"\n{text}" for name in page if name != "problems")
     assert "nothing that can be seen from here" in text
@@ -47,7 +47,7 @@ def test_a_healthy_machine(doctor, tmp_path):
     ({"OPENAI_API_KEY": f"'{SECRET}'"}, "OPENAI_API_KEY has blanks, quotes"),
     ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"https://me:{SECRET}@h"}, "invalid OPENAI_BASE_URL"),
     ({"PACELINE_TIER": "99", "PACELINE_PROVIDER": "openai"}, "settings: PACELINE_TIER: tier '99'"),
-    ({"PACELINE_STORE": "sqlite:none/q.db"}, "q.db: the folder cannot be written"),
+    ({"PACELINE_STORE": f"sqlite:{sys.executable}/q.db"}, f"{sys.executable} cannot be written, or is no folder"),
     ({"PACELINE_STORE": f"redis://:{SECRET}@127.0.0.1:1"}, "the store cannot be read: redis://127.0.0.1:1"),
     ({"PACELINE_SHADOW": "log.jsonl"}, "shadow is set"),
     ({"PACELINE_UPSTREAMS__EU__PROVIDER": "openai", "PACELINE_UPSTREAMS__EU__KEY_ENV": "EU_KEY"}, "variable EU_KEY is not set"),

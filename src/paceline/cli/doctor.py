@@ -18,6 +18,7 @@ import click
 
 from paceline.cli import options
 from paceline.cli.guides import Helped
+from paceline.core.hints import counted
 from paceline.core.results import PacelineError
 from paceline.facts import standing
 from paceline.pacing.limits import Limits
@@ -112,9 +113,9 @@ class Page:
 
     def _facts(self) -> Iterator[Row]:
         known = standing(date.today())  # noqa: DTZ011  (an age in days)
-        age = "" if known["age_days"] is None else f", {known['age_days']} days old"
+        age = "" if known["age_days"] is None else f", {counted(known['age_days'], 'day')} old"
         yield "data set", f"of {known['day']}{age}, {'installed' if known['installed'] else 'of this version'}"
-        yield from (("beside it", place) for place in known["places"])
+        yield from (("next to it", place) for place in known["places"])
         if known["remark"]:
             self.problems.append(known["remark"])
 
@@ -235,8 +236,9 @@ class Page:
         path = Path(store.url.removeprefix("sqlite:"))
         if store.url.startswith("sqlite:") and not path.exists():
             yield store.url, "is made at its first use"
-            if not os.access(path.absolute().parent, os.W_OK):
-                self.problems.append(f"{store.url}: the folder cannot be written, or there is none")
+            there = next(folder for folder in path.absolute().parents if folder.exists())  # the store makes the others
+            if not (there.is_dir() and os.access(there, os.W_OK)):
+                self.problems.append(f"{store.url}: {there} cannot be written, or is no folder")
             return
         try:
             status, further = read_store(config.store, timeout_s)
@@ -244,7 +246,7 @@ class Page:
             self.problems.append(f"the store cannot be read: {error}")
             yield store.url, "cannot be read"
         else:
-            yield store.url, f"reachable, {len(status['pools']):,} pools"
+            yield store.url, f"reachable, {counted(len(status['pools']), 'pool')}"
             self._see_end(*status["pools"])
             self.problems += further
             with closing(store), suppress(StoreError):  # it was reachable
