@@ -396,7 +396,7 @@ class _Conversion:
             of = [name for name, own in self._upstreams.items() if own.get("provider", name) == provider]
             alone = [name for name in of if name == provider or name not in grouped]
             if len(alone) > 1:
-                why = "they share the limits of their provider, unless they are in a group and have names of their own: docs/groups.md"
+                why = 'they share the limits of their provider; as members of [groups], each has its own, such as "openai@NAME/MODEL"'
                 self._lose(", ".join(alone), why)
 
     # The names of models, and where the requests for each go.

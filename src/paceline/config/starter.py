@@ -45,7 +45,7 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
     others = [name for name in found if not any(one.startswith(f"{name}/") for one in limits)]
     lines = [
         EDITORS,
-        "# All settings: docs/config.md. `paceline config` prints the settings in effect, and where each comes from.",
+        "# `paceline config` prints every setting and where it comes from, `paceline config --help` explains all.",
         "",
         *(known or ["# No key of a provider is in the environment: set one, e.g. OPENAI_API_KEY."]),
         "",

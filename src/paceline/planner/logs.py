@@ -391,8 +391,8 @@ def _form_of(record: Mapping[str, Any]) -> LogForm:
     lacks = ", ".join(f"{part} ({parts[part][0]})" for part, name in found.items() if not name)
     raise _RecordError(
         f"its first record has the fields {shown_names(record)}: unknown log format. It has {has}, and "
-        f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use one of the exports in "
-        "docs/plan.md, Logs of other programs"
+        f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use an export that "
+        "`paceline replay --help` names"
     )
 
 
