@@ -45,6 +45,7 @@ def test_a_value_of_a_table_is_left_to_its_reader(value):
     ("made", "name", "message"),
     [
         (Limiter, "usabel", "Limiter() has no argument 'usabel'; did you mean 'usable'?"),
+        (Limiter, "limits", "Limiter() has no argument 'limits': pass them first, or as quotas="),
         (RetryPolicy, "max_atempts", "RetryPolicy() has no argument 'max_atempts'; did you mean 'max_attempts'?"),
         (BreakerPolicy, "pauses", "BreakerPolicy() has no argument 'pauses'; did you mean 'pause_s'?"),
         (

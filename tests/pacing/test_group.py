@@ -146,6 +146,8 @@ def test_wrong_options(options, said):
         group_of(ManualClock(), {"a": QUOTA, "b": QUOTA}, **options)
     with pytest.raises(paceline.QuotaError, match="one member or more"):
         paceline.Group({})
+    with pytest.raises(paceline.QuotaError, match=r"member 'eu' of a group is <Limiter.*write it like \(limiter, "):
+        paceline.Group({"eu": paceline.Limiter({"jobs": QUOTA})})
 
 
 @virtual

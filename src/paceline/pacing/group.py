@@ -200,8 +200,8 @@ class Group:
         sticky_s: How many seconds longer a request waits for the member of its ``sticky`` key than for the soonest.
 
     Raises:
-        QuotaError: There is no member, a pool is unknown, a weight is not above 0 or not of a member, or ``sticky_s``
-            is negative.
+        QuotaError: There is no member, one isn't a limiter with a pool, a pool is unknown, a weight is not above 0 or
+            not of a member, or ``sticky_s`` is negative.
 
     Example:
         eu = paceline.Limiter({"openai/gpt-6-luna": "500 requests/min"})
@@ -219,7 +219,13 @@ class Group:
         weights: Mapping[str, float] | None = None,
         sticky_s: float = 5.0,
     ) -> None:
-        for limiter, pool in members.values():
+        for name, member in members.items():
+            try:
+                limiter, pool = member
+            except (TypeError, ValueError):
+                raise QuotaError(
+                    f"member {name!r} of a group is {member!r}: write it like (limiter, 'openai/gpt-6-luna')"
+                ) from None
             limiter.pacer.pools.scheduler(pool)  # an unknown one raises here
         self.members = dict(members)
         clock = next((limiter.pacer.clock for limiter, _ in members.values()), SYSTEM_CLOCK)

@@ -235,6 +235,8 @@ def arguments_of(
 
     def decorate(init: Callable[[Any, T], None]) -> Callable[Concatenate[Any, P], None]:
         def made(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            if "limits" in kwargs:  # their name in a file, and in paceline.run
+                raise TypeError(f"{type(self).__name__}() has no argument 'limits': pass them first, or as quotas=")
             check_names(type(self).__name__, kwargs, signature.parameters)
             init(self, settings(*args, **kwargs))
 
