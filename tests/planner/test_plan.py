@@ -331,7 +331,7 @@ class TestTheCommand:
             assert (done.exit_code, "are of a table" in done.stderr) == (2, True)
 
     @pytest.mark.parametrize(("words", "message"), [
-        ("nowhere.jsonl", "there is no such file"),
+        ("nowhere.jsonl", "plan: SOURCE is 'nowhere.jsonl': there is no such file; if it is a model, give"),
         ("m --agents 5 --workers 5", "exclude each other"),
         ("m --turns 5", "give --agents"),
         ("m --agents 5 --prompt many", "write it like '500', '20k' or '1.5M'"),

@@ -68,15 +68,21 @@ def _said(error: click.ClickException) -> str:
     if said.startswith("Usage:"):  # a group without a command: its help
         return said
     if ctx is None:  # an option without its value
-        return f"paceline: {said[:1].lower()}{said[1:].rstrip('.')}"
+        return f"paceline: {_small(said)}"
     listed = "commands" if isinstance(ctx.command, click.Group) else "options"
     if isinstance(error, click.NoSuchOption):
         known = [name for param in ctx.command.get_params(ctx) for name in param.opts if name.startswith("--")]
         said = f"no such option: {error.option_name!r}{did_you_mean(error.option_name, known)}"
-    said = f"{said[:1].lower()}{said[1:].rstrip('.')}"
+    said = _small(said)
     return (
         f"{ctx.command_path}: {said}{'' if said.endswith('?') else '.'} `{ctx.command_path} --help` lists the {listed}"
     )
+
+
+def _small(said: str) -> str:
+    """A sentence of click's as a part of a line; a name in capitals stays."""
+    first = said[:1] if said[1:2].isupper() else said[:1].lower()
+    return f"{first}{said[1:].rstrip('.')}"
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -176,7 +176,7 @@ def _check_source(source: str, form: Form, *, of_agents: bool, is_talk: bool) ->
         )
     if not of_agents and not Path(source).is_file():
         raise click.UsageError(
-            f"SOURCE is {source!r}: there is no such file; of a model, give the number of agents with --agents"
+            f"SOURCE is {source!r}: there is no such file; if it is a model, give the number of agents with --agents"
         )
     if not form.is_plain and (of_agents or Path(source).suffix in WORKLOADS):
         raise PacelineError(
