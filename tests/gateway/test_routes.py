@@ -105,7 +105,8 @@ def test_each_name_goes_to_its_server_with_its_key(routed, servers, client, ask)
     assert pools == {"openai@a/gpt-5", "openai@b/gpt-4", "groq/meta-llama"}  # of the group, by any way
     unknown = ask(running, "smrt")
     assert (unknown.status_code, "did you mean 'smart'" in unknown.text) == (404, True)
-    assert client.post(f"{running.url}/v1/files", json={}).status_code == 404
+    nameless = client.post(f"{running.url}/v1/files", json={})
+    assert (nameless.status_code, "the request names no model, and its path no server" in nameless.text) == (404, True)
     assert [row["id"] for row in client.get(f"{running.url}/v1/models").json()["data"]] == ["smart", "quick", "all"]
 
 

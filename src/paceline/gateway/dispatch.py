@@ -182,7 +182,9 @@ class Dispatch:
             request.entry.model = name[:NAME_MAX]
         places = routes.find(name)
         if not places:
-            why = f"no server has the model {name[:100]!r}{did_you_mean(name, routes)}" if name else "it names no model"
+            why = "the request names no model, and its path no server"
+            if name:
+                why = f"no server has the model {name[:100]!r}{did_you_mean(name, routes)}"
             raise RequestError(404, "model", f"{why}: GET /v1/models lists the names of this address")
         return [request.at(place) for place in places]
 
