@@ -124,7 +124,7 @@ class Output:
             return journal
         before = BatchJournal(results.path)
         if (aside := before.set_aside()) and before.unfinished:
-            text = f"the provider continues with {counted(before.unfinished, 'batch')} of the earlier run, and you pay for them; they are in {aside}"
+            text = f"the provider continues with {counted(before.unfinished, 'batch')} of the earlier run, and you still pay; the old journal is {aside}"
             print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
         return None if journal is None else BatchJournal(results.path)
 
