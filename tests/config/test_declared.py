@@ -44,7 +44,7 @@ assert f"| `patience_s` | 5 | {told} |" in with_settings(Path("docs/config.md").
 
 
 def test_one_line_is_a_setting_in_every_door(tmp_path):
-    shutil.copytree(Path(paceline.__file__).parent, tmp_path / "paceline")
+    shutil.copytree(Path(paceline.__file__).parent, tmp_path / "paceline", copy_function=shutil.copyfile)
     file = tmp_path / "paceline" / "pacing" / "settings.py"
     text = file.read_text("utf-8")
     first = "    provider: str | None = setting("
