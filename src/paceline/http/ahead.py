@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -222,9 +223,11 @@ class _Thread:
 
     async def stop(self, sock: Any) -> bool:
         if sock is not None and not self.done:
-            # Closing a socket does not wake its reader, and the lock of http.client's buffer is the reader's.
+            # The lock of http.client's buffer is the reader's. Closing a socket wakes its reader on Windows alone, where nothing else does.
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+                if sys.platform == "win32":
+                    socket.close(sock.detach())
             await self.wait(verdict.HELD_S)
         return self.done
 
