@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from odd_server import JSON, OddServer
 from paceline.batch import offline
 from paceline.batch.check import InputError
 from paceline.batch.progress import LineView
+from paceline.batch.results import OutputError
 from paceline.core.results import PacelineError
 
 
@@ -82,6 +84,20 @@ def test_restart_keeps_the_old_answers(source, emulator):
     _, report = run(source, emulator, restart=True)
     assert report["ok"] == 60
     assert source.with_name("in.results.jsonl.bak").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["results", "journal"])
+def test_a_restart_that_cannot_rename_them_says_which(source, emulator, monkeypatch, name):
+    """Another program has the file open, on Windows; or the folder is another user's."""
+    run(source, emulator)
+    source.with_name("in.results.jsonl.batches.jsonl").write_text("")
+
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "open elsewhere")
+
+    monkeypatch.setattr(f"paceline.batch.{name}.replace", refuse)
+    with pytest.raises(OutputError, match=r"in.results.jsonl\S*: it cannot be renamed: open elsewhere"):
+        run(source, emulator, restart=True)
 
 
 def test_failures_are_recorded_and_tried_again(tmp_path, emulator):

@@ -219,12 +219,17 @@ class BatchJournal:
             )
 
     def set_aside(self) -> str | None:
-        """Rename the file, and return its new name; ``None`` when there is none."""
+        """Rename the file, and return its new name; ``None`` when there is none.
+
+        Raises:
+            OutputError: It cannot be renamed.
+        """
         name = ""
         for path in (*takewhile(os.path.exists, recovered_names(self.path)), self.path):
             if os.path.exists(path):  # noqa: PTH110
                 name = next(one for number in count(1) if not os.path.exists(one := f"{self.path}.bak{number}"))  # noqa: PTH110
-                replace(path, name)
+                with explaining(f"{path}: it cannot be renamed"):
+                    replace(path, name)
         return name or None
 
     def settle(self) -> None:

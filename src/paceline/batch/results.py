@@ -384,13 +384,18 @@ class ResultsFile:
         read.found.added = read.found.lines - before
 
     def set_aside(self) -> str | None:
-        """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file."""
+        """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file.
+
+        Raises:
+            OutputError: One cannot be renamed.
+        """
         aside = []
         for path in (self.path, *self._earlier()):
             if self.resumable and os.path.exists(path):
                 names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
                 aside.append(next(name for name in names if not os.path.exists(name)))
-                replace(path, aside[-1])
+                with explaining(f"{path}: it cannot be renamed"):
+                    replace(path, aside[-1])
         return " and ".join(aside) or None
 
     def open(self) -> None:
