@@ -10,6 +10,7 @@ import socket
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -318,7 +319,7 @@ class TestKeys:
         [
             ((), [], None),
             (("60 requests/min",), [], None),
-            (("10 usd/day",), [], "sqlite:{}/paceline/gateway.db"),
+            (("10 usd/day",), [], f"sqlite:{Path('{}', 'paceline', 'gateway.db')}"),
             (("10 usd/day",), ["--store", "memory:"], "memory:"),
         ],
     )

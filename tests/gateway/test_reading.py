@@ -96,6 +96,7 @@ def test_a_provider_that_another_process_does_not_know():
     assert task(provider_named("groq")).is_portable
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="stops a process")
 @pytest.mark.parametrize("loops", some(LOOPS, LOOPS[0], mark=pytest.mark.long("starts a process again")))
 def test_a_body_that_takes_too_long_or_ends_the_process(monkeypatch, loops):
     async def read():

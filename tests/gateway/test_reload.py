@@ -44,7 +44,7 @@ class TestKeysOfProviders:
 
     def test_where_a_key_is(self, tmp_path):
         file = tmp_path / "key"
-        file.write_text("\ufeffsk-of-file\n")
+        file.write_text("\ufeffsk-of-file\n", "utf-8")
         by_setting = self.server({"OPENAI_API_KEY": "sk-other"}, key_file=str(file))
         by_variable = self.server({"OPENAI_API_KEY_FILE": str(file)})
         by_own_variable = self.server({"MINE_FILE": str(file)}, key_env="MINE")
