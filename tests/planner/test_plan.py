@@ -266,6 +266,9 @@ def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+drawn = pytest.mark.skipif(find_spec("matplotlib") is None, reason="wine does not load matplotlib")
+
+
 class TestTheCommand:
     def test_every_tier_and_which_is_needed(self, tmp_path):
         file = written(tmp_path, 'items = 300\nphases = [{name = "a", models = "openai/gpt-5", input_tokens = 9000}]')
@@ -340,7 +343,7 @@ class TestTheCommand:
         ("three.toml --by 18:00 --within 1h", "--by and --within exclude each other"),
         ("three.toml --tier 77", "tier '77' of openai is unknown"),
         ("three.toml --limit nonsense", "'nonsense': write it like "),
-        ("three.toml --picture /nowhere/a.svg", "--picture /nowhere/a.svg: "),
+        pytest.param("three.toml --picture /nowhere/a.svg", "--picture /nowhere/a.svg: ", marks=drawn),
         ("three.toml --within never", "write it like '6h'"),
         ("minute.toml --within 1h", "need work that ends"),
     ])  # fmt: skip

