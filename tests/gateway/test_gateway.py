@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import gzip
 import json
 import logging
@@ -22,11 +23,13 @@ from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import errors, protocol, server, stamps
+from paceline.gateway.access import AccessEntry
 from paceline.gateway.connection import NoConnectionError, Server
 from paceline.gateway.errors import on_error
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.siblings import Siblings
+from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.telemetry.merged import merged
 from waits import started, until
@@ -151,6 +154,20 @@ class TestPassing:
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
         assert [one.levelname for one in caplog.records if "too many open files" in one.getMessage()] == ["WARNING"]
         assert "failures in a row" not in caplog.text
+
+    @pytest.mark.parametrize("log", [None, "access.log"])
+    @pytest.mark.parametrize("kept", [True, False], ids=["kept", "closed"])
+    def test_a_request_goes_without_a_garbage_collection(self, serve, client, tmp_path, log, kept):
+        """With its body: a whole collection is as good as never."""
+        running = serve(Odd(), access_log=log and tmp_path / log)
+        gc.disable()
+        try:
+            headers = {} if kept else {"connection": "close"}
+            assert client.post(running.url + CHAT, json=chat(), headers=headers).is_success
+            gone = {Metered, AccessEntry} if kept else {Metered, AccessEntry, protocol.HttpProtocol}
+            until(lambda: not any(type(one) in gone for one in gc.get_objects()))
+        finally:
+            gc.enable()
 
 
 class TestQueue:

@@ -169,6 +169,7 @@ class Gateway:
                     connection.task = None
                 if entry is not None:
                     entry.end()
+                scope["extensions"].clear()  # which have the scope, and the request's body: collections are rare
         elif scope["type"] == "lifespan":
             await self._live(receive, send, scope.get("state", {}))
 

@@ -132,10 +132,6 @@ class HttpProtocol(HttpToolsProtocol):
         elif self._late is None and (self.cycle is None or self.cycle.response_complete):
             self._late = self.loop.call_later(HEAD_S, self.abort)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
-
     def on_headers_complete(self) -> None:
         if self._late is not None:
             self._late.cancel()
@@ -149,6 +145,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(400)
             return
         self._idle.pop(self, None)
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
         super().on_headers_complete()
         self.headers = []  # for the trailers, which are dropped
         # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
