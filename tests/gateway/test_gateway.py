@@ -156,15 +156,17 @@ class TestPassing:
         assert "failures in a row" not in caplog.text
 
     @pytest.mark.parametrize("log", [None, "access.log"])
-    @pytest.mark.parametrize("kept", [True, False], ids=["kept", "closed"])
-    def test_a_request_goes_without_a_garbage_collection(self, serve, client, tmp_path, log, kept):
+    @pytest.mark.parametrize("way", ["kept", "closed", "named"])
+    def test_a_request_goes_without_a_garbage_collection(self, serve, client, tmp_path, log, way):
         """With its body: a whole collection is as good as never."""
-        running = serve(Odd(), access_log=log and tmp_path / log)
+        models = {"smart": ["openai/gpt-5", "openai/gpt-4o"]}
+        running = serve(Odd(), access_log=log and tmp_path / log, **({"models": models} if way == "named" else {}))
+        path, model = (CHAT, "gpt-5") if way != "named" else ("/v1/chat/completions", "smart")
         gc.disable()
         try:
-            headers = {} if kept else {"connection": "close"}
-            assert client.post(running.url + CHAT, json=chat(), headers=headers).is_success
-            gone = {Metered, AccessEntry} if kept else {Metered, AccessEntry, protocol.HttpProtocol}
+            headers = {"connection": "close"} if way == "closed" else {}
+            assert client.post(running.url + path, json=chat(model=model), headers=headers).is_success
+            gone = {Metered, AccessEntry} | ({protocol.HttpProtocol} if way == "closed" else set())
             until(lambda: not any(type(one) in gone for one in gc.get_objects()))
         finally:
             gc.enable()

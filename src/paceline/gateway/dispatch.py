@@ -195,10 +195,10 @@ class Dispatch:
         held.exchange.tries, held.exchange.out = self._once(), why_out
 
         async def further(
-            reply: ClientReply | None, error: Exception | None
+            present: KeptExchange | KeptRoutedExchange, reply: ClientReply | None, error: Exception | None
         ) -> tuple[KeptExchange | KeptRoutedExchange, Sequence[Relayed]] | None:
             nonlocal target
-            why = why_failed(reply, error) if reply or error else why_out(held.exchange)
+            why = why_failed(reply, error) if reply or error else why_out(present)
             while why and others:
                 request = others.pop(0)
                 passed.add(target, why, request.place.target)

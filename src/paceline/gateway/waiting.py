@@ -247,11 +247,11 @@ class KeptRoutedExchange(_Present, RoutedExchange):
 
 
 Further = Callable[
-    [ClientReply | None, Exception | None],
+    [KeptExchange | KeptRoutedExchange, ClientReply | None, Exception | None],
     Awaitable[tuple[KeptExchange | KeptRoutedExchange, Sequence[Relayed]] | None],
 ]
-"""What makes the exchange at another place after an answer or an error, or before both where nothing is sent to a place now; ``None``:
-the present one is good."""
+"""What makes the exchange at another place than the present one's, after an answer or an error, or before both where nothing is sent to a
+place now; ``None``: the present one is good."""
 
 
 class HeldRequest:
@@ -303,26 +303,29 @@ class HeldRequest:
 
     async def run(self) -> ClientReply:
         """Its answer, from the first place of its model that has one; or else what the last one has answered."""
-        reply: ClientReply | None = None
-        error: Exception | None = None
+        await self._moves_on(None, None)
         while True:
-            after = None if self.further is None else await self.further(reply, error)
-            if after is not None:
-                if reply is not None:
-                    reply.close()
-                for sent in after[1]:
-                    sent.pass_on = self.requests[0].pass_on
-                self.exchange, self.requests = after
-                self.exchange.present, reply, error = self._present, None, None
-                continue  # the next place may be out, too
-            if error is not None:
-                raise error
-            if reply is not None:
-                return reply
             try:
-                reply = await self.exchange.run()
-            except Exception as failed:  # noqa: BLE001  (another place may answer)
-                error = failed
+                reply: ClientReply = await self.exchange.run()
+            except Exception as error:
+                if not await self._moves_on(None, error):
+                    raise
+            else:
+                if not await self._moves_on(reply, None):
+                    return reply
+
+    async def _moves_on(self, reply: ClientReply | None, error: Exception | None) -> bool:
+        """Whether another place is to answer, after an answer or an error of the present one, or before both."""
+        moves = False
+        while self.further is not None and (after := await self.further(self.exchange, reply, error)) is not None:
+            if reply is not None:
+                reply.close()
+            for sent in after[1]:
+                sent.pass_on = self.requests[0].pass_on
+            self.exchange, self.requests = after
+            self.exchange.present, reply, error = self._present, None, None
+            moves = True  # the next place may be out, too
+        return moves
 
 
 class KeptPlaces:
