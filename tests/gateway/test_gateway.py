@@ -11,6 +11,7 @@ import socket
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -156,16 +157,22 @@ class TestPassing:
         assert "failures in a row" not in caplog.text
 
     @pytest.mark.parametrize("log", [None, "access.log"])
-    @pytest.mark.parametrize("way", ["kept", "closed", "named"])
+    @pytest.mark.parametrize("way", ["kept", "closed", "named", "passed", "lost", "broken"])
     def test_a_request_goes_without_a_garbage_collection(self, serve, client, tmp_path, log, way):
         """With its body: a whole collection is as good as never."""
-        models = {"smart": ["openai/gpt-5", "openai/gpt-4o"]}
-        running = serve(Odd(), access_log=log and tmp_path / log, **({"models": models} if way == "named" else {}))
-        path, model = (CHAT, "gpt-5") if way != "named" else ("/v1/chat/completions", "smart")
+        named, lost = way in ("named", "passed"), way in ("passed", "lost")
+        odd = Odd([b"data: {}\n\n"], SSE | {"content-length": "99"}) if way == "broken" else Odd()
+        given = {"models": {"smart": ["openai/gpt-5", "openai/gpt-4o"]}} if named else {}
+        running = serve(
+            "http://127.0.0.1:9" if lost else odd, access_log=log and tmp_path / log, retry={"max_attempts": 2}, **given
+        )
+        body = chat(model="smart" if named else "gpt-5", stream=way == "broken")
         gc.disable()
         try:
-            headers = {"connection": "close"} if way == "closed" else {}
-            assert client.post(running.url + path, json=chat(model=model), headers=headers).is_success
+            with suppress(httpx2.RemoteProtocolError):  # it breaks off
+                headers = {"connection": "close"} if way == "closed" else {}
+                path = "/v1/chat/completions" if named else CHAT
+                assert client.post(running.url + path, json=body, headers=headers).status_code == (502 if lost else 200)
             gone = {Metered, AccessEntry} | ({protocol.HttpProtocol} if way == "closed" else set())
             until(lambda: not any(type(one) in gone for one in gc.get_objects()))
         finally:

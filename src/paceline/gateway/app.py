@@ -31,6 +31,7 @@ from paceline.gateway.usage import FLUSH_S, NO_KEY, USAGE, report, sums_of
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
+from paceline.pacing.faults import let_go
 from paceline.pacing.lack import lack_of
 from paceline.pacing.pacer import Pacer
 from paceline.telemetry.status_app import is_page, status_app
@@ -374,6 +375,7 @@ def _checked_path(scope: Event) -> str:
 
 async def _end(connection: Connection, send: Send, error: RequestError) -> None:
     """Answer with an error; if an answer has begun, only the end of the connection can say it."""
+    let_go(error)
     if connection.answering:
         connection.abort()
     else:

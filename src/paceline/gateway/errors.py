@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from paceline.gateway.relay import ClientReply
 from paceline.gateway.waiting import PLACE_S
-from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of, let_go
 from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.base import Call
 from paceline.providers.refusals import is_about_key
@@ -106,6 +106,7 @@ def no_answer(error: Exception, server: str = "the server") -> RequestError:
         tell(error)
     elif untold(answer.word, server) is not None:
         log.warning("%s, so that clients get a %d", answer, answer.status)
+    let_go(error)
     return answer
 
 

@@ -12,6 +12,7 @@ from paceline.gateway.connection import Headers
 from paceline.gateway.incoming import BODY_S, Incoming
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded
 from paceline.pacing.answers import cause_of_error
+from paceline.pacing.faults import let_go
 from paceline.pacing.pacer import Pacer
 
 log = logging.getLogger("paceline.gateway")
@@ -84,6 +85,7 @@ class Passing:
             pacer = self._pacer
             pacer.answers.count(server.root, reply.record.pool, reply.status, cause, pacer.clock.now_ns() / NS)
         reply.broken = True
+        let_go(error)
 
     def _headers_of(self, reply: ClientReply) -> Headers:
         """The headers of an answer as the client gets them.

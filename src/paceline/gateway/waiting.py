@@ -17,6 +17,7 @@ from paceline.gateway.relay import ClientReply, Relayed
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
+from paceline.pacing.faults import let_go
 from paceline.pacing.permit import Permit
 from paceline.providers.registry import base_of
 
@@ -310,6 +311,7 @@ class HeldRequest:
             except Exception as error:
                 if not await self._moves_on(None, error):
                     raise
+                let_go(error)
             else:
                 if not await self._moves_on(reply, None):
                     return reply

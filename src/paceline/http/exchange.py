@@ -26,7 +26,7 @@ from paceline.http.tap import Tap
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.faults import Fault, fault_of
+from paceline.pacing.faults import Fault, fault_of, let_go
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
@@ -264,6 +264,7 @@ class Exchange:
                 self.superseded(permit, error)
             if delay_s is None:
                 raise
+            let_go(error)
         finally:
             sending.reset(token)
         await self._delay(delay_s)
