@@ -1,7 +1,9 @@
 """Clients that wait long: notes on their streams, answers before they give up, and places for those that come back."""
 
+import gc
 import gzip
 import json
+import math
 from functools import partial
 from threading import Thread
 from types import SimpleNamespace
@@ -196,6 +198,18 @@ class TestServed:
         assert b"200 OK" in read(send_chat(running, key, user="second"), 1)
         assert b"200 OK" in read(send_chat(running, key, user="first"), 1)
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "second", "first"]
+
+    def test_who_does_not_come_back_goes_without_a_garbage_collection(self, running, key, queue):
+        gc.disable()
+        try:
+            leave(running, queue(running, key))
+            running.odd.go.set()
+            until(lambda: running.pool()["counts"].get("cancelled") == 1)
+            loop = running.server.servers[0].get_loop()
+            loop.call_soon_threadsafe(running.dispatch.held.expire, math.inf)
+            until(lambda: not any(type(one) is HeldRequest for one in gc.get_objects()))
+        finally:
+            gc.enable()
 
     def test_before_a_client_gives_up_it_is_told_to_come_back(self, running, key, send_chat, monkeypatch):
         monkeypatch.setattr(dispatch, "SOON", 0.0001)

@@ -138,6 +138,6 @@ class HeldRequests:
             self.answers.end(held.named)
         if held.reader is not None and held.reader is not asyncio.current_task():
             held.reader.cancel()
-        task = held.task
+        task, held.task = held.task, None  # which has the request, once it is cancelled
         if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
             task.result().close()
