@@ -158,6 +158,16 @@ def test_a_body_with_numbers_sets_limit_and_level(pool):
     assert -1_000 <= now["remaining"] <= 500  # what was left, less the refused attempt: its charge stays
 
 
+def test_a_request_goes_after_the_stated_wait_and_not_by_the_numbers_beside_it():
+    pool = ungentle("500 requests/min")
+    for _ in range(3):
+        send(pool, 0)
+    said = Refusal(RefusalKind.RATE, retry_after_s=19.0, unit="requests", period_s=60.0, limit=3, used=3, requested=1)
+    pool.refuse(T0 + NS, send(pool, 0.9), said, 19.0)
+    assert not isinstance(pool.try_grant(T0 + 19 * NS, Waiter({"requests": 1})), Reservation)
+    send(pool, 20.1)
+
+
 def test_quotas_that_answers_name_are_added():
     pool = pool_of("600 requests/min")
     pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), send(pool, 0))

@@ -565,18 +565,18 @@ class QuotaTracker:
     ) -> int:
         """When the bucket will be full, by the refusal of an attempt of ``amount``.
 
-        By the numbers of the refusal, if it has them: what is left now, and the charge of the attempt, which is kept.
-        Else by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the
+        By the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else by the numbers of the refusal,
+        if it has them: what is left now, and the charge of the attempt, which is kept. Else it is empty after the
         pause, if others wait or are in flight. To a lone request a refusal without numbers says nothing of the level.
         """
         bucket = self.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
         cost_ns, size_ns = math.ceil(amount * learned_unit_ns), math.ceil(bucket.size * learned_unit_ns)
+        if asked_s is not None:
+            return now_ns + round(asked_s * NS) + max(size_ns - cost_ns, 0)
         if refusal.limit is not None and refusal.used is not None:
             left = min(max(refusal.limit - refusal.used, -burst), burst)
             return now_ns + size_ns - min(math.floor(left * learned_unit_ns), size_ns) + min(cost_ns, size_ns)
-        if asked_s is not None:
-            return now_ns + round(asked_s * NS) + max(size_ns - cost_ns, 0)
         return now_ns if pause_ns is None else now_ns + pause_ns + size_ns
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
