@@ -168,6 +168,16 @@ def test_a_request_goes_after_the_stated_wait_and_not_by_the_numbers_beside_it()
     send(pool, 20.1)
 
 
+def test_what_is_left_of_a_minute_is_no_lack_of_a_smaller_burst():
+    """A window of a minute, without resets: of 60 less is left with each request."""
+    pool = ungentle("60 requests/min burst 1")
+    for second in range(50):
+        pool.observe(T0 + second * NS, [Reading("requests", 60, 59 - second, period_s=60.0)], send(pool, second))
+    pool.observe(T0 + 50 * NS, [Reading("requests", 60, 0, period_s=60.0)], send(pool, 50))  # others have used the rest
+    assert not isinstance(pool.try_grant(T0 + 50 * NS + NS // 2, Waiter({"requests": 1})), Reservation)
+    send(pool, 51.1)
+
+
 def test_quotas_that_answers_name_are_added():
     pool = pool_of("600 requests/min")
     pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), send(pool, 0))

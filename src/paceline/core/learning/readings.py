@@ -129,15 +129,17 @@ class Readings:
         """
         now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.reservation.granted_ns
         tracker, m = self._trackers[index], self._entries[index].meter
-        is_higher = reading.limit is not None and self._corrections.in_period(index, reading.limit) > m.quota.amount
+        stated = m.quota.amount if reading.limit is None else self._corrections.in_period(index, reading.limit)
+        # What is left of a period is no lack of a smaller burst; a reset is the refill that both lack.
+        holds_more = stated > (m.quota.amount if reading.reset_s is not None else min(m.quota.amount, m.quota.burst))
         partly = reading is not told.whole  # the provider refills faster than the part that is used
-        no_bucket = tracker.read(now_ns, sent_ns, note, reading, limit_is_higher=is_higher, lower_only=partly)
+        no_bucket = tracker.read(now_ns, sent_ns, note, reading, holds_more=holds_more, lower_only=partly)
         if self._take_restart(told, counts=no_bucket or told.whole.reset_number is not None or not m.bursts):
             return
         if no_bucket:
             since = max(tracker.charges.total - note.charged, 0.0)
             self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
-        elif changed and not is_higher:
+        elif changed and not holds_more:
             tracker.take_level(now_ns, sent_ns, note, reading)
         if (kept := tracker.kept) is not None:
             tracker.look_at_kept(now_ns, kept, partial(self._ledger.open_before, index))

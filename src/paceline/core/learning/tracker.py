@@ -294,11 +294,10 @@ class QuotaTracker:
         """
         if reading.remaining is None or not self.meter.bursts:
             return
-        learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since, full_ns = 0.0, now_ns
         if not self.meter.holds:  # what it holds is not charged yet
-            since = max(self.charges.total - note.charged, 0.0) * learned_unit_ns
+            since = max(self.charges.total - note.charged, 0.0) * self.meter.ns_per_unit
             full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
         by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - self.meter.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
@@ -354,7 +353,7 @@ class QuotaTracker:
         note: Note,
         reading: Reading,
         *,
-        limit_is_higher: bool = False,
+        holds_more: bool = False,
         lower_only: bool = False,
     ) -> bool:
         """Compare a reading with the note of its attempt.
@@ -364,8 +363,8 @@ class QuotaTracker:
             sent_ns: When the attempt was sent.
             note: Its note.
             reading: The reading.
-            limit_is_higher: Whether the provider's limit is above the given one. Then the reading can lower the level,
-                and shows nothing else.
+            holds_more: Whether the provider's limit is above the given one, or its remainder above the burst. Then the
+                reading can lower the level, and shows nothing else.
             lower_only: Whether the reading cannot raise the level. It shows all else.
 
         Returns:
@@ -375,7 +374,7 @@ class QuotaTracker:
         if reading.remaining is None or not bucket.bursts:
             return False
         unit_ns = ns_per_unit(bucket.quota)  # without the ceiling
-        if limit_is_higher:
+        if holds_more:
             lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
             if lack_ns and note.epoch == self.epoch:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
