@@ -280,8 +280,7 @@ class Corrections:
         else:
             self.ledger.spread(now_ns, index, wait_s)
         m = tracker.meter
-        missing = lack - m.lack(now_ns)
-        if missing > 0:
+        if (missing := lack - m.lack(now_ns)) > 0:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
         tracker.begin_epoch(now_ns)

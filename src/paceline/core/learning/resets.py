@@ -183,11 +183,9 @@ class Refill:
 
 def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
     """The least and the greatest period of a bucket that lacks ``lack`` and is full in ``reset_s``."""
-    rough_s = reading.reset_resolution_s + 0.002
-    over = lack - reading.resolution
-    return (reset_s - rough_s) * limit / (lack + reading.resolution), (
-        (reset_s + rough_s) * limit / over if over > 0 else math.inf
-    )
+    rough_s, over = reading.reset_resolution_s + 0.002, lack - reading.resolution
+    low_s = (reset_s - rough_s) * limit / (lack + reading.resolution)
+    return low_s, (reset_s + rough_s) * limit / over if over > 0 else math.inf
 
 
 def usual(low_s: float, high_s: float) -> float:
@@ -271,6 +269,12 @@ class Restarts:
             return Named.NONE
         self._follow(sent_ns, low_ns, now_ns + reset_ns + ROUNDED_NS, lack)
         return Named.NEXT
+
+    def stays(self, sent_ns: int, lack: float, reset_s: float, rough: float) -> bool:
+        """Whether it is named again, and the quota lacks no less: a bucket with such a reset would have refilled."""
+        since_ns, is_ahead = sent_ns - self._since_ns, sent_ns < self.low_ns
+        is_kept = is_ahead and since_ns >= LEAST_NS and lack >= self._most
+        return is_kept and since_ns / NS * lack > ROUGH * rough * reset_s
 
     def _written_between(self, sent_ns: int, now_ns: int) -> tuple[int, int]:
         """When the reset of an answer was written, at the earliest and at the latest."""
