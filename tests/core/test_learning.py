@@ -508,6 +508,14 @@ class TestGuesses:
             pool.try_grant(T0 + second * NS, Waiter({}))
         assert 0.5 < m.ceiling < 0.55  # it climbs from there, within a period
 
+    def test_one_that_falls_back_lacks_no_more_than_what_was_served_at_once(self):
+        pool = ungentle("60 requests/min")
+        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
+            pool.settle(T0, outcome, {"requests": 1})
+        refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
+        pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=2.0), 2.0)
+        send(pool, 12.1)
+
     def test_before_anything_was_served_a_refusal_says_nothing_about_the_rate(self):
         pool = ungentle("60 requests/min")
         refused = pool.try_grant(T0, Waiter({}))

@@ -403,8 +403,7 @@ class QuotaTracker:
         """Raise the level of a bucket that holds so much: it lacked no more, and a larger one was taken for empty."""
         bucket = self.meter
         since_ns = math.ceil((self.charges.total - note.charged) * bucket.ns_per_unit)
-        late_ns = bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns
-        if late_ns > 0:
+        if (late_ns := bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns) > 0:
             self._shift(now_ns, sent_ns, -late_ns)
 
     def _compare(
@@ -488,6 +487,7 @@ class QuotaTracker:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(now_ns, limit)
         self._change(now_ns, What.SET_CEILING, 0.5)
+        self._lack_at_most(now_ns, now_ns, self.note(), limit * ns_per_unit(self.meter.quota))
         self.rate.climb_from(now_ns, self.meter.quota.period_s)
 
     def gain(self, now_ns: int, amount: float) -> None:
