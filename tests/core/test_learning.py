@@ -178,6 +178,14 @@ def test_what_is_left_of_a_minute_is_no_lack_of_a_smaller_burst():
     send(pool, 51.1)
 
 
+def test_a_refusal_that_names_a_unit_alone_is_about_the_tightest_of_its_quotas():
+    pool = ungentle("16 requests/s, 200 requests/min, 1k requests/day", SourceKind.GIVEN)
+    for n in range(100):
+        refused = send(pool, n // 10)
+    pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests"), 1.0)
+    assert [bool(q["learned"]) for q in report(pool, T0 + 10 * NS)["quotas"]] == [False, True, False]
+
+
 def test_quotas_that_answers_name_are_added():
     pool = pool_of("600 requests/min")
     pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), send(pool, 0))

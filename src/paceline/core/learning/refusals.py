@@ -231,9 +231,10 @@ class Refusals:
 
     def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
         """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""
-        if refusal.unit:
-            return self._corrections.index_of(refusal.unit, refusal.period_s)
-        return self._tightest(now_ns, self._ample(reservation))
+        index = self._corrections.index_of(refusal.unit, refusal.period_s) if refusal.unit else None
+        if index is not None or (refusal.unit and refusal.period_s):
+            return index
+        return self._tightest(now_ns, self._ample(reservation), refusal.unit)
 
     def _left(self, now_ns: int, index: int) -> float:
         """The share that is left of what the quota at ``index`` holds at once."""
@@ -295,9 +296,8 @@ class Refusals:
 
         It restarts at another time, or has another amount. The amount is measured then, as for any other counter.
         """
-        if self._corrections.shared:  # the store keeps its windows
-            return
-        if self._is_second(index, m.start_ns):
+        # Shared windows are kept by the store.
+        if not self._corrections.shared and self._is_second(index, m.start_ns):
             self._ledger.spread(now_ns, index)
             self._corrections.track(index)
 
@@ -330,8 +330,10 @@ class Refusals:
         m.use_up()
         return False
 
-    def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
+    def _tightest(self, now_ns: int, ample: Collection[int], unit: str | None) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if that is plenty.
+
+        One that names a ``unit`` alone is about the tightest of its quotas: a second's and a minute's have one name.
 
         Quotas that are ``ample`` are left out, unless all are and no slots are tested. So are those with a long period:
         a refusal that asks for such a wait is about an allowance, and one of the next minute must not spread them over
@@ -340,12 +342,13 @@ class Refusals:
         counted = [
             (i, m) for i, entry in enumerate(self._entries)
             if (m := entry.meter).quota.rule not in (Rule.SLOTS, *OWN_RULES) and not m.quota.is_long
+            and unit in (None, entry.unit)
         ]  # fmt: skip
         left = [(i, m) for i, m in counted if i not in ample]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in left or counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
         slots = [i for i in self._guesses.tested if isinstance(m := self._entries[i].meter, Slots) and m.used]
-        if slots and (not left or min(shares)[0] > PLENTY):
+        if slots and unit is None and (not left or min(shares)[0] > PLENTY):
             return slots[0]
         return min(shares)[1] if shares else None
 
