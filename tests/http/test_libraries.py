@@ -1,6 +1,7 @@
 """aiohttp, requests and urllib3 against the emulator: paced, settled, retried and refused as under httpx."""
 
 import asyncio
+import gc
 import gzip
 import io
 import json
@@ -8,6 +9,7 @@ import socket
 import uuid
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from weakref import ref
 
 import aiohttp
 import pytest
@@ -18,6 +20,7 @@ from http_ways import KEY, WAYS, ask_by_aiohttp, by_requests, chat_at
 
 import paceline
 from odd_server import JSON, OddServer
+from paceline.http.exchange import Exchange
 from paceline.pacing.faults import Fault, fault_of
 from waits import soon
 
@@ -199,6 +202,23 @@ def test_a_body_that_is_cut_before_its_content_is_an_error_of_requests(limiter, 
             with pytest.raises(requests.ConnectionError):
                 asked.result(10)
     assert counts(limiter) == {"granted": 1, "settled": 1}
+
+
+async def test_an_open_connection_keeps_no_request(world, limiter, monkeypatch):
+    made = []
+
+    class Seen(Exchange):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(ref(self))
+
+    monkeypatch.setattr("paceline.http.paced.Exchange", Seen)
+    async with aiohttp.ClientSession() as session, session.post(chat_at(world), json=CHAT, headers=KEY) as answer:
+        assert answer.status == 200
+        await answer.read()
+        del answer
+        gc.collect()
+        assert made[0]() is None
 
 
 def test_an_attached_client_alone_is_paced(world):

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, NS
@@ -46,8 +47,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.http")
 
-sending: ContextVar[Exchange | None] = ContextVar("paceline_sending", default=None)
-"""The exchange whose attempt is being sent."""
+sending: ContextVar[ref[Exchange] | None] = ContextVar("paceline_sending", default=None)
+"""The exchange whose attempt is being sent. A connection keeps the context in which it was made, and must not keep a request."""
+
+
+def sending_here() -> Exchange | None:
+    """The exchange whose attempt is being sent here; ``None`` if there is none."""
+    found = sending.get()
+    return None if found is None else found()
 
 
 class Exchange:
@@ -125,7 +132,7 @@ class Exchange:
             entry.seconds = (self.pacer.clock.now_ns() - started_ns) / NS
             shadow.write(entry)
 
-        token = sending.set(self)
+        token = sending.set(ref(self))
         try:
             response = await self.http.send()
         except BaseException:
@@ -235,7 +242,7 @@ class Exchange:
 
     async def _send(self, permit: Permit) -> tuple[Any, Judged | None, Mapping[str, str]] | None:
         """The response, the verdict on it, and its headers; ``None`` for another attempt after a broken connection."""
-        token = sending.set(self)
+        token = sending.set(ref(self))
         try:
             response = await self.http.send(permit)
             if not permit.reservation.open:

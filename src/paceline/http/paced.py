@@ -21,7 +21,7 @@ from paceline.http.describe import (
     is_metered,
     provider_guessed,
 )
-from paceline.http.exchange import Exchange, sending
+from paceline.http.exchange import Exchange, sending_here
 from paceline.http.recognise import Trial, answers_here, is_chat, limited_body, llm_body, owner_of, recognised
 from paceline.http.tap import Tap
 from paceline.http.unpaced import MEDIA_HOSTS, announce
@@ -56,7 +56,7 @@ async def exchange(
     if paced_beyond and http.address in paced_beyond:
         return await http.send()
     # Paced by a layer above: attach() and instrument(), or one HTTP library over another.
-    if (above := sending.get()) is not None and above.http.target == target:
+    if (above := sending_here()) is not None and above.http.target == target:
         return await http.send()
     try:
         metered = await _describe(pacer, http, target, provider, fallback)

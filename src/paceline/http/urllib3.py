@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline.http.ahead import ReadAhead, in_pieces
 from paceline.http.binding import Exchanged
-from paceline.http.exchange import sending
+from paceline.http.exchange import sending, sending_here
 from paceline.http.paced import exchange
 from paceline.http.tap import Tap
 from paceline.pacing.pacer import Pacer
@@ -57,7 +57,7 @@ def paced_urlopen(
             return original(pool, method, url, body, headers, **options)
         if options.get("multiplexed"):  # of niquests' fork, which would return a promise of the response
             options["multiplexed"] = False
-        permit, above, token = _attempted.get(), sending.get(), None
+        permit, above, token = _attempted.get(), sending_here(), None
         if permit is not None and above is not None:  # inside the attempt of another exchange: a retry or a redirect
             history = getattr(options.get("retries"), "history", None)
             above.superseded(permit, history[-1].error if history else None)
