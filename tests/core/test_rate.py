@@ -397,15 +397,17 @@ def window(rate: MeasuredRate, used_s: float, end_s: float, asked_s: float | Non
     return rate.cycle.period_s
 
 
-def test_after_two_blocked_times_that_measure_alike_a_cycle_takes_their_period(rate):
-    assert window(rate, 20, 30) == 0.0
-    before_ns = rate.block.end.at_ns
-    period_s = window(rate, 50, 60)
+@pytest.mark.parametrize("every_s", [18, 36])
+def test_after_two_blocked_times_that_measure_alike_a_cycle_takes_their_period(rate, every_s):
+    assert window(rate, every_s * 2 / 3, every_s) == 0.0
+    before_ns, found = rate.block.end.at_ns, rate.block.found
+    period_s = window(rate, every_s * 5 / 3, every_s * 2)
     assert period_s == pytest.approx((rate.block.end.at_ns - before_ns) / NS)
+    assert rate.cycle.top == max(found, rate.block.found)
     began_ns = rate.last_ns
     while rate.phase is RatePhase.RISING:
         last = go(rate)
-    assert (last.sent_ns - began_ns) / NS == pytest.approx(period_s, rel=0.1)
+    assert (last.sent_ns - began_ns) / NS == pytest.approx(min(period_s, CYCLE_S * STEADY_MAX), rel=0.1)
 
 
 @pytest.mark.parametrize(("end_s", "asked_s"), [(600, None), (60, 4.0)])

@@ -32,8 +32,8 @@ class Cycle:
             chance, that share of it is refused, too.
         span_s: The time over which a refusal last measured it. After little evidence the next test comes soon. A
             blocked time does not count: it may have been an outage, and then the rate must rise quickly.
-        period_s: The period of a counter that restarts; 0 if none is likely. A cycle takes as long at least: what is
-            left of a period admits a higher rate than the counter does.
+        period_s: The period of a counter that restarts; 0 if none is likely. A cycle takes as long, up to the longest
+            one: what is left of a period admits a higher rate than the counter does.
         progress: The place in the cycle: 0 at its beginning, 1 at ``top``, 2 at twice ``top``.
         steady: How many times longer the cycle is, because successive tests have found the same rate.
     """
@@ -67,7 +67,8 @@ class Cycle:
         """
         before = self.progress
         longest_s = max(CYCLE_S, CYCLE_N * mean / self.top)
-        self.progress += waited_s / max(min(max(self.span_s, CYCLE_S), longest_s) * self.steady, self.period_s)
+        steady_s = min(max(self.span_s, CYCLE_S), longest_s) * self.steady
+        self.progress += waited_s / max(steady_s, min(self.period_s, CYCLE_S * STEADY_MAX))
         if self.progress >= 2:
             self.top, self.progress, self.steady = 2 * self.top, 1.0, 1.0
             return True

@@ -630,7 +630,10 @@ class MeasuredRate:
         admitted, mean = self.tally.admitted - probe.amount, self.tally.mean
         found = self.block.measure(admitted, mean) / (1 - self.chance.share)
         found = max(found, self.common.rate)  # other processes may have had all of it
+        last = self.block.found
         self.cycle.period_s = self.block.over(admitted, found)
+        if self.cycle.period_s:
+            found = max(found, last)  # a late probe measures less
         self.empty = Mark(probe.sent_ns, admitted)
         self.phase = RatePhase.RISING
         self._begin_cycle(probe.sent_ns, found, lengthen=True)
