@@ -410,6 +410,13 @@ def test_after_two_blocked_times_that_measure_alike_a_cycle_takes_their_period(r
     assert (last.sent_ns - began_ns) / NS == pytest.approx(min(period_s, CYCLE_S * STEADY_MAX), rel=0.1)
 
 
+def test_a_mean_that_several_processes_measure_shows_no_counter(rate):
+    rate.lean(rate.last_ns, 40.0)
+    assert window(rate, 20, 30) == 0.0
+    assert window(rate, 50, 600) == 0.0
+    assert rate.cycle.top == 40.0
+
+
 @pytest.mark.parametrize(("end_s", "asked_s"), [(600, None), (60, 4.0)])
 def test_neither_an_outage_nor_a_stated_wait_shows_a_counter(rate, end_s, asked_s):
     assert window(rate, 20, 30, asked_s) == 0.0

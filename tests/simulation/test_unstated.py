@@ -57,6 +57,10 @@ FURTHER = [
         settings=holding(0.25, 2) | {"faults": {"429": 0.1}},
     ),
     World(
+        "1/s, nothing twice for 20 s, then 5/s", "moving", rated(1), 2_000, 50,
+        settings=holding(1, 5) | {"changes": [*refusing(60, 80), *refusing(360, 380), *becoming((400, rated(5)))]},
+    ),
+    World(
         "one worker, nothing for 5 minutes", "moving", rated(1), 20, 1, 0.3,
         settings=holding(1, 1) | {"changes": refusing(5, 305)},
     ),
@@ -82,6 +86,7 @@ BOUNDS = {
     "5 in flight": (20, 1.1),
     "5 in flight, answers of any length": (20, 1.1),
     "10, then 4, then 10/s": (25, 1.3),
+    "1/s, nothing twice for 20 s, then 5/s": (90, 1.15),
     "one worker, nothing for 5 minutes": (45, 1.7),
     "30 in a minute": (40, 1.4),
     "states the wait, 60/min, burst 10": (25, 1.1),

@@ -60,7 +60,9 @@ for ten minutes is given up soon after that."""
 
 ALIKE = 0.7
 """Two blocked times in a row show a counter that restarts, if one has measured at least this share of the other's rate.
-What a counter admits around its restart, and the time of a probe, make them differ."""
+What a counter admits around its restart, and the time of a probe, make them differ. WEAK: two outages may look so, too,
+and a rate that rises later is found later: such jobs took a tenth longer. A counter that admits nothing after a refusal
+would tell them apart, but where any minute is the window, some is admitted, and a quarter more was refused."""
 
 TESTED_MIN_S = 2.0
 """A shorter stated wait is not tested: the gain would be less than the refusal costs."""
@@ -629,11 +631,11 @@ class MeasuredRate:
         """Measure the rate from the end of the last blocked time to the end of this one: ``probe`` is admitted."""
         admitted, mean = self.tally.admitted - probe.amount, self.tally.mean
         found = self.block.measure(admitted, mean) / (1 - self.chance.share)
-        found = max(found, self.common.rate)  # other processes may have had all of it
         last = self.block.found
         self.cycle.period_s = self.block.over(admitted, found)
         if self.cycle.period_s:
             found = max(found, last)  # a late probe measures less
+        found = max(found, self.common.rate)  # other processes may have had all of it
         self.empty = Mark(probe.sent_ns, admitted)
         self.phase = RatePhase.RISING
         self._begin_cycle(probe.sent_ns, found, lengthen=True)
