@@ -61,6 +61,7 @@ def test_reading(text, expected):
         ("5 requests/min qqq", "write it like"),
         ("5 requests/min burst 10,400 tokens/min", "write a space after a comma between two limits"),
         ("5 requests/day utc", "unknown option 'utc'"),
+        ("5 requests/day Europe/Berlin", "unknown option 'Europe/Berlin': write it like"),
         ("0 requests/min", "above 0"),
         ("5 requests/0s", "every other rule needs one above 0 s"),
         ("5 requests/min slots", "slots have no period"),
@@ -220,6 +221,23 @@ def test_commas_between_thousands_and_between_quotas():
         Quota("tokens", 400e3, 60),
         Quota("input_tokens", 400e3, 60),
     )
+    assert parse_quotas("30 requests/min burst 1,000,400k tpm") == (
+        Quota("requests", 30, 60, burst=1_000),
+        Quota("tokens", 400e3, 60),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [
+        ("1,500k tokens/min", Quota("tokens", 1.5e6, 60)),
+        ("2,500K/min", Quota("requests", 2.5e6, 60)),
+        ("1,200M tokens/day burst 1,500k window Europe/Berlin",
+         Quota("tokens", 1.2e9, 86_400, 1.5e6, Rule.WINDOW, "Europe/Berlin")),
+    ],
+)  # fmt: skip
+def test_an_amount_with_commas_may_have_a_letter(text, quota):
+    assert parse_quotas(text) == (quota,)
 
 
 def test_a_system_without_time_zones_is_named(monkeypatch):

@@ -75,7 +75,11 @@ _SHORTHANDS = {
     "tpm": "tokens/min", "tpd": "tokens/day", "itpm": "input_tokens/min", "otpm": "output_tokens/min",
 }  # fmt: skip
 _AMOUNT = r"(\d[\d_]*(?:\.\d+)?)([kKmMbBgG]?)"
-_THOUSANDS = re.compile(r"(?<![\w.])(?<!\d,)\d{1,3}(,\d{3})+(?!\d|[kKmMbBgG]\b)")  # "burst 10,400k tokens/min" is two
+_THOUSANDS = re.compile(
+    # "burst 10,400k tokens/min" is two quotas, and "1,500k tokens/min" is one.
+    r"(?<![\w.])(?<!\d,)(?:burst\s+\d{1,3}(?:,\d{3})*(?=,\d{3}[kKmMbBgG]\s+(?:\w+\s*(?:/|per\b)|\w*[rt]p[smd]\b))"
+    r"|\d{1,3}(?:,\d{3})+(?!\d))"
+)
 _QUOTA = re.compile(rf"{_AMOUNT}\s*([a-z_][a-z0-9_]*)\s*(?:/\s*(\d+(?:\.\d+)?)?\s*([a-z]+))?((?:\s+\S+)*)", re.ASCII)
 _EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k', '5 usd/day' or '10 concurrency'"
 
@@ -279,7 +283,8 @@ def _read_options(text: str, words: list[str], *, slots: bool) -> tuple[float, R
         elif rule is Rule.WINDOW and anchor is None and (word == "utc" or "/" in word):
             anchor = word
         else:
-            advice = "write a space after a comma between two limits" if "/" in word else _EXAMPLE
+            is_limit = burst and "/" in word and word.islower()  # a time zone has capitals
+            advice = "write a space after a comma between two limits" if is_limit else _EXAMPLE
             hint = did_you_mean(word, ["burst", *_RULES, "utc"]) or f": {advice}"
             raise QuotaError(f"{text!r}: unknown option {word!r}{hint}")
     return burst, rule, anchor
