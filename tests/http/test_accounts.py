@@ -137,6 +137,9 @@ def limiter():
     return paceline.Limiter()
 
 
+WORKLOAD = {"authorization": "Bearer sk-ant-oat01-a", "user_agent": "Anthropic/Python 2.11.0"}
+
+
 @pytest.mark.parametrize(
     ("provider", "one", "other"),
     [
@@ -146,6 +149,7 @@ def limiter():
         ("bedrock", {"authorization": "Bearer ABSKa"}, {"authorization": "Bearer ABSKb"}),
         ("openai", {"authorization": "Bearer a"}, {"authorization": "Bearer a", "openai_project": "proj_2"}),
         ("huggingface", {"authorization": "Bearer a"}, {"authorization": "Bearer a", "x_hf_bill_to": "team"}),
+        ("anthropic", WORKLOAD | {"anthropic_workspace_id": "a"}, WORKLOAD | {"anthropic_workspace_id": "b"}),
     ],
 )
 def test_who_pays_is_the_credential_and_what_it_names(provider, one, other, limiter):

@@ -44,7 +44,7 @@ an unknown provider, which is one of the user's own, as a rule."""
 PASSING: Final = re.compile(rf"{LOGIN}|ya29\.|bedrock-api-key-|none|\S+ .*\b[Ss]ignature=")
 """Credentials that change with each hour or request, and do not show whose they are, unless they are a login: tokens of workloads at
 Anthropic, Google's access tokens, Bedrock's short-term keys, the signatures of clouds (AWS, Oracle); and what stands for no key. All
-of them are one account, which a name of its own (``bedrock@eu``) parts from others."""
+of them are one account, unless a header names who pays. A name of its own (``bedrock@eu``) parts it from others."""
 
 KEY_PARAMETER: Final = "key"
 """The part of a query in which Gemini's clients may send the key."""
@@ -91,15 +91,18 @@ def payer_of(
     sent = _sent(name, header, query)
     if not sent or holds_permit():
         return None
-    login = is_login(name, sent[0], header)
-    if not login and PASSING.match(sent[0]):
+    token = sent[0]
+    login = is_login(name, token, header)
+    if not login and PASSING.match(token):
+        sent = []
+    if not (credential := _credential(name, sent, header)):
         return None
     payer = pacer.accounts.of(
         provider,
-        _credential(name, sent, header),
+        credential,
         is_login=login,
         session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
-        person=lambda: _person(sent[0], header, body if login else dict),
+        person=lambda: _person(token, header, body if login else dict),
     )
     if not login:
         return payer
