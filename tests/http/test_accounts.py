@@ -219,6 +219,12 @@ def test_the_user_in_a_json_web_token_is_known_again(limiter):
     assert sent(limiter, "openai", authorization=jwt("a") + "new", chatgpt_account_id="team") == seats[0]
 
 
+@pytest.mark.parametrize("claims", [{"api_key": {"id": 1}}, {"api_key": True}, {"sub": ["a"]}])
+def test_a_claim_that_is_no_text_names_nobody(claims, limiter):
+    part = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    assert len({sent(limiter, "openai", authorization=f"Bearer eyJ.{part}.{one}") for one in "ab"}) == 2
+
+
 def test_a_token_of_a_gateway_is_a_key_and_chatgpts_a_login(limiter):
     assert sent(limiter, "openai", authorization=jwt("a")) == "openai"
     assert sent(limiter, "openai", authorization=jwt("a") + "renewed") == "openai"

@@ -223,8 +223,9 @@ def _bare(value: str) -> str:
 def _person(credential: str, header: Header, body: Callable[[], Mapping[str, Any]]) -> str:
     """The person that a request claims to be of; empty for none. Seats of one organization are several persons."""
     claims = _claims(credential)
-    if named := claims.get("sub") or claims.get("api_key"):  # Z.ai's clients sign a token for each request
-        return "\n".join([as_text(claims.get("iss")), as_text(named), header(CHATGPT)])
+    # Z.ai's clients sign a token for each request, which names their key.
+    if named := as_text(claims.get("sub")) or as_text(claims.get("api_key")):
+        return "\n".join([as_text(claims.get("iss")), named, header(CHATGPT)])
     found = _UUID.search(telling(body())["metadata"]["user_id"])
     return found[1] if found else ""
 
