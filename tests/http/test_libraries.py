@@ -186,6 +186,18 @@ def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(bre
     assert spent(limiter, "budget")["usd"] == pytest.approx(usd, abs=0.001)
 
 
+def test_a_status_that_urllib3_raises_at_its_last_retry_costs_nothing():
+    prices = {"openai/gpt-5": {"input": 0.0, "output": 100.0}}
+    limiter = paceline.Limiter({"openai/*": LIMITS}, prices=prices, budget="50 usd/day")
+    policy = urllib3.Retry(total=1, status_forcelist=[503], allowed_methods=None, backoff_factor=0)
+    with OddServer(lambda *_: (503, JSON, {"error": {"message": "no"}})) as server, requests.Session() as session:
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
+        limiter.attach(session, provider="openai")
+        with pytest.raises(requests.exceptions.RetryError):
+            session.post(f"{server.base_url}/v1/chat/completions", json=CHAT, headers=KEY, timeout=5)
+    assert spent(limiter, "budget")["usd"] == 0
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_is_cut_before_its_content_is_an_error_of_requests(limiter, chunked):
     framed = {"transfer-encoding": "chunked"} if chunked else {"content-length": "99"}

@@ -27,7 +27,7 @@ from paceline.http.tap import Tap
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.faults import Fault, fault_of, let_go
+from paceline.pacing.faults import Fault, fault_of, is_of_answer, let_go
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
@@ -108,7 +108,7 @@ class Exchange:
             response = await self._attempts()
         except BaseException as error:
             if self.charge is not None:
-                if self.waits or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
+                if self.waits or is_of_answer(error) or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
                     self.charge.cancel()
                 self.charge.end()
             raise

@@ -45,6 +45,11 @@ def fault_of(error: BaseException) -> Fault | None:
     return Fault.UNSENT if lack.is_unsent or fault is Fault.UNREACHED else None
 
 
+def is_of_answer(error: BaseException) -> bool:
+    """Whether urllib3 has raised ``error`` for an answer without a result, when its own retries were over."""
+    return type(getattr(error, "reason", None)).__name__ == "ResponseError"
+
+
 def is_timeout(error: BaseException) -> bool:
     """Whether an answer was awaited for too long, by the names of exceptions."""
     return any("Timeout" in base.__name__ for base in type(error).__mro__)
