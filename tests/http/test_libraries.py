@@ -198,8 +198,15 @@ def test_a_status_that_urllib3_raises_at_its_last_retry_costs_nothing():
     assert spent(limiter, "budget")["usd"] == 0
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_cut_before_its_content_is_an_error_of_requests(limiter, chunked):
+@pytest.mark.parametrize(
+    ("status", "chunked", "error"),
+    [
+        ("200 OK", False, requests.ConnectionError),
+        ("200 OK", True, requests.ConnectionError),
+        ("400 Bad Request", False, requests.exceptions.ChunkedEncodingError),
+    ],
+)
+def test_a_body_that_is_cut_before_its_content_is_an_error_of_requests(limiter, status, chunked, error):
     framed = {"transfer-encoding": "chunked"} if chunked else {"content-length": "99"}
     part = b'c\r\n{"choices": [' if chunked else b'{"choices": ['
     head = b"".join(f"{name}: {value}\r\n".encode() for name, value in (JSON | framed).items())
@@ -209,9 +216,9 @@ def test_a_body_that_is_cut_before_its_content_is_an_error_of_requests(limiter, 
         connection, _ = server.accept()
         with connection:
             connection.recv(65_536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n" + part)
+            connection.sendall(f"HTTP/1.1 {status}\r\n".encode() + head + b"\r\n" + part)
             connection.shutdown(socket.SHUT_WR)
-            with pytest.raises(requests.ConnectionError):
+            with pytest.raises(error):
                 asked.result(10)
     assert counts(limiter) == {"granted": 1, "settled": 1}
 

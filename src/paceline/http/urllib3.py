@@ -225,7 +225,7 @@ def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginnin
             if not chunk:
                 with suppress(ValueError):  # niquests has closed it already
                     source.read()  # which sees the end, and gives the connection back
-                if usual and source.length:
+                if usual and source.length and response.status < HTTPStatus.BAD_REQUEST:  # else its reader meets it
                     raise IncompleteRead(b"", source.length)
         except HTTPException as error:  # urllib3 lets none out
             raise import_module("urllib3.exceptions").ProtocolError(f"Connection broken: {error!r}", error) from error
