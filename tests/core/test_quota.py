@@ -120,6 +120,7 @@ def test_a_period_is_printed_as_one_writes_it(text, printed):
     ("437.1234567 requests/min", "437.12 requests/min"), ("90.5001 tokens/min", "90.5 tokens/min"),
     ("0.00125 usd/s", "0.00125 usd/s"), ("2.5 starts/90s", "2.5 starts/90s"),
     ("openai/gpt-5: 200 requests/86401s", "openai/gpt-5: 200 requests/day"),
+    ("xai/grok-4.20: 437.126 requests/min", "xai/grok-4.20: 437.13 requests/min"),
 ])  # fmt: skip
 def test_a_notation_for_the_eye_has_two_digits_of_a_measured_amount_and_no_second_more_than_a_day(notation, shown):
     assert brief(notation) == shown

@@ -239,10 +239,15 @@ def ns_per_unit(quota: Quota) -> float:
 
 
 def brief(notation: str) -> str:
-    """A quota's notation for the eye: without the digits of a measured amount, and a day that refills is a day."""
+    """A quota's notation for the eye: without the digits of a measured amount, and a day that refills is a day.
+
+    The name of a model before or after it stays as it is.
+    """
     # Next to the window of a day, its bucket has a second more: a pool has one quota per unit and period.
     notation = notation.replace(f"/{_plain(DAY_S + 1)}s", "/day")
-    return re.sub(r"[1-9]\d*\.\d{2,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), notation)
+    return re.sub(
+        r"(?<![\w./-])[1-9]\d*\.\d{2,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), notation
+    )
 
 
 def rounded(amount: float) -> float:
