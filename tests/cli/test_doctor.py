@@ -60,6 +60,14 @@ def test_what_is_wrong(doctor, environ, problem):
     assert problem in found
 
 
+def test_a_store_on_a_drive_that_is_not_there(doctor, monkeypatch):
+    for its in ("os.path.exists", "pathlib.Path.exists"):
+        monkeypatch.setattr(its, lambda _: False)
+    monkeypatch.setattr("paceline.cli.doctor.os.access", lambda *_: False)
+    done = doctor(PACELINE_STORE="sqlite:/none/q.db")
+    assert (done.exit_code, "cannot be written, or is no folder" in done.stdout) == (1, True)
+
+
 def test_another_programs_file_is_no_store(doctor, tmp_path):
     (tmp_path / "q.db").write_text("text")
     assert "the store cannot be read" in doctor(PACELINE_STORE="sqlite:q.db").stdout

@@ -234,9 +234,11 @@ class Page:
             )
             return
         path = Path(store.url.removeprefix("sqlite:"))
-        if store.url.startswith("sqlite:") and not path.exists():
+        exists = os.path.exists  # Path's own raises where a folder may not be entered
+        if store.url.startswith("sqlite:") and not exists(path):
             yield store.url, "is made at its first use"
-            there = next(folder for folder in path.absolute().parents if folder.exists())  # the store makes the others
+            # The store makes the folders that are missing, but no drive.
+            there = next(filter(exists, path.absolute().parents), Path(path.absolute().anchor))
             if not (there.is_dir() and os.access(there, os.W_OK)):
                 self.problems.append(f"{store.url}: {there} cannot be written, or is no folder")
             return
