@@ -373,6 +373,18 @@ class TestJournal:
         assert await quiet(call, range(most), journal=journal, key=lambda row: row) == list(range(most))
         assert called == []
 
+    async def test_a_failure_is_raised_while_the_next_item_does_not_come(self, journal):
+        async def rows():
+            yield 0
+            await asyncio.Event().wait()
+
+        async def call(_):
+            return object()
+
+        async with asyncio.timeout(BOUND_S):
+            with pytest.raises(paceline.SettingsError):
+                await quiet(call, rows(), journal=journal)
+
     async def test_of_one_program_at_a_time(self, journal):
         async def second(_):
             await quiet(double, [1], journal=journal)
@@ -571,6 +583,39 @@ def call(number):
 results = paceline.map_sync(call, range(300), journal="answers.db", concurrency=8, progress=False)
 Path("results").write_text(json.dumps(results))
 """
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("later", [False, True], ids=["waiting", "not yet waiting"])
+async def test_calls_that_wait_for_a_permit_at_a_failure_send_nothing(sync, later):
+    sent, failed = [], threading.Event()
+    limiter = paceline.Limiter({"x/*": "1 requests/hour burst 1"})
+
+    async def rows():
+        for row in range(4):
+            yield row
+        await soon(lambda: len(sent) == 1 and (later or limiter.status()["pools"]["x/m"]["waiting"] == 3))
+        asyncio.get_running_loop().call_later(0.05, failed.set)
+        raise ConnectionError("the cursor is lost")
+
+    def threaded(row):
+        if later and row:
+            failed.wait(BOUND_S)
+        with limiter.acquire("x/m", input_tokens=1) as permit:
+            sent.append(row)
+            permit.settle()
+
+    async def call(row):
+        if later and row:
+            await soon(failed.is_set)
+        async with limiter.acquire("x/m", input_tokens=1) as permit:
+            sent.append(row)
+            permit.settle()
+
+    async with asyncio.timeout(BOUND_S):
+        with pytest.raises(ConnectionError):
+            await quiet(threaded if sync else call, rows())
+    assert sent == [0]
 
 
 class TestThreads:

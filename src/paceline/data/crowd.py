@@ -22,15 +22,21 @@ class CrowdPlace:
     Attributes:
         crowd: The crowd.
         waits: How many of its requests wait for a permit; one more until it has its first permit.
+        is_called: Whether its function was called.
         has_permit: Whether it has had a permit.
         has_ended: Whether it has ended. A task that it has left behind may still wait for a permit.
     """
 
-    __slots__ = ("crowd", "has_ended", "has_permit", "waits")
+    __slots__ = ("crowd", "has_ended", "has_permit", "is_called", "waits")
 
     def __init__(self, crowd: Crowd) -> None:
         self.crowd = crowd
-        self.waits, self.has_permit, self.has_ended = 1, False, False
+        self.waits, self.is_called, self.has_permit, self.has_ended = 1, False, False, False
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether it may have sent a request: it was called, and doesn't wait for its first permit."""
+        return self.is_called and (self.has_permit or self.waits <= 1)
 
 
 _places: ContextVar[tuple[CrowdPlace, ...]] = ContextVar("paceline_places", default=())
@@ -50,13 +56,14 @@ class Crowd:
         called: How many calls have ended.
         asking: How many items wait for the journal: another process works at them.
         is_paced: Whether a call has asked for a permit.
+        has_failed: Whether no further call may send its first request.
         has_ended: Whether a call that still waits must not go on.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.running = self.ahead = self.called = self.asking = 0
-        self.is_paced = self.has_ended = False
+        self.is_paced = self.has_failed = self.has_ended = False
         self._lock = threading.RLock()  # a finalizer may end a wait while this thread counts another one
         self._waiting: dict[Acquisition, None] = {}  # in the order of their waits
         self._loop = asyncio.get_running_loop()
@@ -91,7 +98,7 @@ class Crowd:
     @contextmanager
     def inside(self, place: CrowdPlace) -> Iterator[None]:
         """A call: what the block calls belongs to ``place``."""
-        token = _places.set((*_places.get(), place))
+        token, place.is_called = _places.set((*_places.get(), place)), True
         try:
             yield
         finally:
@@ -103,12 +110,16 @@ class Crowd:
         """A wait for a permit, in the context of the one who waits; see :data:`~paceline.pacing.permit.around_waits`.
 
         Raises:
-            CallEndedError: After the wait, if the crowd has ended meanwhile, and the call has not.
+            CallEndedError: The crowd has failed, and the call has had no permit. After the wait also if the crowd has
+                ended meanwhile, and the call has not.
         """
         place = next((place for place in _places.get() if place.crowd is self), None)
         if place is None:
             yield
             return
+        is_first = not place.has_permit
+        if self.has_failed and is_first:
+            raise CallEndedError
         self._wait(place, 1)
         self._waiting[acquisition] = None
         try:
@@ -116,7 +127,7 @@ class Crowd:
         finally:
             del self._waiting[acquisition]
             self._wait(place, -1)
-        if self.has_ended and not place.has_ended:
+        if (self.has_ended or (self.has_failed and is_first)) and not place.has_ended:
             raise CallEndedError
 
     def why(self) -> str | None:
@@ -145,4 +156,4 @@ class Crowd:
 
 
 class CallEndedError(BaseException):
-    """A call in a thread must not send its request: its crowd has ended while it waited."""
+    """A call must not send its request: its crowd has ended or failed."""

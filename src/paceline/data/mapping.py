@@ -220,6 +220,8 @@ class _Calls(Generic[T, R]):
     def __post_init__(self) -> None:
         self._first_is_out, self._first_has_ended = False, asyncio.Event()
         self._failure: Exception | None = None
+        self._starter: asyncio.Task[None] | None = None
+        self._running: dict[asyncio.Task[None], CrowdPlace] = {}
         self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
 
     async def each(self, items: Iterable[T] | AsyncIterable[T]) -> AsyncGenerator[Done[T, R], None]:
@@ -239,41 +241,56 @@ class _Calls(Generic[T, R]):
             await asyncio.wait([feeder])
 
     async def _feed(self, items: Iterable[T] | AsyncIterable[T]) -> None:
-        """Start the calls. After a failure no further one starts, and those in flight, which are paid, end before it is raised."""
+        """Make the calls. After a failure no further one sends anything, and those in flight, which are paid, end before it is raised."""
         async with asyncio.TaskGroup() as calls:
-            try:
-                await self._start(items, calls)
-            except Exception as error:  # noqa: BLE001  (the items may raise any)
-                self._failure = self._failure or error
+            self._starter = calls.create_task(self._start(items, calls))
         if self._failure is not None:
             raise self._failure
 
     async def _start(self, items: Iterable[T] | AsyncIterable[T], calls: asyncio.TaskGroup) -> None:
         """Start the calls, in the order of the items."""
-        async with aclosing(_numbered(items)) as numbered:
-            async for index, item in numbered:
-                try:
-                    key = "" if self.journal is None else self.keys.of(index, item)
-                except InvalidKeyError as error:
-                    if self.keys.strict:
-                        raise
-                    await self.crowd.room()
-                    self._end(self.crowd.join(), Done(index, item, None, error))
-                    continue
-                await self.crowd.room()
-                if self._failure is not None:
-                    return
-                calls.create_task(self._finish(index, item, key, self.crowd.join()))
+        try:
+            async with aclosing(_numbered(items)) as numbered:
+                async for index, item in numbered:
+                    await self._begin(index, item, calls)
+        except Exception as error:  # noqa: BLE001  (the items may raise any)
+            self._fail(error)
+
+    async def _begin(self, index: int, item: T, calls: asyncio.TaskGroup) -> None:
+        """Start the call of one item when there is room for it."""
+        try:
+            key = "" if self.journal is None else self.keys.of(index, item)
+        except InvalidKeyError as error:
+            if self.keys.strict:
+                raise
+            await self.crowd.room()
+            self._end(self.crowd.join(), Done(index, item, None, error))
+            return
+        await self.crowd.room()
+        place = self.crowd.join()
+        task = calls.create_task(self._finish(index, item, key, place))
+        self._running[task] = place
+        task.add_done_callback(self._running.pop)
+
+    def _fail(self, error: Exception) -> None:
+        """Start no further call, and end those that have sent nothing: they may wait for hours."""
+        if self._failure is not None:
+            return
+        self._failure, self.crowd.has_failed = error, True
+        assert self._starter is not None
+        self._starter.cancel()  # it may wait for the next item
+        for task, place in self._running.items():
+            if not place.is_in_flight:
+                task.cancel()
 
     async def _finish(self, index: int, item: T, key: str, place: CrowdPlace) -> None:
         """Hand over the value of one item."""
         try:
             self._end(place, await self._result(index, item, key, place))
+        except CallEndedError:
+            self.crowd.leave(place)  # it has sent nothing
         except Exception as error:  # noqa: BLE001  (it is raised by the one who feeds)
-            self._failure = self._failure or error
-            self._first_has_ended.set()
-            self.crowd.leave(place)
-            self.crowd.take()
+            self._fail(error)
 
     async def _result(self, index: int, item: T, key: str, place: CrowdPlace) -> Done[T, R]:
         """The value of one item, from the journal or from the function."""
@@ -291,8 +308,6 @@ class _Calls(Generic[T, R]):
             # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
             if self._first_is_out and not self.journal.has_kept:
                 await self._first_has_ended.wait()
-            if self._failure is not None:
-                raise self._failure
             self._first_is_out = True
             done = await self._call(index, item, place)
             if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
@@ -334,8 +349,6 @@ class _Calls(Generic[T, R]):
         def call() -> None:
             try:
                 outcome, value = future.set_result, context.run(self.function, item)
-            except CallEndedError:
-                return
             except StopIteration as error:  # no future may hold it
                 outcome, value = future.set_exception, RuntimeError(f"the function raised {error!r}")
             except BaseException as error:  # noqa: BLE001  (it is raised where the future is awaited)
