@@ -112,6 +112,14 @@ def test_an_answer_of_a_server_that_says_another_success_is_one(tmp_path, status
     assert records(source)["fine"]["response"]["status_code"] == status
 
 
+def test_a_promise_of_an_answer_is_none(tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", [chat("fine", text="fine")])
+    with OddServer(lambda *_: (202, JSON, {"id": "job-7", "status": "queued"})) as server:
+        assert [run_job(source, server.base_url, environ=KEYS, limits=FAST)[0] for _ in range(2)] == [1, 1]
+        assert len(server.asked) == 2
+    assert records(source)["fine"]["error"]["code"] == "http_202"
+
+
 def test_an_answer_that_is_better_at_the_second_attempt(source):
     seen = Counter()
 

@@ -202,7 +202,11 @@ class Acceptance:
         if error is not None and not (response and _code(error) in NAMES and is_served(response["status_code"])):
             return None, error, None
         if not is_result(response["body"]):
-            return None, {"code": "no_result", "message": "the answer has status 200 and no result"}, None
+            return (
+                None,
+                {"code": "no_result", "message": f"the answer has status {response['status_code']} and no result"},
+                None,
+            )
         return self._judged(response["body"])
 
     def recorded(self, response: Any, error: Any) -> Recorded:
@@ -266,8 +270,11 @@ class AsWritten(Acceptance):
 
 
 def is_served(status: Any) -> bool:
-    """Whether a status belongs to an answer. Some servers say 201 to each POST, and the SDKs take their answers."""
-    return isinstance(status, int) and 200 <= status < 300
+    """Whether a status belongs to an answer. Some servers say 201 to each POST, and the SDKs take their answers.
+
+    With 202 a server only promises one: its body names a job.
+    """
+    return isinstance(status, int) and 200 <= status < 300 and status != 202
 
 
 def _code(error: Any) -> str:
