@@ -270,7 +270,7 @@ class Second(pydantic.BaseModel):
     ("schema", "text"),
     [
         (Second, '{"n": "five"}'),
-        ({"type": "object", "properties": {"n": {"$ref": "#/$defs/none"}}}, '{"n": 5}'),
+        ({"type": "object", "properties": {"n": {"$ref": "#none"}}}, '{"n": 5}'),
         ({"properties": {"n": {"type": "number", "multipleOf": 0.01}}}, '{"n": 1e400}'),
     ],
     ids=["a validator raises an IndexError", "a reference to nothing", "an infinite number"],
@@ -445,6 +445,13 @@ def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place, inst
         paceline.run([{"prompt": "a"}], model="gpt-5", schema=schema)
     assert str(caught.value).startswith(f"schema: it is no JSON schema: at {place}: ")
     require_schema(SCHEMA)
+
+
+def test_a_schema_with_a_reference_to_nothing_ends_the_run_before_it_begins():
+    found = {"$defs": {"a/b": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/a~1b"}}}
+    require_schema(found | {"anyOf": [{"$ref": "#/properties/n"}, {"$ref": "#"}], "enum": [{"$ref": "#/none"}]})
+    with pytest.raises(paceline.SettingsError, match=r"schema: it has nothing at '#/\$defs/none', which a \$ref names"):
+        require_schema(found | {"items": [{"$ref": "#/$defs/none"}], "type": "object"})
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
@@ -202,11 +203,8 @@ class Acceptance:
         if error is not None and not (response and _code(error) in NAMES and is_served(response["status_code"])):
             return None, error, None
         if not is_result(response["body"]):
-            return (
-                None,
-                {"code": "no_result", "message": f"the answer has status {response['status_code']} and no result"},
-                None,
-            )
+            words = f"the answer has status {response['status_code']} and no result"
+            return None, {"code": "no_result", "message": words}, None
         return self._judged(response["body"])
 
     def recorded(self, response: Any, error: Any) -> Recorded:
@@ -320,6 +318,8 @@ def require_schema(schema: Mapping[str, Any]) -> None:
             f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
             ' {"type": "object", "properties": {...}}'
         )
+    for name in _lost_references(schema, schema):
+        raise SettingsError(f"schema: it has nothing at {name!r}, which a $ref names: every answer would be invalid")
     try:
         jsonschema = import_module("jsonschema")
     except ImportError:
@@ -332,6 +332,31 @@ def require_schema(schema: Mapping[str, Any]) -> None:
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
         raise SettingsError(f"schema: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
+
+
+def _lost_references(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
+    """The pointers of references to places that the schema ``root`` doesn't have. One with an ``$id`` has its own root."""
+    if isinstance(schema, Mapping) and (schema is root or "$id" not in schema):
+        name = schema.get("$ref")
+        if isinstance(name, str) and name.startswith("#/") and not _has_place(root, name):
+            yield name
+        for key, inner in schema.items():
+            if key not in ("const", "enum", "default", "examples"):  # values, which are no schemas
+                yield from _lost_references(inner, root)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from _lost_references(inner, root)
+
+
+def _has_place(found: Any, pointer: str) -> bool:
+    """Whether a JSON pointer in a fragment, such as ``#/$defs/name``, leads to something."""
+    for part in unquote(pointer).split("/")[1:]:
+        try:
+            name = part.replace("~1", "/").replace("~0", "~")
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        except (LookupError, TypeError, ValueError):
+            return False
+    return True
 
 
 def _wrong_types(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
