@@ -487,6 +487,16 @@ def test_a_reset_that_comes_nearer_while_nothing_is_back_is_a_restart(left, rest
     assert pool.ledger.entries[0].meter.restarts_by_answers is restarts
 
 
+def test_a_bucket_whose_answers_take_long_is_no_window():
+    """One that is used as fast as it refills: its resets are as long as before, and the bounds of their instants overlap."""
+    pool = local_pool([quota("60 requests/min")], learns=True)
+    sent = [(second, pool.try_grant(at(second), Waiter({"requests": 1}))) for second in (0, 4)]
+    for (second, attempt), lack in zip(sent, (12, 13), strict=True):
+        reading = Reading("requests", 60, 60 - lack, reset_s=float(lack))
+        pool.observe(at(second + 5.5), [reading], attempt)
+    assert not pool.ledger.entries[0].meter.restarts_by_answers
+
+
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
     pool = local_pool([quota("600 requests/min")], learns=True)
     account = pool.ledger.entries[0]
