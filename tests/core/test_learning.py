@@ -186,6 +186,15 @@ def test_a_refusal_that_names_a_unit_alone_is_about_the_tightest_of_its_quotas()
     assert [bool(q["learned"]) for q in report(pool, T0 + 10 * NS)["quotas"]] == [False, True, False]
 
 
+def test_a_limit_without_a_period_becomes_that_of_no_other_quota():
+    """LiteLLM states "Limit type: tokens. Current limit: 2000000" of a day, too."""
+    pool = pool_of("100k tokens/min, 2M tokens/day", source=SourceKind.ASSUMED)
+    for second in range(10):
+        refused = send(pool, second)
+    pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="tokens", limit=2e6), 1.0)
+    assert [amount_of(pool, index) for index in (0, 1)] == [100_000, 2_000_000]
+
+
 def test_quotas_that_answers_name_are_added():
     pool = pool_of("600 requests/min")
     pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), send(pool, 0))

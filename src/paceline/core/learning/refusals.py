@@ -230,9 +230,12 @@ class Refusals:
         return self._unstated.refutes(now_ns, unit, amount, period_s)
 
     def _index(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> int | None:
-        """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none."""
+        """The index of the stated quota that a refusal is about, or else may be about; ``None`` for none.
+
+        A refusal that states a limit without a period must not change the limit of another quota on its unit.
+        """
         index = self._corrections.index_of(refusal.unit, refusal.period_s) if refusal.unit else None
-        if index is not None or (refusal.unit and refusal.period_s):
+        if index is not None or (refusal.unit and (refusal.period_s or refusal.limit)):
             return index
         return self._tightest(now_ns, self._ample(reservation), refusal.unit)
 
