@@ -73,6 +73,16 @@ async def test_over_http_all_wait_then_one_probe_at_a_time_then_all(clock):
     assert all(15.5 <= at < 16 for at in rest)
 
 
+@virtual
+async def test_an_error_that_a_transport_keeps_has_its_traceback_after_a_retry(clock):
+    error = httpx2.ReadError("broke")
+    async with client(
+        limiter_of(clock, retry=paceline.RetryPolicy(faults=True)), Script(clock, host=[error]), "host"
+    ) as http:
+        assert await post(http) == 200
+    assert error.__traceback__ is not None
+
+
 class OfflineError(ConnectionError):
     """As huggingface_hub's OfflineModeIsEnabled."""
 

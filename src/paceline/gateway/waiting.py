@@ -238,6 +238,9 @@ class _Present:
         await self.http.keep_refusal(response, refusal)
         return await super()._refused(response, refusal, row, permit)  # type: ignore[misc]
 
+    def _repeats(self, error: BaseException) -> None:
+        let_go(error)  # no client and no log gets it
+
 
 class KeptExchange(_Present, Exchange):
     """See :class:`~paceline.http.exchange.Exchange`."""

@@ -27,7 +27,7 @@ from paceline.http.tap import Tap
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.faults import Fault, fault_of, is_of_answer, let_go
+from paceline.pacing.faults import Fault, fault_of, is_of_answer
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
@@ -271,11 +271,14 @@ class Exchange:
                 self.superseded(permit, error)
             if delay_s is None:
                 raise
-            let_go(error)
+            self._repeats(error)
         finally:
             sending.reset(token)
         await self._delay(delay_s)
         return None
+
+    def _repeats(self, error: BaseException) -> None:
+        """Called with the error of an attempt that is repeated. It stays whole: a program's transport may have kept it."""
 
     def superseded(self, permit: Permit, error: BaseException | None) -> None:
         """The attempt was sent, and is repeated after an ``error`` or an answer: the provider may have billed one that broke.
