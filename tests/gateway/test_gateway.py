@@ -164,7 +164,10 @@ class TestPassing:
         odd = Odd([b"data: {}\n\n"], SSE | {"content-length": "99"}) if way == "broken" else Odd()
         given = {"models": {"smart": ["openai/gpt-5", "openai/gpt-4o"]}} if named else {}
         running = serve(
-            "http://127.0.0.1:9" if lost else odd, access_log=log and tmp_path / log, retry={"max_attempts": 2}, **given
+            "http://127.0.0.1:9" if lost else odd,
+            access_log=log and tmp_path / log,
+            retry={"max_attempts": 2, "faults": True},
+            **given,
         )
         body = chat(model="smart" if named else "gpt-5", stream=way == "broken")
         gc.disable()
