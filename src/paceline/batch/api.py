@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import itemgetter
 from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -334,8 +333,8 @@ class Web:
         self.calls += 1
         root, place = origin(self.address.root), options.pop("place", "")
         own = not place or origin(place) == root
-        url = place or joined(self.address.root, path)
-        headers = self.address.headers_for(urlsplit(url).path) if own else dict(self.address.headers)
+        url = URL(place, encoded=True) if place else URL(joined(self.address.root, path))
+        headers = self.address.headers_for(url.raw_path) if own else dict(self.address.headers)
         if "json" not in options:
             headers.pop("content-type", None)
         headers |= options.pop("headers", {})
@@ -347,7 +346,7 @@ class Web:
                 asyncio.timeout(timeout_s),
                 self.client.request(
                     method,
-                    URL(place, encoded=True) if place else url,
+                    url,
                     headers=headers,
                     proxy=self.proxy,
                     allow_redirects=False,
