@@ -24,6 +24,7 @@ from paceline.gateway.errors import RequestError, json_reply, no_answer, on_erro
 from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, RequestHead, Send
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
+from paceline.gateway.relay import let_go
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.teams import counted_as
 from paceline.gateway.upstreams import Destination, Upstreams, is_plain
@@ -31,7 +32,6 @@ from paceline.gateway.usage import FLUSH_S, NO_KEY, USAGE, report, sums_of
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
-from paceline.pacing.faults import let_go
 from paceline.pacing.lack import lack_of
 from paceline.pacing.pacer import Pacer
 from paceline.telemetry.status_app import is_page, status_app

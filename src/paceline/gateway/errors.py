@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from traceback import format_tb
 from typing import Any, Final
 
-from paceline.gateway.relay import ClientReply
+from paceline.gateway.relay import ClientReply, let_go
 from paceline.gateway.waiting import PLACE_S
-from paceline.pacing.faults import Fault, fault_of, let_go
+from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.base import Call
 from paceline.providers.refusals import is_about_key

@@ -10,9 +10,8 @@ from typing import Final
 from paceline.core.quota import NS
 from paceline.gateway.connection import Headers
 from paceline.gateway.incoming import BODY_S, Incoming
-from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded
+from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded, let_go
 from paceline.pacing.answers import cause_of_error
-from paceline.pacing.faults import let_go
 from paceline.pacing.pacer import Pacer
 
 log = logging.getLogger("paceline.gateway")

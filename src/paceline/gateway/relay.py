@@ -541,3 +541,8 @@ def readable(accepted: bytes) -> bytes:
     parts = [part.strip() for part in accepted.decode("latin-1").split(",")]
     kept = [part for part in parts if part.partition(";")[0].strip().lower() in DECODED]
     return ", ".join(kept).encode() or b"identity"
+
+
+def let_go(error: BaseException) -> None:
+    """Drop the frames of an error that was told: they contain its request, and the error. Collections are rare here."""
+    error.__traceback__ = None

@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 from paceline.core.progress import Row
 from paceline.core.results import PoolStoppedError, Refusal
 from paceline.gateway.connection import Headers
-from paceline.gateway.relay import ClientReply, Relayed
+from paceline.gateway.relay import ClientReply, Relayed, let_go
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
-from paceline.pacing.faults import let_go
 from paceline.pacing.permit import Permit
 from paceline.providers.registry import base_of
 

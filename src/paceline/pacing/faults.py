@@ -66,8 +66,3 @@ def _fault_named(error: BaseException) -> Fault | None:
             return None
         error = inner
     return None
-
-
-def let_go(error: BaseException) -> None:
-    """Let go of the frames of an error that is told: they have its request, and what has the error."""
-    error.__traceback__ = None
