@@ -691,7 +691,7 @@ def test_a_restart_leaves_the_journal_beside(run, capsys):
 def test_a_budget_that_counts_no_batch_is_said(run, mode):
     one = run(count=4)
     assert one.start(mode=mode, budget="5 usd/day")[0] == 0
-    assert sum("budget doesn't count batches" in line for line in one.said.lines) == (mode == "batch")
+    assert sum("budget doesn't include the cost of batches" in line for line in one.said.lines) == (mode == "batch")
 
 
 def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, tmp_path):

@@ -353,7 +353,7 @@ class _Run:
                 host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
                 yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
         if self._job.batching.mode != "sync" and self._job.config.budget:
-            yield "warning: the budget doesn't count batches: what they cost comes on top; to stay within it, use --mode sync"
+            yield "warning: the budget doesn't include the cost of batches; to stay within it, use --mode sync"
         if self._job.batching.mode != "batch":  # batches have other limits
             yield from (f"warning: {one}" for one in plan.warnings[:SHOWN])
 
