@@ -155,7 +155,7 @@ class TestTally:
 
     @pytest.fixture
     def tally_in(self, limiter):
-        """Make a tally, of which the sums are in a place."""
+        """Make a tally whose sums are in a place."""
 
         def begun(kept):
             tally = Tally(limiter, lambda lane: lane, kept)

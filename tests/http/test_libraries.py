@@ -174,7 +174,7 @@ def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(bre
         usage = {"prompt_tokens": 9, "completion_tokens": 1}
         return (200, JSON, ANSWER | {"usage": usage}) if number else (503, JSON, {"error": {"message": "no"}})
 
-    prices = {"openai/gpt-5": {"input": 0.0, "output": 100.0}}  # of which an answer has 128,000 tokens at most
+    prices = {"openai/gpt-5": {"input": 0.0, "output": 100.0}}  # an answer has 128,000 tokens at most
     limiter = paceline.Limiter({"openai/*": LIMITS}, prices=prices, budget=f"{budget} usd/day")
     policy = urllib3.Retry(total=2, status_forcelist=[503], allowed_methods=None, backoff_factor=0)
     with OddServer(answer) as server, requests.Session() as session:
