@@ -733,7 +733,7 @@ class TestPeriods:
         pool.ledger.add_quota(T0, parse_quotas("9k tokens/min")[0])
         assert 1 not in pool.capacity.learning.trackers
         pool.capacity.learning.corrections.added(T0)
-        assert pool.capacity.learning.trackers[1].meter is pool.ledger.entries[1].meter
+        assert pool.capacity.learning.trackers[1].entry.meter is pool.ledger.entries[1].meter
 
     def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
         pool = pool_of("600 requests/min")
@@ -1083,7 +1083,7 @@ class TestWindow:
         spread = pool.ledger.entries[0].meter
         assert isinstance(spread, Spread)
         assert spread.log.used == 1
-        assert pool.capacity.learning.trackers[0].meter is spread
+        assert pool.capacity.learning.trackers[0].entry.meter is spread
 
     def test_numbers_say_enough(self):
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)

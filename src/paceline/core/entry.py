@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
 
-from paceline.core.meters import Exact, Meter
+from paceline.core.meters import Bucket, Exact, Meter
 from paceline.core.quota import Rule
 from paceline.core.results import Source
 
@@ -49,6 +50,14 @@ class Entry:
     def with_meter(self, meter: Meter) -> Entry:
         """The same limit with another meter: nothing is spent yet."""
         return Entry(meter, self.name, self.source, self.given, self.refused_above)
+
+
+class BucketEntry(Protocol):
+    """An entry whose meter is always a bucket, which may be spread or restart: answers teach about no other one."""
+
+    meter: Bucket
+    unit: str
+    spent: float
 
 
 class Entries(list[Entry]):

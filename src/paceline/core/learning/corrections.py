@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from paceline.core.changes import Change, What
 from paceline.core.learning.guesses import Guesses
@@ -19,6 +20,9 @@ from paceline.core.meters import Bucket
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule, rounded
 from paceline.core.results import LEARNED, Reading, Refusal, Reservation, Source, SourceKind
 from paceline.core.unstated.unstated import Unstated
+
+if TYPE_CHECKING:
+    from paceline.core.entry import BucketEntry
 
 QUOTAS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""
@@ -66,7 +70,8 @@ class Corrections:
 
     def track(self, index: int) -> None:
         """Begin to learn about the quota at ``index``, which is a bucket or spread."""
-        self.trackers[index] = QuotaTracker(self.entries[index], partial(self.change, index), adapts=self._adapts)
+        entry = cast("BucketEntry", self.entries[index])
+        self.trackers[index] = QuotaTracker(entry, partial(self.change, index), adapts=self._adapts)
 
     def change(self, index: int, now_ns: int, what: What, value: float = 0.0) -> None:
         """Make a change, here and in the other processes."""
@@ -128,7 +133,7 @@ class Corrections:
         tracker = self.trackers.get(index)
         if tracker is None or tracker.stated_period_s is None:
             return limit
-        return limit * tracker.meter.quota.period_s / tracker.stated_period_s
+        return limit * tracker.entry.meter.quota.period_s / tracker.stated_period_s
 
     def add(self, now_ns: int, quota: Quota) -> int:
         """Charge a further quota from now on, here and in the other processes; return its index."""
@@ -273,13 +278,13 @@ class Corrections:
             wait_s: How long the provider asks to wait; see :meth:`Ledger.spread`.
         """
         tracker = self.trackers.get(index)
-        if tracker is None or not tracker.meter.bursts:
+        if tracker is None or not tracker.entry.meter.bursts:
             return
-        if wait_s is None or wait_s > LONGER_PERIOD * tracker.meter.quota.period_s or self.shared:
+        if wait_s is None or wait_s > LONGER_PERIOD * tracker.entry.meter.quota.period_s or self.shared:
             self.change(index, now_ns, What.SPREAD)  # in a store, the wait counts for the pool alone
         else:
             self.ledger.spread(now_ns, index, wait_s)
-        m = tracker.meter
+        m = tracker.entry.meter
         if (missing := lack - m.lack(now_ns)) > 0:
             m.charge(now_ns, missing)
             self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
@@ -289,6 +294,6 @@ class Corrections:
         """Spread the quota at ``index`` in this process: it does not restart at the instants that answers state."""
         tracker = self.trackers[index]
         tracker.restarts.refuted = True
-        if tracker.meter.restarts_by_answers:
+        if tracker.entry.meter.restarts_by_answers:
             self.ledger.spread(now_ns, index)
             tracker.begin_epoch(now_ns)

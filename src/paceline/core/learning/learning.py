@@ -121,5 +121,5 @@ class Learning:
         for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
             self.corrections.set_limit(now_ns, index, amount, source)
             tracker = self.trackers.get(index)
-            if gain and tracker is not None and tracker.meter.bursts:
+            if gain and tracker is not None and tracker.entry.meter.bursts:
                 tracker.gain(now_ns, gain)

@@ -269,7 +269,7 @@ class Readings:
 
     def _take_bucket(self, now_ns: int, index: int, tracker: QuotaTracker) -> bool:
         """Count a spread quota as a bucket again, if its rule is ``bucket``; whether it was spread."""
-        if not tracker.meter.is_spread_bucket or self._corrections.shared:
+        if not tracker.entry.meter.is_spread_bucket or self._corrections.shared:
             return False
         self._ledger.count_as_bucket(now_ns, index)
         return True
@@ -282,7 +282,7 @@ class Readings:
         A quota that is no ``bucket`` is spread. Where other processes share the quota they find it by unit and period,
         so the period stays, and the limit is converted. Else the period changes, and the given limit is converted.
         """
-        entry, quota = self._entries[index], tracker.meter.quota
+        entry, quota = self._entries[index], tracker.entry.meter.quota
         known_s = tracker.stated_period_s or quota.period_s
         if abs(period_s - known_s) <= PERIOD_MARGIN * known_s:
             return False

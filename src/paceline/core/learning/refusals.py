@@ -178,7 +178,7 @@ class Refusals:
         unit = self._entries[index].unit
         if tracker.rate.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
             return False
-        if tracker.meter.quota.is_long or self._readings.shown(reservation):
+        if tracker.entry.meter.quota.is_long or self._readings.shown(reservation):
             return False
         tracker.forget_ceiling(now_ns)
         self._unstated.begin(now_ns, unit, as_stated=True)
@@ -364,9 +364,9 @@ class Refusals:
             return
         self._guesses.end(index)
         tracker = self._trackers.get(index)
-        if guess.amount and tracker is not None and tracker.meter.bursts:
+        if guess.amount and tracker is not None and tracker.entry.meter.bursts:
             limit = tracker.least_limit(guess.since_ns, sent_ns)
-            if 0 < limit < tracker.meter.quota.amount:
+            if 0 < limit < tracker.entry.meter.quota.amount:
                 self._corrections.set_limit(now_ns, index, 2 * limit, self._entries[index].source)
                 tracker.fall_back(now_ns, limit)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.changes import What
-from paceline.core.entry import Entry
+from paceline.core.entry import BucketEntry
 from paceline.core.learning.charges import Charges
 from paceline.core.learning.resets import LONGER_PERIOD, TRANSIT_NS, Refill, Restarts
 from paceline.core.meters import Bucket
@@ -236,6 +236,7 @@ class QuotaTracker:
         adapts: Whether the headroom adapts.
 
     Attributes:
+        entry: The quota.
         charges: The log of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to
             date. Corrections by :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
@@ -250,8 +251,8 @@ class QuotaTracker:
         kept: A reading that may raise the level later; ``None`` for none.
     """
 
-    def __init__(self, entry: Entry, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
-        self._entry = entry
+    def __init__(self, entry: BucketEntry, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
+        self.entry = entry
         self._headroom = Headroom(adapts=adapts)
         self.limit_as_of_ns = 0
         self.shifted_ns = 0
@@ -266,16 +267,9 @@ class QuotaTracker:
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self.kept: KeptReading | None = None
 
-    @property
-    def meter(self) -> Bucket:
-        """The present meter of the quota."""
-        m = self._entry.meter
-        assert isinstance(m, Bucket)  # of no other quota readings are compared
-        return m
-
     def raise_headroom(self, headroom_s: float) -> None:
         """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
-        self._headroom.raise_to(self.meter, headroom_s)
+        self._headroom.raise_to(self.entry.meter, headroom_s)
 
     def move_level(self, now_ns: int, by_ns: int) -> None:
         """Move the level by ``by_ns``, in the notes of earlier attempts, too."""
@@ -283,8 +277,8 @@ class QuotaTracker:
 
     def note(self) -> Note:
         """The note of an attempt that is sent now."""
-        m, charged = self.meter, self.charges.total
-        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self._entry.spent, self.epoch, m.held_ns)
+        m, charged = self.entry.meter, self.charges.total
+        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self.entry.spent, self.epoch, m.held_ns)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
@@ -292,14 +286,15 @@ class QuotaTracker:
         The server may have counted the attempts of about the same time after this one, so that all of them are used at
         least.
         """
-        if reading.remaining is None or not self.meter.bursts:
+        bucket = self.entry.meter
+        if reading.remaining is None or not bucket.bursts:
             return
-        lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
+        lack_ns = _lack_ns(bucket.quota, reading) / bucket.ceiling
         since, full_ns = 0.0, now_ns
-        if not self.meter.holds:  # what it holds is not charged yet
-            since = max(self.charges.total - note.charged, 0.0) * self.meter.ns_per_unit
+        if not bucket.holds:  # what it holds is not charged yet
+            since = max(self.charges.total - note.charged, 0.0) * bucket.ns_per_unit
             full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
-        by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - self.meter.full_at_ns
+        by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - bucket.full_at_ns
         self._change(now_ns, What.SHIFT, by_ns)
 
     def _full_since(self, now_ns: int, since_ns: int) -> int:
@@ -307,7 +302,7 @@ class QuotaTracker:
 
         It is emptied by them at most.
         """
-        quota, full_ns = self.meter.quota, 0
+        quota, full_ns = self.entry.meter.quota, 0
         for at_ns, amount in self.charges.since(since_ns):
             full_ns = max(full_ns, at_ns) + math.ceil(amount * ns_per_unit(quota))
         return min(full_ns, now_ns + math.ceil(quota.burst * ns_per_unit(quota)))
@@ -336,11 +331,11 @@ class QuotaTracker:
         if epoch != self.epoch:
             self.charges.slices.clear()
             self.rate.first = None
-        if self.meter.ceiling != ceiling:
+        if self.entry.meter.ceiling != ceiling:
             self.rate.climbed_ns = now_ns
         if shifted_ns > self.shifted_ns:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
-        if self.meter.quota.amount != limit:
+        if self.entry.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
         if refused_amount > self.charges.refused and self.rate.first is None:
             self.rate.count(now_ns, self.charges.total - refused_amount)
@@ -370,7 +365,7 @@ class QuotaTracker:
         Returns:
             True: the quota is no bucket.
         """
-        bucket = self.meter
+        bucket = self.entry.meter
         if reading.remaining is None or not bucket.bursts:
             return False
         unit_ns = ns_per_unit(bucket.quota)  # without the ceiling
@@ -401,7 +396,7 @@ class QuotaTracker:
 
     def _lack_at_most(self, now_ns: int, sent_ns: int, note: Note, size_ns: float) -> None:
         """Raise the level of a bucket that holds so much: it lacked no more, and a larger one was taken for empty."""
-        bucket = self.meter
+        bucket = self.entry.meter
         since_ns = math.ceil((self.charges.total - note.charged) * bucket.ns_per_unit)
         if (late_ns := bucket.full_at_ns - now_ns - round(size_ns / bucket.ceiling) - since_ns) > 0:
             self._shift(now_ns, sent_ns, -late_ns)
@@ -435,11 +430,11 @@ class QuotaTracker:
             kept: The reading.
             open_before: The charges of the attempts in flight that were sent at an instant or before.
         """
-        note, open_charges, by_ns = kept.note, 0.0, 0
+        note, open_charges, by_ns, unit_ns = kept.note, 0.0, 0, self.entry.meter.ns_per_unit
         if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
             open_charges = open_before(kept.sent_ns)
-            refunds = max(self.charges.total - self._entry.spent - note.refunded, 0.0) + open_charges
-            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
+            refunds = max(self.charges.total - self.entry.spent - note.refunded, 0.0) + open_charges
+            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * unit_ns)
             by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
         if by_ns < -kept.wrong_ns:
             self._shift(now_ns, kept.sent_ns, by_ns)
@@ -450,7 +445,7 @@ class QuotaTracker:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
         later = self.charges.until(sent_ns + self.about_ns) - note.charged
         earlier = note.charged - self.charges.well_before(sent_ns - self.about_ns)
-        learned_unit_ns = self.meter.ns_per_unit
+        learned_unit_ns = self.entry.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
 
     def used_by(self, sent_ns: int, amount: float, lack: float) -> tuple[float, float]:
@@ -462,15 +457,15 @@ class QuotaTracker:
         servers write the lack when they answer. Of a quota whose charges are corrected, the most is unknown.
         """
         since = self.charges.total - self.charges.before(sent_ns - self.about_ns)
-        return lack, lack + since - amount if self._entry.unit == REQUESTS else math.inf
+        return lack, lack + since - amount if self.entry.unit == REQUESTS else math.inf
 
     def admitted_since(self, since_ns: int) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts."""
-        return self._entry.spent - self.charges.refused - self.charges.before(since_ns)
+        return self.entry.spent - self.charges.refused - self.charges.before(since_ns)
 
     def used_lately(self, now_ns: int) -> tuple[int, float]:
         """Since when this pool has sent attempts, a period ago at most, and what of them was not refused."""
-        slices = self.charges.since(now_ns - round(self.meter.quota.period_s * NS))
+        slices = self.charges.since(now_ns - round(self.entry.meter.quota.period_s * NS))
         since_ns = slices[0][0] if slices else now_ns
         return since_ns, max(self.admitted_since(since_ns), 0.0)
 
@@ -479,7 +474,7 @@ class QuotaTracker:
 
         In any time it serves no more than a full bucket and its refill.
         """
-        period_s, served = self.meter.quota.period_s, self.charges.until(sent_ns) - self.charges.refused
+        period_s, served = self.entry.meter.quota.period_s, self.charges.until(sent_ns) - self.charges.refused
         begun = [(since_ns, 0.0), *(one for one in self.charges.slices if one[0] <= sent_ns)]
         return max((served - before) / ((sent_ns - at_ns) / NS + period_s) for at_ns, before in begun) * period_s
 
@@ -487,12 +482,12 @@ class QuotaTracker:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(now_ns, limit)
         self._change(now_ns, What.SET_CEILING, 0.5)
-        self._lack_at_most(now_ns, now_ns, self.note(), limit * ns_per_unit(self.meter.quota))
-        self.rate.climb_from(now_ns, self.meter.quota.period_s)
+        self._lack_at_most(now_ns, now_ns, self.note(), limit * ns_per_unit(self.entry.meter.quota))
+        self.rate.climb_from(now_ns, self.entry.meter.quota.period_s)
 
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
-        self._change(now_ns, What.SHIFT, -math.ceil(amount * self.meter.ns_per_unit))
+        self._change(now_ns, What.SHIFT, -math.ceil(amount * self.entry.meter.ns_per_unit))
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
@@ -500,7 +495,7 @@ class QuotaTracker:
         self.shifted_ns += by_ns
 
     def _cap_burst(self, now_ns: int, amount: float) -> None:
-        if amount != self.meter.burst_cap:
+        if amount != self.entry.meter.burst_cap:
             self._change(now_ns, What.CAP_BURST, amount)
 
     def refused(
@@ -513,13 +508,13 @@ class QuotaTracker:
         if refusal.kind is RefusalKind.GROWTH:
             if sent_ns > self.refused_ns:
                 self.refused_ns = now_ns
-                self._change(now_ns, What.SET_CEILING, self.rate.slow_down(now_ns, self.meter.ceiling))
+                self._change(now_ns, What.SET_CEILING, self.rate.slow_down(now_ns, self.entry.meter.ceiling))
                 self.begin_epoch(now_ns)
             return False
         if self.rate.first and sent_ns <= self.refused_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self.refused_ns = now_ns
-        bucket, asked_s = self.meter, refusal.retry_after_s
+        bucket, asked_s = self.entry.meter, refusal.retry_after_s
         if asked_s is not None and asked_s > LONGER_PERIOD * bucket.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
         counter = asked_s is not None and self.asks_like_a_counter(asked_s, amount)
@@ -538,7 +533,7 @@ class QuotaTracker:
 
         Then it asks to wait until a counter restarts.
         """
-        bucket = self.meter
+        bucket = self.entry.meter
         refill_ns = math.ceil(amount * bucket.ns_per_unit)
         return asked_s * NS > refill_ns + bucket.quota.burst * bucket.ns_per_unit / COUNTER_PART + COUNTER_NS
 
@@ -548,7 +543,7 @@ class QuotaTracker:
         If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised
         instead.
         """
-        bucket = self.meter
+        bucket = self.entry.meter
         learned_unit_ns = bucket.ns_per_unit
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
@@ -568,7 +563,7 @@ class QuotaTracker:
         if it has them: what is left now, and the charge of the attempt, which is kept. Else it is empty after the
         pause, if others wait or are in flight. To a lone request a refusal without numbers says nothing of the level.
         """
-        bucket = self.meter
+        bucket = self.entry.meter
         learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
         cost_ns, size_ns = math.ceil(amount * learned_unit_ns), math.ceil(bucket.size * learned_unit_ns)
         if asked_s is not None:
@@ -582,12 +577,12 @@ class QuotaTracker:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
         admitted = note.charged - self.charges.refused
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
-        share = self.rate.share(sent_ns, admitted, true, self.meter.quota.rate)
-        if share is not None and share < self.meter.ceiling:
-            least = CUT_LEAST * self.meter.ceiling
+        share = self.rate.share(sent_ns, admitted, true, self.entry.meter.quota.rate)
+        if share is not None and share < self.entry.meter.ceiling:
+            least = CUT_LEAST * self.entry.meter.ceiling
             ceiling = max(CEILING_PART * share, least)
-            self.rate.fall(share, ceiling, self.meter.ceiling)
-            if share < least and self.meter.bursts and not self.refill.sure:
+            self.rate.fall(share, ceiling, self.entry.meter.ceiling)
+            if share < least and self.entry.meter.bursts and not self.refill.sure:
                 self.rate.first = None
                 return True  # the refill is so low that the quota is a counter that restarts
             self._change(now_ns, What.SET_CEILING, ceiling)
@@ -600,7 +595,8 @@ class QuotaTracker:
 
         ``logged``: whether its charge is in the log.
         """
-        if self.meter.ceiling < 1 and (ceiling := self.rate.climb(now_ns, self.meter, amount)) is not None:
+        bucket = self.entry.meter
+        if bucket.ceiling < 1 and (ceiling := self.rate.climb(now_ns, bucket, amount)) is not None:
             self._change(now_ns, What.SET_CEILING, ceiling)
         if not logged:
             self.charges.log(now_ns, self.charges.total + amount)
@@ -612,7 +608,7 @@ class QuotaTracker:
 
     def forget_ceiling(self, now_ns: int) -> None:
         """Forget the rate that refusals have shown: it is measured, or they have come by chance."""
-        if self.meter.ceiling < 1:
+        if self.entry.meter.ceiling < 1:
             self._change(now_ns, What.SET_CEILING, 1.0)
             self.begin_epoch(now_ns)
 
