@@ -230,7 +230,7 @@ class Permit:
             TokensApartError: They do not tell what the quotas count.
         """
         scheduler, cost = self._scheduler, self.reservation.cost
-        counted = scheduler.pool.capacity.ledger.entries.units
+        counted = scheduler.pool.capacity.ledger.units
         if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
             return
         units = scheduler.stated.union(counted)

@@ -242,8 +242,9 @@ def _state(body: Any, form: AnswerForm, found: _Read) -> tuple[State, str]:
     state = State.BLOCKED if blocked else _of_reason(reason)
     if state is not None:
         return state, reason
-    if any(at(body, name) is False for name in OVER):
-        return State.EMPTY, reason
+    for name in OVER:
+        if at(body, name) is False:
+            return State.EMPTY, reason
     if found.of["words"]:
         return State.DECLINED, reason
     if found.of["call"]:

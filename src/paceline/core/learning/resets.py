@@ -81,6 +81,7 @@ class CounterReadings:
         since_ns: When the attempt of the first one was sent.
         reset_s: The longest reset.
         gap_s: The longest time between two of them.
+        fits_no_bucket: Whether no bucket can give these readings: neither one that holds the limit, nor a smaller one.
         most_s: The greatest lower bound of a bucket's period.
         least_s: The least upper bound of it.
         size_low: The least size of a bucket that refills at the known rate.
@@ -91,16 +92,13 @@ class CounterReadings:
         self.since_ns, self.reset_s, self.gap_s = since_ns, 0.0, 0.0
         self.most_s, self.least_s = 0.0, math.inf
         self.size_low, self.size_high = 0.0, math.inf
-
-    @property
-    def fits_no_bucket(self) -> bool:
-        """Whether no bucket can give these readings: neither one that holds the limit, nor a smaller one."""
-        return self.most_s > LONGER_PERIOD * self.least_s and self.size_low > self.size_high
+        self.fits_no_bucket = False
 
     def narrow(self, low_s: float, high_s: float, size: float, rough: float) -> None:
         """Narrow the bounds by a reading of a bucket with such a period, or of one with such a size, more or less."""
         self.most_s, self.least_s = max(self.most_s, low_s), min(self.least_s, high_s)
         self.size_low, self.size_high = max(self.size_low, size - rough), min(self.size_high, size + rough)
+        self.fits_no_bucket = self.most_s > LONGER_PERIOD * self.least_s and self.size_low > self.size_high
 
 
 class Refill:
