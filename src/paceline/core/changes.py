@@ -19,11 +19,8 @@ These corrections are no changes, because no other process makes them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final
 
 from paceline.core.meters import Meter
 
@@ -49,19 +46,17 @@ class Change:
     value: float = 0.0
 
 
-_CHANGES: Final[Mapping[What, Callable[[Meter, int, float], None]]] = MappingProxyType(
-    {
-        # Values are floats, as in JSON and Lua. A level is whole nanoseconds.
-        What.SHIFT: lambda m, now_ns, by_ns: m.shift(now_ns, round(by_ns)),
-        What.CAP_BURST: lambda m, _, amount: m.cap_burst(amount),
-        What.SET_CEILING: lambda m, now_ns, ceiling: m.become(now_ns, m.quota, ceiling),
-        What.ADOPT: lambda m, now_ns, amount: m.become(now_ns, m.quota.with_amount(amount)),
-        What.SEEN: lambda m, now_ns, remaining: m.seen(now_ns, remaining),
-        What.EPOCH: lambda *_: None,
-    }
-)
-
-
 def apply(now_ns: int, m: Meter, change: Change) -> None:
     """Make ``change`` in the meter ``m``; any but ``SPREAD``, which replaces the meter."""
-    _CHANGES[change.what](m, now_ns, change.value)
+    value = change.value
+    match change.what:
+        case What.SHIFT:
+            m.shift(now_ns, round(value))  # values are floats, as in JSON and Lua, and a level is whole nanoseconds
+        case What.CAP_BURST:
+            m.cap_burst(value)
+        case What.SET_CEILING:
+            m.become(now_ns, m.quota, value)
+        case What.ADOPT:
+            m.become(now_ns, m.quota.with_amount(value))
+        case What.SEEN:
+            m.seen(now_ns, value)

@@ -163,11 +163,11 @@ class Refill:
         if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
             return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
         longest_s = max(reset_s, self._counter.reset_s)
-        lately = charged - charges.well_before(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
+        before_ns = sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS)
         if gap_s > self._counter.reset_s:
             self._counter = CounterReadings(sent_ns)
             longest_s, gap_s = reset_s, 0.0
-        elif lack > RENEWAL * lately + reading.resolution:
+        elif lack > RENEWAL * (charged - charges.well_before(before_ns)) + reading.resolution:
             # Another use of it, or a longer period, hides the period. It makes no counter look like a bucket.
             self._counter.since_ns, self._counter.gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
         series, per_s = self._counter, limit / known_s
