@@ -64,15 +64,13 @@ class _Aiohttp:
     def __init__(self, send: Request, session: Any, url: Any, options: dict[str, Any]) -> None:
         self._send, self._session, self._options = send, session, options
         self._url = session._build_url(url)  # noqa: SLF001  (with the session's base)
-        self.target: tuple[str, str] = self._url.host or "", self._url.path
+        host, port = self._url.host or "", self._url.explicit_port
+        self.target: tuple[str, str] = host, self._url.path
+        self.address = host if port is None else f"{host}:{port}"
         self._given_url = url
         self._data: Callable[[], Any] | None = None  # makes the body for an attempt, where it can be sent once
 
     @property
-    def address(self) -> str:
-        host, port = self._url.host or "", self._url.explicit_port
-        return host if port is None else f"{host}:{port}"
-
     def query(self) -> str:
         params = self._options.get("params")
         more = self._url.with_query(params).raw_query_string if params else ""

@@ -63,6 +63,7 @@ class Undescribed(Binding, Protocol):
 
     @property
     def in_memory(self) -> bool: ...  # whether the body of the request is there without reading
+    @property
     def query(self) -> str: ...  # of its URL, as it is sent
     def header(self, name: str) -> str: ...  # its first value; empty for none
     async def content(self) -> bytes: ...  # of the request, which can still be sent

@@ -89,16 +89,10 @@ class _Botocore:
         self._send, self._request, self._operation, self._context = send, request, operation, context
         self.method: str = request.method
         self.error: Exception | None = None  # of the last attempt
-        self._url = urlsplit(request.url)
-        self.target = self._url.hostname or "", unquote(self._url.path)
-
-    @property
-    def address(self) -> str:
-        netloc: str = self._url.netloc
-        return netloc
-
-    def query(self) -> str:
-        return str(self._url.query)
+        url: Any = urlsplit(request.url)
+        self.target: tuple[str, str] = url.hostname or "", unquote(url.path)
+        self.address: str = url.netloc
+        self.query: str = url.query
 
     def header(self, name: str) -> str:
         return header_text(self._request.headers.get(name, ""))

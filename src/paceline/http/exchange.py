@@ -414,14 +414,11 @@ class Exchange:
     async def _delay(self, seconds: float) -> None:
         """Wait before another attempt, and as long as the budget of retries has not earned it."""
         while seconds:
-            await self._sleep(seconds)
+            if self.http.is_async:
+                await asyncio.sleep(seconds)
+            else:
+                time.sleep(seconds)  # noqa: ASYNC251  (sync code)
             seconds = self.tries.delayed_s(self.metered.scheduler)
-
-    async def _sleep(self, seconds: float) -> None:
-        if self.http.is_async:
-            await asyncio.sleep(seconds)
-        else:
-            time.sleep(seconds)  # noqa: ASYNC251  (sync code)
 
 
 class _Accepted:

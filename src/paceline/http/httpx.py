@@ -55,11 +55,9 @@ class _Httpx:
         url = request.url
         self.address: str = url.netloc.decode("ascii")
         self.target: tuple[str, str] = url.host, url.path
+        self.query = str(url.query, "latin-1")
         self._headers: dict[bytes, bytes] | None = None
         self._peeked: Any = None  # the stream of the last answer, whose beginning is read
-
-    def query(self) -> str:
-        return str(self._request.url.query, "latin-1")
 
     def header(self, name: str) -> str:
         if self._headers is None:  # the libraries' own look-up takes some microseconds for each name

@@ -87,13 +87,13 @@ async def _describe(
     if known is not None:
         if is_metered(known, path):
             content = await http.content()
-            payer = payer_of(pacer, known, http.header, partial(body_of, content), http.query())
+            payer = payer_of(pacer, known, http.header, partial(body_of, content), http.query)
             return describe(pacer, known, path, content, payer)
     else:
         guess = provider_guessed(pacer, host, path, http.header, fallback)
         if guess is not None:
             content, named = await http.content(), guess is fallback
-            found = describe_guessed(pacer, guess, target, content, http.header, http.query(), named=named)
+            found = describe_guessed(pacer, guess, target, content, http.header, http.query, named=named)
             if found is not None:
                 return found
     return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)
@@ -109,7 +109,7 @@ async def _unlisted(
     else:
         body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
-        payer = payer_of(pacer, known, http.header, lambda: body, http.query())
+        payer = payer_of(pacer, known, http.header, lambda: body, http.query)
         return recognised(pacer, known, body, guessed=False, payer=payer)
     if body is not None and known is None:
         owner, sure = owner_of(pacer, host, body["model"], fallback)

@@ -121,18 +121,9 @@ class _Urllib3:
         self._send, self._pool, self._url, self._options = send, pool, url, options
         self._body, self._headers = body, headers
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
-        self._query = parts.query
-        own: tuple[Any, Any] = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
-        self._host, self._port = own
-        self.target = (self._host or "").strip("[]"), unquote(parts.path)
-
-    @property
-    def address(self) -> str:
-        usual = self._port in (None, _PORTS.get(self._pool.scheme))
-        return f"{self._host}" if usual else f"{self._host}:{self._port}"
-
-    def query(self) -> str:
-        return self._query
+        host, port = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
+        self.address = f"{host}" if port in (None, _PORTS.get(pool.scheme)) else f"{host}:{port}"
+        self.target, self.query = ((host or "").strip("[]"), unquote(parts.path)), parts.query
 
     def header(self, name: str) -> str:
         headers = self._pool.headers if self._headers is None else self._headers
