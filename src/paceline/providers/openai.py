@@ -132,7 +132,7 @@ class OpenAI(OpenAIDialect):
 def _first_of(found: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
     """The first mapping with one of ``names``; an empty one for none."""
     for name in names:
-        if isinstance(value := found.get(name), MAPPING):
+        if (value := found.get(name)) is not None and isinstance(value, MAPPING):
             return value
     return {}
 

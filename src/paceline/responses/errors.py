@@ -44,7 +44,7 @@ def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _error_of_choice(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
     choices = payload.get("choices")
     for one in choices if isinstance(choices, list) else ():
-        if isinstance(one, MAPPING) and isinstance(error := one.get("error"), MAPPING) and error:
+        if isinstance(one, MAPPING) and (error := one.get("error")) and isinstance(error, MAPPING):
             return error
     return None
 
