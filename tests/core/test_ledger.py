@@ -324,11 +324,11 @@ class TestLimits:
         assert ([one.given for one in ledger.entries], [one.refused_above for one in ledger.entries]) == ([50], [100])
         ledger.adopt(T0, 0, 80)
         assert ([one.given for one in ledger.entries], [one.refused_above for one in ledger.entries]) == ([80], [160])
-        assert (ledger.names, ledger.share_of(ledger.meters[0].quota)) == (["80 tokens/min"], 0.5)
+        assert (ledger.names, ledger.entries[0].share) == (["80 tokens/min"], 0.5)
 
     def test_slots_are_whole(self):
         ledger = ledger_of("10 concurrency", usable=0.5)
-        assert (ledger.names, ledger.share_of(ledger.meters[0].quota)) == (["10 concurrency"], 1.0)
+        assert (ledger.names, ledger.entries[0].share) == (["10 concurrency"], 1.0)
 
     @pytest.mark.parametrize(("source", "opened"), [(LEARNED, 10), (Source(SourceKind.GIVEN), 20)])
     def test_a_quota_that_an_answer_adds_opens_with_half_a_burst(self, source, opened):

@@ -26,6 +26,7 @@ class Entry:
             holds, with the part that is not ``usable``. For other limits it is infinite, because only the provider can
             refuse such a cost. A cost of up to this may be above what the quota holds (``Meter.most``). Then it goes
             when the quota is unused, reserves what the quota holds, and the rest becomes debt when it is settled.
+        share: The share of its limit that it is: 1 for slots and even quotas, else the ``usable`` one.
         stated: The limit that answers have stated above the given one; ``None`` for none.
         spent: The sum of all true costs so far: charges with their refunds and debts.
         refused: The part of ``spent`` that is of refused attempts: the provider has not served it.
@@ -38,6 +39,7 @@ class Entry:
     source: Source
     given: float = inf
     refused_above: float = inf
+    share: float = 1.0
     stated: float | None = None
     spent: float = 0.0
     refused: float = 0.0

@@ -436,11 +436,7 @@ class Ledger:
         m = entry.meter
         if m.quota.amount > entry.given:
             entry.given = m.quota.amount
-            entry.refused_above = max(entry.refused_above, rounded(m.most / self.share_of(m.quota)))
-
-    def share_of(self, quota: Quota) -> float:
-        """The share of its limit that ``quota``, one of a meter, is: 1 for slots and even quotas, else ``usable``."""
-        return 1.0 if self.usable == 1 or quota.part(self.usable) is quota else self.usable
+            entry.refused_above = max(entry.refused_above, rounded(m.most / entry.share))
 
     def add_quota(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota, which is the usable part of its limit, from now on.
@@ -456,9 +452,10 @@ class Ledger:
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
                 self.charge_open(now_ns, reservation, len(self.entries), m, 1.0)
+        share = 1.0 if quota.part(self.usable) is quota else self.usable
         # Only a limit that the user has set turns a request away. About any other limit the provider decides.
-        above = rounded(m.most / self.share_of(quota)) if given else math.inf
-        self.entries.append(Entry(m, str(quota), source, quota.amount if given else math.inf, above))
+        above = rounded(m.most / share) if given else math.inf
+        self.entries.append(Entry(m, str(quota), source, quota.amount if given else math.inf, above, share))
 
     def counts(self, quotas: Iterable[Quota]) -> bool:
         """Whether its quotas are those in ``quotas``, but for their amounts."""

@@ -178,7 +178,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
                 "quota": entry.name,
                 "unit": entry.unit,
                 "limit": m.quota.amount,
-                "usable": ledger.share_of(m.quota),
+                "usable": entry.share,
                 "remaining": _rounded(entry.unit, m.level(now_ns)),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),

@@ -111,7 +111,7 @@ class Corrections:
     def usable_share(self, index: int | None, unit: str | None) -> float:
         """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""
         if index is not None:
-            return self.ledger.share_of(self.entries[index].meter.quota)
+            return self.entries[index].share
         return 1.0 if unit == CONCURRENCY else self.ledger.usable
 
     def give_back(self, now_ns: int, reservation: Reservation) -> None:
@@ -255,12 +255,11 @@ class Corrections:
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
-        entry, share = self.entries[index], self.usable_share(index, None)
-        limit /= share
+        entry = self.entries[index]
+        limit /= entry.share
         if entry.stated is None:
-            given = entry.meter.quota.with_amount(
-                rounded(entry.given / share)
-            )  # an answer may have lowered the present one
+            # An answer may have lowered the present one.
+            given = entry.meter.quota.with_amount(rounded(entry.given / entry.share))
             self.notices.append(
                 f"the provider states a limit of {limit:,.0f} {self.ledger.units[index]}, and"
                 f" {str(given)!r} was given: paceline uses yours. To use the"

@@ -235,10 +235,10 @@ class Guesses:
 
     def _raised(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
         """The amount of the quota at ``index`` from now on, and what is added to its level."""
-        m = self._ledger.entries[index].meter
-        limit = m.quota.amount
-        if amount * self._ledger.share_of(m.quota) > m.most:  # it went alone, and was served
-            return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
+        entry = self._ledger.entries[index]
+        m, limit = entry.meter, entry.meter.quota.amount
+        if amount * entry.share > m.most:  # it went alone, and was served
+            return limit * amount * entry.share / m.most, 0.0
         if not binds or now_ns < guess.test_ns or m.earliest(now_ns, amount) <= now_ns:
             return limit, 0.0
         if guess.is_bounded:
@@ -247,7 +247,7 @@ class Guesses:
         if m.quota.is_long:
             guess.step = max(2 * guess.step, amount)
             return limit + guess.step, guess.step
-        assumed = self._ledger.entries[index].source.kind is SourceKind.ASSUMED
+        assumed = entry.source.kind is SourceKind.ASSUMED
         return (2 * limit if assumed and guess.served >= SHARE * limit else limit), 0.0
 
     @staticmethod

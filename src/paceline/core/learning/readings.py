@@ -103,8 +103,7 @@ class Readings:
         3. The level; see :meth:`_take_level`.
         """
         entry = self._entries[index]
-        share = self._ledger.share_of(entry.meter.quota)
-        reading = whole if share == 1 else self._usable_reading(index, whole, share)
+        reading = whole if entry.share == 1 else self._usable_reading(index, whole, entry.share)
         told = _Told(now_ns, index, reservation, note_of(reservation, index), reading, whole)
         if entry.meter.restarts_by_answers:
             self._take_restart(told)
