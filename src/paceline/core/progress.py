@@ -8,7 +8,7 @@ is as long as all of them together. A stated wait is a minimum, unless it is so 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from paceline.core.allowance import PROBE_S, Allowance, is_believed
@@ -64,6 +64,7 @@ class Row(NamedTuple):
     test_s: float = PROBE_S
 
 
+@dataclass(slots=True, eq=False)
 class Alone:
     """Whether the refusals that one request has got, all for the rate of its pool, are about that request alone.
 
@@ -75,13 +76,11 @@ class Alone:
         count: How many were found to be about the request alone.
     """
 
-    __slots__ = ("_blamed", "_known", "chance", "count")
-
-    def __init__(self) -> None:
-        self.chance, self.count = 1.0, 0
-        # How many were refused, and how many were admitted or on their way, at the last one.
-        self._known: tuple[float, int] | None = None
-        self._blamed = 0  # how many were taken for refusals of the pool
+    chance: float = 1.0
+    count: int = 0
+    # How many were refused, and how many were admitted or on their way, at the last one.
+    _known: tuple[float, int] | None = None
+    _blamed: int = 0  # how many were taken for refusals of the pool
 
     def judged(self, refusal: Refusal, row: Row) -> Refusal:
         """``refusal``, the last one of ``row``, with the scope and the chance that the earlier ones show."""

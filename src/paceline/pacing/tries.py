@@ -5,7 +5,7 @@ What has failed so far, and whether another attempt follows.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from paceline.core.progress import Row
 from paceline.core.queue import Waiter
@@ -17,6 +17,7 @@ from paceline.pacing.retry import Again, Failures, GiveUp, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 
 
+@dataclass(slots=True, eq=False)
 class Tries:
     """The attempts at one request.
 
@@ -31,16 +32,14 @@ class Tries:
             before show.
     """
 
-    __slots__ = ("_began_ns", "_due", "_failures", "_health", "_policy", "behind", "made", "refusal")
-
-    def __init__(self, policy: RetryPolicy, health: Health) -> None:
-        self._policy, self._health = policy, health
-        self.made = 0
-        self.behind = False
-        self._failures = Failures()
-        self._began_ns = 0  # when the first attempt was sent
-        self._due = 0.0  # when the budget of retries has earned the next attempt
-        self.refusal: Refusal | None = None
+    _policy: RetryPolicy
+    _health: Health
+    made: int = 0
+    behind: bool = False
+    refusal: Refusal | None = None
+    _failures: Failures = field(default_factory=Failures)
+    _began_ns: int = 0  # when the first attempt was sent
+    _due: float = 0.0  # when the budget of retries has earned the next attempt
 
     def began(self, permit: Permit) -> None:
         """Count an attempt that is sent now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from paceline.core.learning.charges import Charges
@@ -47,6 +47,7 @@ TRANSIT_NS = NS // 4
 reach the server in the other order."""
 
 
+@dataclass(slots=True, eq=False)
 class BucketReadings:
     """What readings that agree with each other show about a bucket.
 
@@ -58,9 +59,11 @@ class BucketReadings:
         most: The greatest one.
     """
 
-    def __init__(self) -> None:
-        self.count, self.low_s, self.high_s = 0, 0.0, math.inf
-        self.least, self.most = math.inf, 0.0
+    count: int = 0
+    low_s: float = 0.0
+    high_s: float = math.inf
+    least: float = math.inf
+    most: float = 0.0
 
     def add(self, low_s: float, high_s: float, share: float) -> bool:
         """Add one that allows these periods, at such a lack; whether the bucket has one period.
@@ -74,6 +77,7 @@ class BucketReadings:
         return agree and self.count >= REFILL_READINGS
 
 
+@dataclass(slots=True, eq=False)
 class CounterReadings:
     """What a series of readings shows about a counter: no two of them are further apart than a reset is long.
 
@@ -88,11 +92,14 @@ class CounterReadings:
         size_high: The greatest one.
     """
 
-    def __init__(self, since_ns: int) -> None:
-        self.since_ns, self.reset_s, self.gap_s = since_ns, 0.0, 0.0
-        self.most_s, self.least_s = 0.0, math.inf
-        self.size_low, self.size_high = 0.0, math.inf
-        self.fits_no_bucket = False
+    since_ns: int
+    reset_s: float = 0.0
+    gap_s: float = 0.0
+    fits_no_bucket: bool = False
+    most_s: float = 0.0
+    least_s: float = math.inf
+    size_low: float = 0.0
+    size_high: float = math.inf
 
     def narrow(self, low_s: float, high_s: float, size: float, rough: float) -> None:
         """Narrow the bounds by a reading of a bucket with such a period, or of one with such a size, more or less."""
