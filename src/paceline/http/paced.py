@@ -62,7 +62,7 @@ async def exchange(
         metered = await _describe(pacer, http, target, provider, fallback)
     except SettingsError as error:
         return own_refusal(http, error)
-    if metered is None or _is_paced_above():
+    if metered is None or ((passes := _paced_above.get()) and passes.pop()):
         return await http.send()
     if isinstance(metered, Trial):
         return await _watched(http, metered)
@@ -134,8 +134,3 @@ def paced_above() -> Iterator[None]:
         yield
     finally:
         _paced_above.reset(token)
-
-
-def _is_paced_above() -> bool:
-    above = _paced_above.get()
-    return bool(above and above.pop())
