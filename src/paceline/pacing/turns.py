@@ -57,8 +57,7 @@ def estimated(
 
 def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, pool: str) -> None:
     """Learn what of ``prompt`` was cached, from an answer to an attempt that was sent at ``sent_ns``."""
-    kept_s = 3_600 if usage.hour_write_tokens else provider.keeps_s(pool.partition("/")[2])
-    life_ns = round(kept_s * NS)
+    life_ns = round((usage.cache_s or provider.keeps_s(pool.partition("/")[2])) * NS)
     counts = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
     prompt.answered(sent_ns, life_ns, *counts, usage.output_tokens, usage.answer)
     if "claude" in pool and (tokens := prompt.cache.lost_in_an_hour(sent_ns)):

@@ -116,6 +116,11 @@ class Usage:
     partial: bool = False
     audio_s: float | None = None
 
+    @property
+    def cache_s(self) -> int:
+        """How long the cache keeps what was written, in seconds, where the answer shows it; 0 where it does not."""
+        return 3_600 if self.hour_write_tokens else 0
+
 
 COUNTING: Final = "count_tokens"
 """The endpoint and the pool of requests that count tokens: they have a rate of their own, name a model, and use nothing of it."""
