@@ -70,8 +70,7 @@ class Answers:
     """Counts the answers of a limiter's attempts."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, int, str], int] = {}
-        self._last_s: dict[tuple[str, str, int, str], float] = {}
+        self._seen: dict[tuple[str, str, int, str], tuple[int, float]] = {}  # how often, and when last
         self._lock = threading.RLock()
 
     def count(self, upstream: str, pool: str, status: int, cause: str, now_s: float) -> None:
@@ -87,19 +86,19 @@ class Answers:
         """
         key = upstream.rpartition("://")[2], pool, status, cause
         with self._lock:
-            if key not in self._counts and len(self._counts) >= ROWS_MAX:
+            if key not in self._seen and len(self._seen) >= ROWS_MAX:
                 key = OTHER, OTHER, status, cause
-            self._counts[key] = self._counts.get(key, 0) + 1
-            self._last_s[key] = now_s
+            count, _ = self._seen.get(key, (0, now_s))
+            self._seen[key] = count + 1, now_s
 
     def rows(self, now_s: float) -> list[AnswerStatus]:
         """All counts. A trouble has its remedy until another answer of the same server and pool is there."""
         with self._lock:
-            counts, last_s = dict(self._counts), dict(self._last_s)
+            seen = dict(self._seen)
         newest: dict[tuple[str, str], float] = {}
-        for (upstream, pool, _, cause), at_s in last_s.items():
+        for (upstream, pool, _, cause), (_, last_s) in seen.items():
             if cause not in PASSED:
-                newest[upstream, pool] = max(at_s, newest.get((upstream, pool), at_s))
+                newest[upstream, pool] = max(last_s, newest.get((upstream, pool), last_s))
         return [
             {
                 "upstream": upstream,
@@ -107,10 +106,10 @@ class Answers:
                 "status": status,
                 "cause": cause,
                 "count": count,
-                "last_ago_s": round(max(now_s - last_s[upstream, pool, status, cause], 0.0), 3),
+                "last_ago_s": round(max(now_s - last_s, 0.0), 3),
                 "remedy": REMEDIES.get(cause)
-                if last_s[upstream, pool, status, cause] >= max(newest.get((upstream, pool), 0.0), now_s - RECENT_S)
+                if last_s >= max(newest.get((upstream, pool), 0.0), now_s - RECENT_S)
                 else None,
             }
-            for (upstream, pool, status, cause), count in counts.items()
+            for (upstream, pool, status, cause), (count, last_s) in seen.items()
         ]
