@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import weakref
 from collections.abc import Callable
 from typing import Final
@@ -12,11 +11,8 @@ from typing import Final
 USERS_MAX: Final = 256
 """How many processes are noted; of more, two share a place, and one of them may not be told."""
 
-_PID: Final = struct.Struct("=q")
-_TOLD, _BORN = 0, _PID.size
-"""Where the memory says whether one of the processes has been told, and how many were forked."""
-_FIRST: Final = 2
-"""The processes come after these two."""
+_TOLD, _BORN, _FIRST = 0, 1, 2
+"""Where the memory says whether one of the processes has been told, and how many were forked; then the processes."""
 
 
 class Kin:
@@ -34,21 +30,20 @@ class Kin:
     def __init__(self, used: Callable[[], bool]) -> None:
         self._used = used
         self.forked = False
-        self._users: mmap.mmap | None = None
+        self._users: memoryview | None = None
         self._place = self._next = 0  # of this process, and of its next child
-        if hasattr(os, "register_at_fork"):
-            _kin.add(self)
+        _kin.add(self)
 
     def before_fork(self) -> None:
         """Make the shared memory, with this process in it if it has used the limiter."""
         if self._users is None:
             try:
-                self._users = mmap.mmap(-1, _PID.size * (_FIRST + USERS_MAX))  # of this process and its children
+                shared = mmap.mmap(-1, 8 * (_FIRST + USERS_MAX))  # by this process and its children
             except OSError:  # no memory is left
                 return
-        (born,) = _PID.unpack_from(self._users, _BORN)
-        _PID.pack_into(self._users, _BORN, born + 1)
-        self._next = (born + 1) % USERS_MAX
+            self._users = memoryview(shared).cast("q")
+        self._users[_BORN] += 1
+        self._next = self._users[_BORN] % USERS_MAX
         if self._used():
             self._note()
 
@@ -60,7 +55,7 @@ class Kin:
 
     def _note(self) -> None:
         if self._users is not None:
-            _PID.pack_into(self._users, _PID.size * (_FIRST + self._place), os.getpid())
+            self._users[_FIRST + self._place] = os.getpid()
 
     def are_to_be_told(self) -> bool:
         """Note that this process uses the limiter.
@@ -71,12 +66,11 @@ class Kin:
         """
         self.forked = False
         self._note()  # before the others are looked at: of two that begin at once, one sees the other
-        if self._users is None or _PID.unpack_from(self._users, _TOLD)[0]:
+        if self._users is None or self._users[_TOLD]:
             return False
-        others = {pid for (pid,) in _PID.iter_unpack(self._users[_PID.size * _FIRST :])} - {0, os.getpid()}
-        if not any(map(_lives, others)):
+        if not any(map(_lives, {*self._users[_FIRST:]} - {0, os.getpid()})):
             return False
-        _PID.pack_into(self._users, _TOLD, 1)
+        self._users[_TOLD] = 1
         return True
 
 
