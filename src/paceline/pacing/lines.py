@@ -191,28 +191,24 @@ class Lines:
 
         SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + round(SUM_S * NS), end)
 
-    def _sum(self, kind: _Kind) -> None:
-        """Log how many refusals of a kind there were since its last line, at the end of a period."""
-        number, event = self._taken(kind)
-        if number:
+    def _sum(self, kind: _Kind, within: str = f" in {SUM_S:g} s") -> None:
+        """Log how many refusals of a kind there were since its last line.
+
+        ``within``: the period that has ended, after which another one begins; empty at the end of the program.
+        """
+        number, event = self._read(lambda _: self._refusals.pop(kind, _NONE))
+        if not number:
+            return
+        if within:
             self._read(lambda _: self._refusals.setdefault(kind, (0, event)))
             self._set_timer(kind)
-            self._say_sum(kind, number, event, f" in {SUM_S:g} s")
-
-    def _taken(self, kind: _Kind) -> tuple[int, Any]:
-        number, event = self._read(lambda _: self._refusals.pop(kind, _NONE))
-        return number, event
+        more = f"{number:,} more refusal{'s' * (number > 1)}{within}, the last one: {_said(event)}"
+        self._say_permit(WARNING, kind[0], event, more, left_out=number - 1)
 
     def say_sums(self) -> None:
         """Log, at the end of the program, how many refusals were not logged."""
         for kind in list(self._refusals):
-            number, event = self._taken(kind)
-            if number:
-                self._say_sum(kind, number, event, "")
-
-    def _say_sum(self, kind: _Kind, number: int, event: Event, within: str) -> None:
-        more = f"{number:,} more refusal{'s' * (number > 1)}{within}, the last one: {_said(event)}"
-        self._say_permit(WARNING, kind[0], event, more, left_out=number - 1)
+            self._sum(kind, within="")
 
     def _say_permit(
         self, level: int, name: str, event: Event, text: str, ratio: float | None = None, left_out: int = 0
