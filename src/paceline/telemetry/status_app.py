@@ -108,7 +108,12 @@ def _answer(limiter: Reporting, recorder: Recorder, key: str | None, scope: Even
 def _present(limiter: Reporting, path: str, scope: Event, labels: dict[str, None]) -> Answer:
     """The answers about the present state."""
     if path == "/metrics":
-        return _metrics(limiter, labels)
+        try:
+            from paceline.telemetry.prometheus import CONTENT_TYPE, exposition
+
+            return 200, CONTENT_TYPE, exposition(limiter.status(), labels)
+        except ImportError as error:
+            return _json(501, {"error": why_missing(error, "the page of metrics", "gateway")})
     if path == "/api/v1/openapi.json":
         from paceline.telemetry.openapi import document
 
@@ -131,17 +136,13 @@ def _present(limiter: Reporting, path: str, scope: Event, labels: dict[str, None
 def _page(path: str, root: str) -> Answer:
     """The page, or one of its files."""
     if not path:
-        text = _file("index.html").replace(b'<base href="/">', f'<base href="{_attribute(root)}/">'.encode())
+        base = re.sub(r"[^\w/.~-]", "", root)  # as the value of an attribute
+        text = _file("index.html").replace(b'<base href="/">', f'<base href="{base}/">'.encode())
         return 200, "text/html; charset=utf-8", text
     name = "icon.svg" if path == "/favicon.ico" else path.removeprefix("/assets/")
     if name not in ASSETS:
         return _json(404, {"error": f"no page at {path[:PATH_MAX]!r}"})
     return 200, f"{ASSETS[name]}; charset=utf-8", _file(name)
-
-
-def _attribute(path: str) -> str:
-    """A path as the value of an attribute."""
-    return re.sub(r"[^\w/.~-]", "", path)
 
 
 @cache
@@ -154,16 +155,6 @@ def _since(query: bytes) -> float:
         return float(parse_qs(query.decode("latin-1"))["since"][0])
     except (LookupError, ValueError):
         return 0.0
-
-
-def _metrics(limiter: Reporting, labels: dict[str, None]) -> Answer:
-    try:
-        from paceline.telemetry.prometheus import CONTENT_TYPE, exposition
-
-        return 200, CONTENT_TYPE, exposition(limiter.status(), labels)
-    except ImportError as error:
-        why = why_missing(error, "the page of metrics", "gateway")
-        return _json(501, {"error": why})
 
 
 def _json(code: int, body: Any) -> Answer:
