@@ -141,8 +141,8 @@ class Tally:
         self._kept = kept or tallies_beside(worker.store if isinstance(worker, StoreWorker) else None)
         self._allowances, self._name_of = limiter.pacer.allowances, name_of
         self._lock, self._writing = threading.RLock(), threading.Lock()  # a finalizer may end a request within a count
-        self._own: dict[str, list[float]] = {}  # of this process, since its start, up to the last writing
-        self._news: Sums = {}  # since then
+        self._own: dict[str, list[float]] = {}  # of this process, since its start
+        self._news: Sums = {}  # since the last writing
         self._remembered = Remembered(self._kept)
         self._priced = True
 
@@ -157,25 +157,23 @@ class Tally:
     def count(self, lane: LaneSpec, provider: str, model: str, usage: Usage) -> None:
         """Count a request that is charged."""
         usd = self._allowances.price(provider, model, usage) if self._priced else usage.usd
-        where = today(), self._name_of(lane)
+        day, name = today(), self._name_of(lane)
+        tokens = usage.input_tokens, usage.cached_tokens, usage.output_tokens
+        amounts = 1, *tokens, 0 if usd is None else usd, int(usd is None)
         with self._lock:
-            sums = self._news.setdefault(where, [0] * len(FIELDS))
-            sums[0] += 1
-            sums[1] += usage.input_tokens
-            sums[2] += usage.cached_tokens
-            sums[3] += usage.output_tokens
-            if usd is None:
-                sums[5] += 1
-            else:
-                sums[4] += usd
+            for sums in (
+                self._news.setdefault((day, name), [0] * len(FIELDS)),
+                self._own.setdefault(name, [0] * len(FIELDS)),
+            ):
+                for number, amount in enumerate(amounts):
+                    sums[number] += amount
 
     def since_start(self, by: str = "key") -> dict[str, dict[str, float]]:
         """The sums of this process by one of :data:`PARTS`, in the order of the first requests."""
-        with self._lock:
-            own = _with(self._own, dict(self._news))
         found: dict[str, list[float]] = {}
-        for name, sums in own.items():
-            found[part_of(name, by)] = added(found.get(part_of(name, by)), sums)
+        with self._lock:
+            for name, sums in list(self._own.items()):
+                found[part_of(name, by)] = added(found.get(part_of(name, by)), sums)
         return {name: _row(sums) for name, sums in found.items()}
 
     def flush(self) -> None:
@@ -187,7 +185,6 @@ class Tally:
         with self._writing:
             with self._lock:
                 news, self._news = self._news, {}
-                self._own = _with(self._own, news)
             self._remembered.write(news)
 
     def end(self) -> None:
@@ -227,13 +224,6 @@ class Tally:
             total |= _row([total[field] + row[field] for field in FIELDS])
             total["days"][_text(day)] = row
         return {"from": _text(begin), "to": _text(end), "priced": self._priced, f"{by}s": names}
-
-
-def _with(own: dict[str, list[float]], news: Sums) -> dict[str, list[float]]:
-    found = dict(own)
-    for (_, name), sums in news.items():
-        found[name] = added(found.get(name), sums)
-    return found
 
 
 def _row(sums: Sequence[float]) -> dict[str, float]:
