@@ -72,10 +72,6 @@ class Setting:
         return self.text.partition(". ")[0].removesuffix(".")
 
 
-def _told(*declaration: Any) -> dict[str, Setting]:
-    return {"setting": Setting(*declaration)}
-
-
 def setting(
     default: T,
     text: str,
@@ -85,7 +81,7 @@ def setting(
     repr: bool = True,  # noqa: A002  (as of dataclasses.field)
 ) -> T:
     """Declare a setting as a field of a dataclass; ``repr``: whether its value is shown."""
-    told = _told(text, within, choices)
+    told = {"setting": Setting(text, within, choices)}
     if isinstance(default, dict):
         return cast("T", field(default_factory=dict, metadata=told))
     return field(default=default, metadata=told, repr=repr)
@@ -206,10 +202,10 @@ class PacingSettings(PlainSettings):
     """The arguments of :class:`~paceline.limiter.limiter.Limiter`."""
 
     # fmt: off
-    quotas: Mapping[str, QuotaLike] | None = field(default=None, kw_only=False, metadata=_told(
+    quotas: Mapping[str, QuotaLike] | None = field(default=None, kw_only=False, metadata={"setting": Setting(
         'Quotas by name: ``{"openai/gpt-6-luna": ["500 requests/min", "500k tokens/min"]}``. A name is a '
         "provider's model, a model, ``openai/*``, ``*``, or the name of your own pool."
-    ))
+    )})
     retry: RetryPolicy | None = setting(None, "When attached clients and :meth:`attempts` retry after a refusal.")
     breaker: BreakerPolicy | None = setting(BreakerPolicy(),
         "When to pause after failures of a host. ``None``: never.")
