@@ -10,15 +10,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from paceline.core.pool import Pool
+from paceline.core.queue import LaneName
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 from paceline.pacing.plan_use import UNNAMED, Client
+from paceline.providers.base import Provider
+from paceline.providers.registry import changed
 
 if TYPE_CHECKING:
-    from paceline.core.pool import Pool
-    from paceline.core.queue import LaneName
     from paceline.pacing.pools import Pools
-    from paceline.providers.base import Provider
 
 DIGEST_BYTES: Final = 16
 """The bytes of a digest that are kept: two credentials never have the same one."""
@@ -209,7 +210,6 @@ class Accounts:
                 f"more than {ACCOUNTS_MAX:,} credentials were used recently: try again when one of them has been unused"
                 f" for {IDLE_S:g} s"
             )
-        from paceline.providers.registry import changed
 
         digits, shown = key.hex(), SHOWN
         while (name := f"{provider.name}@{digits[:shown]}") in self._by_name:

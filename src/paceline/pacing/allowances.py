@@ -18,9 +18,9 @@ from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
 from paceline.pacing.permit import Acquisition, Permit, adjust
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import Unpriced
+from paceline.providers.base import Call, Usage
 
 if TYPE_CHECKING:
-    from paceline.providers.base import Call, Usage
     from paceline.providers.prices import Prices
 
 log = logging.getLogger("paceline")

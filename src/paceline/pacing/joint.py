@@ -12,6 +12,7 @@ from paceline.core.results import GIVEN, QuotaError
 from paceline.pacing.limits import Resolved
 from paceline.pacing.periods import in_days
 from paceline.pacing.settings import QuotaLike, parsed
+from paceline.providers.registry import base_of, is_provider, maker, provider_named
 
 UNITS: Final = tuple(unit for unit in KNOWN_UNITS if unit != USD)
 """What a joint limit can count: units that every request has."""
@@ -38,7 +39,7 @@ class JointLimit:
         )
 
 
-def joint_limits(given: Mapping[str, QuotaLike] | None, *, gentle: bool = True) -> tuple[JointLimit, ...]:
+def joint_limits(given: Mapping[str, QuotaLike], *, gentle: bool = True) -> tuple[JointLimit, ...]:
     """The joint limits, by the patterns that :func:`written` accepts.
 
     Args:
@@ -49,7 +50,7 @@ def joint_limits(given: Mapping[str, QuotaLike] | None, *, gentle: bool = True) 
         QuotaError: A pattern or a quota is invalid.
     """
     found = dict[str, JointLimit]()
-    for name, quotas in (given or {}).items():
+    for name, quotas in given.items():
         try:
             usual = written(name)
             joint = _joint_limit(usual, check_units(parsed(quotas)), gentle=gentle)
@@ -94,8 +95,6 @@ def written(name: str) -> str:
 
 def _usual(pattern: str) -> str:
     """``pattern`` with the usual name of its provider, and the name of the pool of its model."""
-    from paceline.providers.registry import is_provider, maker, provider_named
-
     prefix, slash, model = pattern.partition("/")
     if is_provider(prefix):
         known = provider_named(prefix)
@@ -105,13 +104,11 @@ def _usual(pattern: str) -> str:
 
 
 def _pool(provider: str, model: str) -> str:
-    from paceline.providers.registry import provider_named
 
     return model if any(sign in model for sign in "*?[") else provider_named(provider).pool(model)
 
 
 def _joint_limit(name: str, quotas: tuple[Quota, ...], *, gentle: bool) -> JointLimit:
-    from paceline.providers.registry import base_of, is_provider, provider_named
 
     patterns = tuple(name.split(", "))
     providers = {base_of(pattern.partition("/")[0]) for pattern in patterns}

@@ -10,10 +10,12 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from paceline.core.capacity import Learns
+from paceline.core.hints import did_you_mean
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule
 from paceline.core.results import GIVEN, QuotaError, Source, SourceKind, warn
 from paceline.pacing.periods import in_days
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
+from paceline.providers.registry import base_of, head_of, is_provider, maker, provider_for_host, provider_named, slip
 
 NEAR: Final = 0.9
 """How similar two names are, from 0 to 1, if one is probably a slip for the other."""
@@ -101,7 +103,6 @@ class Limits:
         self.settings = settings
         self.provider = None
         if provider is not None:
-            from paceline.providers.registry import provider_named, slip
             from paceline.providers.tables import lookup
 
             if not isinstance(provider, str) or not provider.strip():
@@ -124,7 +125,6 @@ class Limits:
         """The provider of the tier: the limiter's, or the only one that ``given`` names; else ``None``."""
         if self.provider is not None:
             return self.provider
-        from paceline.providers.registry import base_of, is_provider
 
         prefixes = {name.partition("/")[0] for name in self.given if "/" in name}
         names = {base_of(prefix) for prefix in prefixes if is_provider(prefix)}
@@ -169,9 +169,6 @@ class Limits:
         Raises:
             QuotaError: ``name`` is unknown; the message lists the known names.
         """
-        from paceline.core.hints import did_you_mean
-        from paceline.providers.registry import maker, provider_named
-
         if not isinstance(name, str) or not name.strip() or name.endswith("/"):
             raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-6-luna'")
         prefix, _, model = name.partition("/")
@@ -196,8 +193,6 @@ class Limits:
 
     def _provider_in(self, name: str, owner: str) -> str:
         """The provider with which a name begins; empty if it has no slash, or is the user's own name of a pool."""
-        from paceline.providers.registry import is_provider
-
         prefix, _, model = name.partition("/")
         if not model:
             return ""
@@ -211,7 +206,6 @@ class Limits:
 
         ``owner``: the provider that it begins with.
         """
-        from paceline.providers.registry import head_of
         from paceline.providers.tables import is_listed
 
         if not owner or self.provider is None or not head_of(self.provider).slashes:
@@ -221,8 +215,6 @@ class Limits:
 
     def model(self, provider: str, model: str) -> Resolved:
         """The pool that ``provider`` charges for ``model``."""
-        from paceline.providers.registry import base_of, provider_named
-
         known = provider_named(provider)
         alias = known.pool(model)
         tier, own_rates = self._own.get(f"{known.name}/{alias}", (None, {}))
@@ -249,8 +241,6 @@ class Limits:
 
         The provider's hold for each of its accounts that has none of its own.
         """
-        from paceline.providers.registry import base_of
-
         base, written = base_of(provider), self._written_otherwise(provider, model, alias)
         names = [f"{base}/{model}", model, f"{base}/{alias}", alias, *written, f"{base}/*", "*"]
         if base != provider:
@@ -267,7 +257,6 @@ class Limits:
         It has a date or a dot.
         """
         from paceline.providers.parse import spelled
-        from paceline.providers.registry import provider_named
 
         if self._spellings is None:
             self._spellings = {}
@@ -282,7 +271,6 @@ class Limits:
         given = self.given_for(provider, model, alias)
         if given is not None:
             return dict.fromkeys(given, self.given_source)
-        from paceline.providers.registry import base_of
         from paceline.providers.tables import DEFAULT, UNKNOWN, lookup, near_model
 
         if provider in self.untabled:
@@ -326,11 +314,8 @@ def _named(given: Mapping[str, T], home: str | None = None) -> dict[str, T]:
     named: dict[str, T] = {}
     for name, value in given.items():
         usual, (prefix, slash, rest) = name, name.partition("/") if isinstance(name, str) else ("", "", "")
-        if slash:
-            from paceline.providers.registry import head_of, is_provider, provider_named
-
-            if is_provider(prefix) and not (home and head_of(provider_named(home).name).slashes):
-                usual = f"{provider_named(prefix).name}/{rest}"
+        if slash and is_provider(prefix) and not (home and head_of(provider_named(home).name).slashes):
+            usual = f"{provider_named(prefix).name}/{rest}"
         if usual in named:
             raise QuotaError(f"limits of {name!r} and of another spelling of {usual!r}: keep one")
         named[usual] = value
@@ -339,8 +324,6 @@ def _named(given: Mapping[str, T], home: str | None = None) -> dict[str, T]:
 
 def _names_other(provider: str, name: str) -> bool:
     """Whether ``name`` begins with the name of another provider."""
-    from paceline.providers.registry import base_of, is_provider, provider_named
-
     prefix, slash, _ = name.partition("/")
     return bool(slash) and is_provider(prefix) and provider_named(prefix).name not in (provider, base_of(provider))
 
@@ -350,8 +333,6 @@ def _meant(given: str, provider: str, name: str) -> str:
 
     Empty for any other.
     """
-    from paceline.providers.registry import provider_for_host, provider_named
-
     address = _ADDRESS.fullmatch(given)
     if address is None or _names_other(provider, given):
         return ""

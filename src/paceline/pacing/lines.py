@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from logging import DEBUG, INFO, WARNING
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from paceline.core.ledger import total_tokens
 from paceline.core.meters import Spread
@@ -23,10 +23,8 @@ from paceline.core.quota import INPUT_TOKENS, NS, REQUESTS, TOKENS
 from paceline.core.results import NOT_QUOTAS, STORE, Refusal, RefusalKind, WaitUntil
 from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.clock import SYSTEM_CLOCK
+from paceline.pacing.events import Event
 from paceline.pacing.status import Waiting, wait_until_s
-
-if TYPE_CHECKING:
-    from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline.rate_limit")
 _notices = logging.getLogger("paceline")

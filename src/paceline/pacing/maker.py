@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from paceline.core.budget import THE_SLOT, BudgetPool
 from paceline.core.capacity import Capacity
@@ -19,15 +19,13 @@ from paceline.core.quota import OWN_RULES, USD, Quota
 from paceline.core.results import GIVEN
 from paceline.estimation.prefixes import Prefixes, PromptCache
 from paceline.pacing.breaker import Health, HealthByHand
+from paceline.pacing.events import Event
 from paceline.pacing.forks import Kin
+from paceline.pacing.joint import joint_limits
 from paceline.pacing.limits import Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
-
-if TYPE_CHECKING:
-    from paceline.pacing.events import Event
-    from paceline.pacing.joint import JointLimit
 
 BUDGET_TTL_S = 86_400.0
 """How long a price stays reserved: answers made in the background may take hours, and are charged when they are asked
@@ -62,11 +60,7 @@ class PoolMaker:
     ) -> None:
         self.settings, self.worker = settings, worker
         self.made: Callable[[str], None] | None = None
-        self.joint: Sequence[JointLimit] = ()
-        if settings.joint_limits is not None:
-            from paceline.pacing.joint import joint_limits
-
-            self.joint = joint_limits(settings.joint_limits, gentle=bool(settings.learn))
+        self.joint = joint_limits(settings.joint_limits or {}, gentle=bool(settings.learn))
         self._notify, self.health, self._prefixes = notify, health, Prefixes()
         self._kin = Kin(is_used) if worker is None and settings.shadow is None else None
         # One order of arrival for all pools: a further attempt keeps its place before joint limits, too.

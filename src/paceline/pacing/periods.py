@@ -8,6 +8,7 @@ from typing import Final
 
 from paceline.core.quota import DAY_S, OWN_RULES, Quota, Rule
 from paceline.core.results import Reading
+from paceline.providers.registry import head_of
 
 REFILLED_DAY_S: Final = DAY_S + 1
 """The period of the bucket beside the window of a day: a second longer, because a pool has one quota per unit and
@@ -23,8 +24,6 @@ def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
     once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the
     provider does.
     """
-    from paceline.providers.registry import head_of
-
     zone, days = head_of(provider).day_zone, list[Quota]()
     for quota in quotas:
         day = quota.restarting(zone or "utc")

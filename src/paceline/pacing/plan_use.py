@@ -12,9 +12,9 @@ from paceline.core.allowance import SAME_END_NS
 from paceline.core.plan import NO_WEIGHT, Weighed
 from paceline.core.quota import NS
 from paceline.estimation.plan_weight import ROUNDING, PlanWeight
+from paceline.providers.base import Usage
 
 if TYPE_CHECKING:
-    from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
 CACHED, OUTPUT = 0.1, 5.0

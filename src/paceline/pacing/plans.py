@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
+from paceline.core.allowance import Shut
+from paceline.core.plan import Held, Weighed
 from paceline.core.quota import NS
 from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, amount_of
+from paceline.providers.base import Usage
 
 if TYPE_CHECKING:
-    from paceline.core.allowance import Shut
-    from paceline.core.plan import Held, Weighed
-    from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
 log = logging.getLogger("paceline")

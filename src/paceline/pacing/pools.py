@@ -9,23 +9,23 @@ from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.allowance import Shut
 from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, USD, Quota, Rule
 from paceline.core.results import GIVEN, QuotaError
 from paceline.pacing.breaker import Health
+from paceline.pacing.events import Event
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.maker import PoolMaker
+from paceline.pacing.plan_use import Client
 from paceline.pacing.plans import Plans, PlanStatus
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
 from paceline.pacing.status import PoolStatus, report
+from paceline.providers.base import Usage
 
 if TYPE_CHECKING:
-    from paceline.core.allowance import Shut
-    from paceline.pacing.events import Event
-    from paceline.pacing.plan_use import Client
-    from paceline.providers.base import Usage
     from paceline.providers.plan_headers import PlanReading
 
 POOLS_MAX = 10_000

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
@@ -34,15 +34,13 @@ from paceline.core.results import (
 )
 from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
+from paceline.pacing.events import Event
 from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
 from paceline.pacing.periods import of_periods
 from paceline.pacing.section import Exchanges, Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
 from paceline.providers.verdict import Patience
-
-if TYPE_CHECKING:
-    from paceline.pacing.events import Event
 
 T = TypeVar("T")
 

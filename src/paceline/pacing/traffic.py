@@ -8,15 +8,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, TOKENS
 from paceline.core.results import SettingsError
 from paceline.pacing.clock import Clock
 from paceline.pacing.durable import Appender
-
-if TYPE_CHECKING:
-    from paceline.pacing.events import Event
+from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline")
 

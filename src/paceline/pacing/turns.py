@@ -6,7 +6,7 @@ What a request is expected to cost while the provider has its prompt, and what i
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from paceline.core.queue import Estimate
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
@@ -14,9 +14,7 @@ from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.estimation.prefixes import ORDERED_FROM, Cached, Prompt, named_keys
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.base import Call, Provider, Usage
 
 log = logging.getLogger("paceline")
 
@@ -43,7 +41,6 @@ def estimated(
     tokens = min(cached.tokens, int(max(input_tokens - prompt.cache.fresh_tokens, 0.0)))
     if not tokens:
         return Estimate(whole)
-    from paceline.providers.base import Usage
 
     if not provider.holds_cached and (share := prompt.discount(now_ns)):
         fresh, read = (Usage(int(input_tokens), cached_tokens=part) for part in (0, tokens))
@@ -93,7 +90,6 @@ class Turn:
 
     def __init__(self, scheduler: Scheduler, cost: Cost, conversation: str, cached_tokens: float | None) -> None:
         from paceline.providers.answers import provider_of
-        from paceline.providers.base import Call
 
         if not isinstance(conversation, str) or not 0 < len(conversation) <= CONVERSATION_MAX:
             shown = str(conversation)[:CONVERSATION_MAX]

@@ -8,15 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from paceline.core.budget import ALONE
+from paceline.core.pool import Pool
 from paceline.core.quota import REQUESTS, Rule
 from paceline.core.results import StoreError
 from paceline.pacing.lines import KEEPS, is_shown
-
-if TYPE_CHECKING:
-    from paceline.core.pool import Pool
 
 STEP_S: Final = 1.0
 """The time between two samples."""
