@@ -15,6 +15,7 @@ from paceline.core.pool import Pool
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, USD, Quota, Rule
 from paceline.core.results import GIVEN, QuotaError
 from paceline.pacing.breaker import Health
+from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.events import Event
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.maker import PoolMaker
@@ -256,8 +257,6 @@ class Pools:
             further.append(self._further[one.pool])
         if not (further or resolved.is_model):
             return self.maker.scheduler(resolved, Scheduler)
-        from paceline.pacing.chain import ChainedScheduler
-
         opens = partial(self.open_account, account) if resolved.is_model else None
         others = partial(self.of_account, account) if account in self.limits.untabled else None
         chained = partial(ChainedScheduler, further=further, opens=opens, others=others)
@@ -273,8 +272,6 @@ class Pools:
 
         A window of its plan is used up.
         """
-        from paceline.pacing.chain import ChainedScheduler
-
         name = of_plan(account)
         with self._lock:
             if name not in self._further:
