@@ -1,7 +1,5 @@
 """Limiters on one store that answers when the test says so; time stands still unless the test moves it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """``settle(response)``, ``settle(..., headers=...)`` and ``limiter.observe``: answers of any library, reported by hand."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """``limiter.attempts``: one loop that waits, tries, and tries again when the provider refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A buffer between two phases: bounded by its watermarks, in the order of arrival, for threads and event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """Whoever goes away, at whatever moment: the books and the others are as if that request had never been."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -40,11 +38,11 @@ def play(disturb=None):
 
         tasks = [asyncio.create_task(work("0"))]
         await asyncio.sleep(0)
-        if disturb is not None:
-            await disturb(limiter, clock, start_ns)
+        left = None if disturb is None else await disturb(limiter, clock, start_ns)
         tasks += [asyncio.create_task(work(str(i))) for i in range(1, 6)]
         await asyncio.gather(*tasks)
         await asyncio.sleep(0.5)
+        assert left is None or left.cancelled()
         return granted, books(limiter), clock.now_ns()
 
     return run_virtual(main)
@@ -58,17 +56,10 @@ async def start(limiter, clock):
     return task
 
 
-def tracker(task):
-    def check(done):
-        assert done.cancelled()
-
-    task.add_done_callback(check)
-
-
 async def before_the_grant(limiter, clock, start_ns):
     task = await start(limiter, clock)
-    tracker(task)
     clock.call_at(start_ns + NS // 2, task.cancel)
+    return task
 
 
 async def before_it_ever_ran(limiter, clock, start_ns):
@@ -78,13 +69,13 @@ async def before_it_ever_ran(limiter, clock, start_ns):
 async def at_the_instant_of_the_grant_but_just_before(limiter, clock, start_ns):
     clock.call_at(start_ns + NS, lambda: task.cancel())  # noqa: PLW0108  (before the line's own timer)
     task = await start(limiter, clock)
-    tracker(task)
+    return task
 
 
 async def in_the_iteration_of_the_grant(limiter, clock, start_ns):
     task = await start(limiter, clock)
-    tracker(task)
     clock.call_at(start_ns + NS, task.cancel)  # set after the line's timer: the grant is there, the task has not run
+    return task
 
 
 async def by_a_timeout_at_the_instant_of_the_grant(limiter, clock, start_ns):
@@ -289,17 +280,12 @@ async def test_what_surrounds_a_wait_is_left_with_it(monkeypatch, ends):
     limiter = paceline.Limiter({"jobs": "1 concurrency"})
     held = await limiter.acquire("jobs", tokens=0)
     assert steps == ["entered", "left"]
-    waiting = asyncio.create_task(take(limiter))
+    waiting = asyncio.ensure_future(limiter.acquire("jobs", tokens=0))
     await asyncio.sleep(0)
     assert steps == ["entered", "left", "entered"]
     if ends == "granted":
         held.settle()
         (await waiting).cancel()
     else:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await gone([waiting])
     assert steps == ["entered", "left"] * 2
-
-
-async def take(limiter):
-    return await limiter.acquire("jobs", tokens=0)

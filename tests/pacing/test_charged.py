@@ -1,7 +1,5 @@
 """What a permit was charged, what an estimate says beforehand, and what units cost that were left out."""
 
-from __future__ import annotations
-
 import warnings
 
 import httpx2

@@ -1,7 +1,5 @@
 """The clocks: the manual one, event loops in virtual time, and the timer thread of the real one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import queue

@@ -1,7 +1,5 @@
 """Turns of conversations by hand: who goes first, what is reserved, and which member of a group has the prompt."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A quota of a day restarts at the midnight of its provider, whichever form of the configuration it comes from."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo

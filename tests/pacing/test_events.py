@@ -1,7 +1,5 @@
 """What a listener is told: each act that counts, once, and outside all locks."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """Joint limits: quotas that several pools are charged to together."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

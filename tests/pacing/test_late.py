@@ -1,7 +1,5 @@
 """An event loop that stalls: requests that were granted meanwhile are sent late, all at once, and none of them too much."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

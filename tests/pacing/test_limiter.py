@@ -1,7 +1,5 @@
 """The limiter from outside: every way to ask, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 
@@ -191,13 +189,12 @@ class TestErrors:
             jobs(ManualClock()).acquire("jbos")
 
 
-class TestTryAcquire:
-    def test_a_permit_or_when_to_ask_again(self, clock):
-        limiter = jobs(clock)
-        assert isinstance(limiter.try_acquire("jobs"), Permit)
-        assert limiter.try_acquire("jobs") == Later(1.0, "60 requests/min burst 2")
-        clock.advance(1)
-        assert isinstance(limiter.try_acquire("jobs"), Permit)
+def test_try_acquire_gives_a_permit_or_when_to_ask_again(clock):
+    limiter = jobs(clock)
+    assert isinstance(limiter.try_acquire("jobs"), Permit)
+    assert limiter.try_acquire("jobs") == Later(1.0, "60 requests/min burst 2")
+    clock.advance(1)
+    assert isinstance(limiter.try_acquire("jobs"), Permit)
 
 
 class TestPaced:
@@ -307,29 +304,27 @@ class TestLanes:
             pass
 
 
-class TestStatus:
-    def test_pools_are_bounded(self, monkeypatch):
-        monkeypatch.setattr("paceline.pacing.pools.POOLS_MAX", 10)
-        limiter = jobs(ManualClock(), {"*": "5 requests/min"})
-        for i in range(10):
-            limiter.acquire(f"pool-{i}").wait()
-        with pytest.raises(QuotaError, match="more than 10 pools"):
-            limiter.acquire("one too many")
+def test_pools_are_bounded(monkeypatch):
+    monkeypatch.setattr("paceline.pacing.pools.POOLS_MAX", 10)
+    limiter = jobs(ManualClock(), {"*": "5 requests/min"})
+    for i in range(10):
+        limiter.acquire(f"pool-{i}").wait()
+    with pytest.raises(QuotaError, match="more than 10 pools"):
+        limiter.acquire("one too many")
 
 
-class TestCallsThatAreTooLarge:
-    def test_name_both_numbers_and_are_not_made(self):
-        limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, max_tokens_per_call=1_500)
-        made = []
-        ask = limiter.paced("openai/m", input_tokens=1_100, output_tokens=500)(made.append)
-        message = r"openai/m: the request is estimated at 1,600 tokens, and one call may have 1,500: send less"
-        with pytest.raises(paceline.TooLargeError, match=message) as caught:
-            ask("long")
-        assert (caught.value.cost, caught.value.most, made) == (1_600, 1_500, [])
-        for call in (limiter.acquire, limiter.try_acquire, limiter.attempts):
-            with pytest.raises(paceline.NeverFitsError):
-                call("openai/m", input_tokens=1_501)
-        assert limiter.try_acquire("openai/m", input_tokens=1_000, output_tokens=500)
+def test_a_call_that_is_too_large_names_both_numbers_and_is_not_made():
+    limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, max_tokens_per_call=1_500)
+    made = []
+    ask = limiter.paced("openai/m", input_tokens=1_100, output_tokens=500)(made.append)
+    message = r"openai/m: the request is estimated at 1,600 tokens, and one call may have 1,500: send less"
+    with pytest.raises(paceline.TooLargeError, match=message) as caught:
+        ask("long")
+    assert (caught.value.cost, caught.value.most, made) == (1_600, 1_500, [])
+    for call in (limiter.acquire, limiter.try_acquire, limiter.attempts):
+        with pytest.raises(paceline.NeverFitsError):
+            call("openai/m", input_tokens=1_501)
+    assert limiter.try_acquire("openai/m", input_tokens=1_000, output_tokens=500)
 
 
 class TestPacedFunctionsThatAreRetried:

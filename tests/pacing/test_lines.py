@@ -1,7 +1,5 @@
 """The log lines of waits, permits, refusals and retries: their text, level and fields; and how many there are at most."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

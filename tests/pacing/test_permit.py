@@ -1,7 +1,5 @@
 """A permit's life: settled, cancelled, refused or forgotten, once; and how it travels down."""
 
-from __future__ import annotations
-
 import asyncio
 
 import httpx

@@ -1,7 +1,5 @@
 """Shared pools in corners: closed and used again, paused by their breaker, stale, and away with slots in use."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 

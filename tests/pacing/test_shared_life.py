@@ -1,7 +1,5 @@
 """Limiters that share a store, from their first word to their last: leases, pauses, forks, and the end of the program."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -244,31 +242,30 @@ class TestLeases:
         assert world.store.charged(1)[1] == 30 * len(went)
 
 
-class TestRefused:
-    async def test_a_refusal_pauses_everybody(self, world):
-        one, other = world.limiter(), world.limiter()
-        world.join(one)
-        world.join(other)
-        world.take(one, tokens=100).refused(retry_after_s=30)
-        await world.moved(0.01)
-        assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)
-        later = other.try_acquire("jobs", tokens=0)
-        assert (later.quota, later.retry_after_s) == ("cool-down", pytest.approx(30, abs=0.1))
-        tasks = [
-            asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in (one, other) for _ in range(3)
-        ]
-        await world.moved(29.5)
-        assert not any(task.done() for task in tasks)
-        await world.moved(0.7)
-        (probe,) = [task for task in tasks if task.done()]  # the others wait for its answer
-        probe.result().settle()
-        await world.moved(1.5)
-        assert all(task.done() for task in tasks)
-        for task in tasks:
-            task.result().settle()
-        world.close()
-        assert world.store.charged(0)[1] == 1 + 6
-        assert world.store.charged(1)[1] == 100  # the refused attempt stays charged
+async def test_a_refusal_pauses_everybody(world):
+    one, other = world.limiter(), world.limiter()
+    world.join(one)
+    world.join(other)
+    world.take(one, tokens=100).refused(retry_after_s=30)
+    await world.moved(0.01)
+    assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)
+    later = other.try_acquire("jobs", tokens=0)
+    assert (later.quota, later.retry_after_s) == ("cool-down", pytest.approx(30, abs=0.1))
+    tasks = [
+        asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in (one, other) for _ in range(3)
+    ]
+    await world.moved(29.5)
+    assert not any(task.done() for task in tasks)
+    await world.moved(0.7)
+    (probe,) = [task for task in tasks if task.done()]  # the others wait for its answer
+    probe.result().settle()
+    await world.moved(1.5)
+    assert all(task.done() for task in tasks)
+    for task in tasks:
+        task.result().settle()
+    world.close()
+    assert world.store.charged(0)[1] == 1 + 6
+    assert world.store.charged(1)[1] == 100  # the refused attempt stays charged
 
 
 def test_threads_that_start_the_courier_at_once_start_one(world):

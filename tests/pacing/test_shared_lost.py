@@ -1,7 +1,5 @@
 """A store that is slow, never answers, or goes and comes back: what callers, status and log see of it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -405,22 +403,21 @@ class TestTheLog:
         assert sorted(back) == ["bad: the store answers again", "obedient:store: the store answers again"]
 
 
-class TestAListenerThatExits:
-    @pytest.mark.parametrize("where", ["store", "listener"])
-    def test_the_store_thread_goes_on(self, world, monkeypatch, where):
-        limiter, _ = pair(world)
-        worker = limiter.pacer.pools.worker
-        target, name = (world.store, "exchange") if where == "store" else (worker.contact, "note")
+@pytest.mark.parametrize("where", ["store", "listener"])
+def test_the_store_s_thread_goes_on_after_an_exit_in_it(world, monkeypatch, where):
+    limiter, _ = pair(world)
+    worker = limiter.pacer.pools.worker
+    target, name = (world.store, "exchange") if where == "store" else (worker.contact, "note")
 
-        def leave(*_):
-            raise SystemExit
+    def leave(*_):
+        raise SystemExit
 
-        with monkeypatch.context() as patch:
-            patch.setattr(target, name, leave)
-            ask(limiter, "jobs")
-            world.move(0.1)
-        world.move(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, leave)
         ask(limiter, "jobs")
-        world.quiet()
-        assert worker._thread.is_alive()
-        assert world.status(limiter)["store"]["state"] == "joined"
+        world.move(0.1)
+    world.move(4)
+    ask(limiter, "jobs")
+    world.quiet()
+    assert worker._thread.is_alive()
+    assert world.status(limiter)["store"]["state"] == "joined"

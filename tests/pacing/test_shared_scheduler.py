@@ -1,12 +1,8 @@
 """A limiter whose books are in a store: every way to ask, and everybody who goes away in between."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 from shared_world import store_threads
@@ -15,11 +11,7 @@ import paceline
 from paceline.core.results import NeverFits
 from paceline.pacing import scheduler as scheduler_module
 from paceline.pacing.permit import Later, Permit
-from paceline.stores.memory import MemoryStore
-from waits import BOUND_S, gone, run_all, soon, until
-
-LOOPS, TASKS, THREADS, EACH = 2, 20, 3, 2
-RATE, BURST = 500, 50
+from waits import BOUND_S, gone, soon, until
 
 
 @pytest.fixture
@@ -64,42 +56,6 @@ class TestWaysToAsk:
         with pytest.raises(paceline.NeverFitsError):
             limiter.acquire("jobs", tokens=10_001).wait()
         assert store_threads() == []  # nobody needs to be asked for that
-
-
-def test_loops_threads_and_two_limiters_share_one_promise():
-    store, granted_ns = MemoryStore(), []
-    start = threading.Barrier(2 * (LOOPS + THREADS))
-    limiters = [
-        paceline.Limiter({"jobs": f"{RATE} requests/s burst {BURST}"}, headroom_s=0.02, store=store) for _ in "ab"
-    ]
-
-    async def task(limiter):
-        for _ in range(EACH):
-            async with limiter.acquire("jobs", tokens=0) as permit:
-                granted_ns.append(permit.reservation.granted_ns)
-
-    async def loop(limiter):
-        start.wait(BOUND_S)
-        await asyncio.gather(*(task(limiter) for _ in range(TASKS)))
-
-    def plain(limiter):
-        start.wait(BOUND_S)
-        for _ in range(TASKS * EACH):
-            with limiter.acquire("jobs", tokens=0) as permit:
-                granted_ns.append(permit.reservation.granted_ns)
-
-    works = [lambda limiter: asyncio.run(loop(limiter))] * LOOPS + [plain] * THREADS
-    run_all(partial(work, limiter) for work in works for limiter in limiters)
-    total = 2 * (LOOPS + THREADS) * TASKS * EACH
-    assert len(granted_ns) == total
-    assert (max(granted_ns) - min(granted_ns)) / 1e9 >= (total - BURST) / RATE - 0.05
-    for limiter in limiters:
-        status = limiter.status()["pools"]["jobs"]
-        assert status["counts"] == {"granted": total / 2, "settled": total / 2}
-        assert (status["waiting"], status["in_flight"], status["store"]["peers"]) == (0, 0, 2)
-        limiter.close()
-    account = store._ledgers["jobs"]._accounts[0]
-    assert account.charged == account.spent == total
 
 
 class TestWhoGoesAway:

@@ -1,7 +1,5 @@
 """The least time between two starts at one provider, ``min_interval_s``, over all its models."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

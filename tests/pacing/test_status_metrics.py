@@ -1,7 +1,5 @@
 """``metrics`` of a pool: its numbers in one level, under the names of metrics."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import paceline

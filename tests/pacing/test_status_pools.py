@@ -1,7 +1,5 @@
 """What a pool's status says, in virtual time: resets, waits, estimates, the queue, and pools that nobody has used."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -42,32 +40,30 @@ class TestReset:
         assert pool_of(limiter)["quotas"][0]["reset_s"] == 0
 
 
-class TestSlots:
-    @virtual
-    async def test_later_is_infinite_and_the_expected_wait_unknown(self, clock):
-        limiter = limiter_of("1 concurrency", clock=clock)
-        permit = limiter.try_acquire("jobs")
-        assert limiter.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
-        asked = limiter.acquire("jobs", name="second")
-        waiting = asyncio.ensure_future(asked)
-        await asyncio.sleep(0)
-        assert asked.why() == paceline.Waiting(0, "1 concurrency", None)
-        assert pool_of(limiter)["queue"][0]["name"] == "second"
-        permit.settle()
-        (await waiting).settle()
+@virtual
+async def test_of_slots_later_is_infinite_and_the_expected_wait_unknown(clock):
+    limiter = limiter_of("1 concurrency", clock=clock)
+    permit = limiter.try_acquire("jobs")
+    assert limiter.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
+    asked = limiter.acquire("jobs", name="second")
+    waiting = asyncio.ensure_future(asked)
+    await asyncio.sleep(0)
+    assert asked.why() == paceline.Waiting(0, "1 concurrency", None)
+    assert pool_of(limiter)["queue"][0]["name"] == "second"
+    permit.settle()
+    (await waiting).settle()
 
 
-class TestWaits:
-    @virtual
-    async def test_mean_and_longest_over_all_that_were_granted(self, clock):
-        limiter = limiter_of("60 requests/min burst 1", clock=clock)
-        assert pool_of(limiter, "jobs")["wait_s"] == {"mean": 0, "longest": 0}
+@virtual
+async def test_the_mean_and_the_longest_wait_of_all_that_were_granted(clock):
+    limiter = limiter_of("60 requests/min burst 1", clock=clock)
+    assert pool_of(limiter, "jobs")["wait_s"] == {"mean": 0, "longest": 0}
 
-        async def work():
-            (await limiter.acquire("jobs")).settle()
+    async def work():
+        (await limiter.acquire("jobs")).settle()
 
-        await asyncio.gather(*(work() for _ in range(4)))
-        assert pool_of(limiter)["wait_s"] == {"mean": 1.5, "longest": 3}
+    await asyncio.gather(*(work() for _ in range(4)))
+    assert pool_of(limiter)["wait_s"] == {"mean": 1.5, "longest": 3}
 
 
 class TestEstimates:

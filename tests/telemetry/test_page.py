@@ -165,17 +165,16 @@ class TestRoutes:
         assert "://" not in script
 
 
-class TestKey:
-    def test_everything_but_the_page_needs_it(self, limiter):
-        app = paceline.status_app(limiter, key="secret")
-        right, wrong = [(b"authorization", b"Bearer secret")], [(b"authorization", b"Bearer secre")]
-        for path in ("/", "/status", "/history", "/metrics", "/api/v1/openapi.json", "/x"):
-            code, headers, _ = ask(app, path)
-            assert (code, headers[b"www-authenticate"]) == (401, b"Bearer")
-            assert ask(app, path, headers=wrong)[0] == 401
-        assert ask(app, "/status", headers=right)[0] == 200
-        assert ask(app, "/", accept=b"text/html")[0] == 200
-        assert ask(app, "/assets/page.js")[0] == 200
+def test_everything_but_the_page_needs_its_key(limiter):
+    app = paceline.status_app(limiter, key="secret")
+    right, wrong = [(b"authorization", b"Bearer secret")], [(b"authorization", b"Bearer secre")]
+    for path in ("/", "/status", "/history", "/metrics", "/api/v1/openapi.json", "/x"):
+        code, headers, _ = ask(app, path)
+        assert (code, headers[b"www-authenticate"]) == (401, b"Bearer")
+        assert ask(app, path, headers=wrong)[0] == 401
+    assert ask(app, "/status", headers=right)[0] == 200
+    assert ask(app, "/", accept=b"text/html")[0] == 200
+    assert ask(app, "/assets/page.js")[0] == 200
 
 
 class TestHistory:
