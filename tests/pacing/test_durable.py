@@ -290,7 +290,7 @@ def test_the_journal_and_the_traffic_log_have_no_carriage_returns(tmp_path, wind
     journal.close()
     log = TrafficLog(tmp_path / "log", "traffic_log")
     log.write(Entry(0.0, "pool", "lane"))
-    log.close()
+    log._file.close()
     for path in (Path(journal.path), tmp_path / "log"):
         assert path.read_bytes().endswith(b"\n")
         assert b"\r" not in path.read_bytes()

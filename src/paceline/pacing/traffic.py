@@ -86,12 +86,6 @@ class TrafficLog:
         self._failed = True
         log.warning("%s: the traffic log ends here: %s", self.path, problem)
 
-    def close(self) -> None:
-        """Close the file."""
-        if not self._failed:
-            self._failed = True
-            self._file.close()
-
 
 def writing(permits: TrafficLog, listener: Callable[[Event], None] | None, clock: Clock) -> Callable[[Event], None]:
     """A listener that writes the permits that are settled or refused, and calls ``listener``."""
