@@ -169,26 +169,24 @@ class Allowances:
         Raises:
             QuotaError: A unit is not counted here, prices are missing, or there are too many allowances.
         """
+        made = Allowance(lane, tuple(quotas))
         with self._lock:
-            self._set(lane, tuple(quotas))
-
-    def _set(self, lane: str, quotas: tuple[Quota, ...]) -> None:
-        known = self._by_lane.get(lane)
-        if known is not None and known.quotas == quotas:
-            return
-        check_limits(lane, quotas)
-        if not quotas:
-            self._by_lane.pop(lane, None)
-            return
-        if known is None and len(self._by_lane) >= ACCOUNTS_MAX:
-            raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
-        before, made = known or Allowance(lane, ()), Allowance(lane, quotas)
-        if money := tuple(quota for quota in quotas if quota.unit == USD):
-            self._prices()  # raises, if the package is missing
-            made.budget = self._make(f"budget/{lane}" if lane else "budget", money, before.budget)
-        if rates := tuple(quota for quota in quotas if quota.unit != USD):
-            made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, before.rates)
-        self._by_lane[lane] = made
+            known = self._by_lane.get(lane)
+            if known is not None and known.quotas == made.quotas:
+                return
+            check_limits(lane, made.quotas)
+            if not made.quotas:
+                self._by_lane.pop(lane, None)
+                return
+            if known is None and len(self._by_lane) >= ACCOUNTS_MAX:
+                raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
+            before = known or Allowance(lane, ())
+            if money := tuple(quota for quota in made.quotas if quota.unit == USD):
+                self._prices()  # raises, if the package is missing
+                made.budget = self._make(f"budget/{lane}" if lane else "budget", money, before.budget)
+            if rates := tuple(quota for quota in made.quotas if quota.unit != USD):
+                made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, before.rates)
+            self._by_lane[lane] = made
 
     @property
     def schedulers(self) -> list[Scheduler]:
