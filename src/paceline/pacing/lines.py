@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from logging import DEBUG, INFO, WARNING
 from typing import Any, Final
 
+from paceline.core.hints import counted
 from paceline.core.ledger import total_tokens
 from paceline.core.meters import Spread
 from paceline.core.pool import Pool
@@ -200,7 +201,7 @@ class Lines:
         if within:
             self._read(lambda _: self._refusals.setdefault(kind, (0, event)))
             self._set_timer(kind)
-        more = f"{number:,} more refusal{'s' * (number > 1)}{within}, the last one: {_said(event)}"
+        more = f"{counted(number, 'more refusal')}{within}, the last one: {_said(event)}"
         self._say_permit(WARNING, kind[0], event, more, left_out=number - 1)
 
     def say_sums(self) -> None:

@@ -156,7 +156,7 @@ class Plans:
             shut: Those that are used up: the account, the model (``None``: all of them), and the state.
             held: The windows with a share that is left to others: the account, and who waits.
         """
-        from paceline.providers.plan_headers import SCOPE_MAX
+        from paceline.providers.plan_headers import SCOPE_MAX, PlanReading
 
         now_s = now_ns / NS
         with self._lock:
@@ -169,7 +169,8 @@ class Plans:
         for account, model, one in shut:
             window = one.window or UNNAMED_WINDOW
             name = (account, window) if one.window else (account, window, model or "")
-            row = rows.setdefault(name, _unread(account, window, model))
+            unread = PlanReading(window, scope=model)  # no header has stated it
+            row = rows.setdefault(name, _status(account, unread, WindowUse(), 0.0))
             if model is not None and row["scope"] is not None:  # what its name is taken to mean may be wrong
                 models = models_of.setdefault(name, [])
                 models.append(model)
@@ -208,13 +209,6 @@ def _status(account: str, reading: PlanReading, use: WindowUse, now_s: float) ->
         "requests_left": use.requests_left,
         "sessions": use.sessions(),
     }
-
-
-def _unread(account: str, window: str, model: str | None) -> PlanStatus:
-    """The row of a window that no header has stated."""
-    from paceline.providers.plan_headers import PlanReading
-
-    return _status(account, PlanReading(window, scope=model), WindowUse(), 0.0)
 
 
 def _close(row: PlanStatus, shut: Shut, now_ns: int) -> None:
