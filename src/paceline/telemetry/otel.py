@@ -80,7 +80,9 @@ class Listener:
     def __call__(self, event: Event) -> None:
         """Take an event."""
         if event.kind == "acquired":
-            self._waited(event)
+            self._waits.record(event.waited_s, {"paceline.pool": event.pool})
+            if event.waited_s >= WAIT_MIN_S:
+                self._span_wait(event)
         elif event.kind == "settled" and event.used is not None:
             model, used = _model(event.pool), event.reported or event.used
             for unit, kind in _TOKENS:
@@ -90,15 +92,11 @@ class Listener:
             about = {"paceline.pool": event.pool, "paceline.reason": event.reason or ""}
             trace.get_current_span().add_event("paceline.refused", about)
 
-    def _waited(self, event: Event) -> None:
-        self._waits.record(event.waited_s, {"paceline.pool": event.pool})
-        if event.waited_s >= WAIT_MIN_S:
-            now_ns = time.time_ns()
-            about: Attributes = {"paceline.pool": event.pool, "paceline.lane": event.lane, **_model(event.pool)}
-            span = self._tracer.start_span(
-                "paceline.wait", attributes=about, start_time=now_ns - round(event.waited_s * NS)
-            )
-            span.end(now_ns)
+    def _span_wait(self, event: Event) -> None:
+        now_ns = time.time_ns()
+        about: Attributes = {"paceline.pool": event.pool, "paceline.lane": event.lane, **_model(event.pool)}
+        start_ns = now_ns - round(event.waited_s * NS)
+        self._tracer.start_span("paceline.wait", attributes=about, start_time=start_ns).end(now_ns)
 
 
 class Traced:
