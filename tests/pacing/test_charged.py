@@ -103,8 +103,8 @@ class TestCharged:
         cancelled, refused, blocked = (limiter.try_acquire("jobs", tokens=5) for _ in range(3))
         cancelled.cancel()
         refused.refused()
-        with blocked:
-            blocked.settle(tokens=4)
+        with blocked as same:
+            same.settle(tokens=4)
         for permit in (cancelled, refused, blocked):
             permit.settle(tokens=3)
         assert cancelled.charged == {"tokens": 0, "requests": 0, "concurrency": 0}

@@ -80,11 +80,6 @@ class TestByHand:
         limiter_with(heard).try_acquire("jobs").refused(refusal, **options)
         assert (heard[1].reason, heard[1].retry_after_s) == told
 
-    def test_forgotten_in_its_block(self, heard):
-        with pytest.warns(paceline.PacelineWarning), limiter_with(heard).acquire("jobs", tokens=5):
-            pass
-        assert heard[1].used == {"tokens": 5, "requests": 1}
-
     def test_one_that_expired_before_is_not_settled(self):
         heard, clock = Heard(), ManualClock()
         limiter = limiter_with(heard, clock=clock, ttl_s=10)

@@ -51,11 +51,6 @@ class TestAcquire:
         assert status(limiter)["counts"] == {"granted": 3, "settled": 3}
         assert seen == pytest.approx([0, 1, 0])
 
-    def test_nothing_happens_before_it_is_awaited(self):
-        limiter = jobs(ManualClock())
-        limiter.acquire("jobs")
-        assert status(limiter)["counts"] == {}
-
     def test_a_thread_waits_until_the_clock_says_so(self, clock):
         limiter, granted = jobs(clock), []
         limiter.acquire("jobs").wait()
@@ -242,28 +237,6 @@ class TestPaced:
         for function in (words, async_words):
             with pytest.raises(TypeError, match="words is a generator: acquire the permit in it"):
                 limiter.paced("jobs")(function)
-
-    def test_what_the_result_reports_is_what_is_charged(self):
-        limiter = jobs(ManualClock(), {"jobs": ["60 requests/min", "1000 tokens/min"]})
-
-        @limiter.paced("jobs", tokens=100)
-        def call():
-            return {"usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}}
-
-        call()
-        assert remaining(limiter, 1) == 975
-
-    def test_what_raises_stays_charged(self):
-        limiter = jobs(ManualClock(), {"jobs": ["60 requests/min", "1000 tokens/min"]})
-
-        @limiter.paced("jobs", tokens=100)
-        def call():
-            raise LookupError
-
-        with pytest.raises(LookupError):
-            call()
-        assert remaining(limiter, 1) == 900
-        assert status(limiter)["in_flight"] == 0
 
 
 class TestLanes:
