@@ -11,7 +11,8 @@ import pytest
 import requests
 
 import paceline
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
+from virtual_time import virtual
 
 BODY = {"model": "gpt-5", "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
 HEADERS = {
@@ -46,8 +47,8 @@ ANSWERS = {
 
 
 @pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/m": ["600 requests/min", "30k tokens/min"]}, clock=ManualClock(), headroom_s=0)
+def limiter(clock):
+    return paceline.Limiter({"openai/m": ["600 requests/min", "30k tokens/min"]}, clock=clock, headroom_s=0)
 
 
 def quota_of(limiter, unit, pool="openai/m"):
@@ -169,12 +170,10 @@ class TestObserve:
         limiter.observe("claude-haiku-4.5", {"anthropic-ratelimit-input-tokens-limit": "25000"})
         assert quota_of(limiter, "input_tokens", "anthropic/claude-haiku-4-5")["limit"] == 25_000
 
-    def test_a_waiter_waits_for_the_level_that_was_observed(self, limiter):
-        async def main():
-            limiter.observe("openai/m", {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "0"})
-            return (await limiter.acquire("openai/m", tokens=5_000)).waited_s
-
-        assert run_virtual(main(), limiter.pacer.clock) == pytest.approx(10, abs=1)
+    @virtual
+    async def test_a_waiter_waits_for_the_level_that_was_observed(self, clock, limiter):
+        limiter.observe("openai/m", {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "0"})
+        assert (await limiter.acquire("openai/m", tokens=5_000)).waited_s == pytest.approx(10, abs=1)
 
     def test_of_a_shared_pool(self, world):
         limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, store=world.store, clock=world.clock)

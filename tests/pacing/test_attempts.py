@@ -11,11 +11,13 @@ from tests.simulation.troubles import SimulatedStore, SimulatedWorker
 import paceline
 from paceline.planner.timeline import Timeline
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 from waits import play
 
 POOL = "openai/gpt-5"
 RETRY = paceline.RetryPolicy(max_attempts=3, max_refused=3, backoff_s=2.0, jitter=0.0)
 MONEY = '{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
+FULL = '{"error": {"message": "overloaded"}}'
 
 
 def answered(status, body="{}", **headers):
@@ -28,8 +30,8 @@ def answered(status, body="{}", **headers):
 class Call:
     """A call that raises what it is told to, one after the other, and then answers."""
 
-    def __init__(self, *errors, **options):
-        self.clock, self.errors, self.at_s = ManualClock(), list(errors), []
+    def __init__(self, *errors, clock=None, **options):
+        self.clock, self.errors, self.at_s = clock or ManualClock(), list(errors), []
         self.began_ns = self.clock.now_ns()
         quotas = {POOL: "600 requests/min", "other": "60 requests/min"}
         self.limiter = paceline.Limiter(quotas, clock=self.clock, headroom_s=0.1, retry=RETRY, **options)
@@ -72,29 +74,23 @@ def test_a_block_may_return():
     assert len(call.at_s) == 2
 
 
-def test_retry_after_wins_and_the_pause_is_everybodys():
-    call = Call(answered(429, retry_after="7"))
-    seen = []
+@virtual
+async def test_retry_after_wins_and_the_pause_is_everybodys(clock):
+    call, tasks = Call(answered(429, retry_after="7"), clock=clock), []
 
-    async def main():
-        async def another():
-            async with call.limiter.acquire(POOL):
-                seen.append(round((call.clock.now_ns() - call.began_ns) / 1e9, 1))
+    async def another():
+        async with call.limiter.acquire(POOL):
+            return round((clock.now_ns() - call.began_ns) / 1e9, 1)
 
-        for attempt in call.limiter.attempts(POOL):
-            async with attempt as permit:
-                if call.at_s:  # again: in front of whoever came in between
-                    assert not seen
-                else:
-                    tasks.append(asyncio.create_task(another()))
-                call.make(permit)
-        await tasks[0]
-
-    tasks = []
-    run_virtual(main(), call.clock)
+    for attempt in call.limiter.attempts(POOL):
+        async with attempt as permit:
+            if call.at_s:  # again: in front of whoever came in between
+                assert not tasks[0].done()
+            else:
+                tasks.append(asyncio.create_task(another()))
+            call.make(permit)
+    assert await tasks[0] >= 7
     assert call.at_s == [0, 7]
-    assert seen
-    assert seen[0] >= 7
 
 
 @pytest.mark.parametrize("tokens", [150, 2_000])
@@ -176,14 +172,14 @@ def test_money_is_not_waited_for():
 
 
 def test_whoever_met_full_servers_waits_alone():
-    call = Call(answered(503, '{"error": {"message": "overloaded"}}', retry_after="5"))
+    call = Call(answered(503, FULL, retry_after="5"))
     assert call.run() == "answer"
     assert call.at_s == [0, 5]
     assert call.pool["cool_down_s"] == 0
 
 
 def test_full_servers_open_the_breaker_and_an_answer_closes_it():
-    full = [answered(503, '{"error": {"message": "overloaded"}}', retry_after="1") for _ in range(2)]
+    full = [answered(503, FULL, retry_after="1") for _ in range(2)]
     call = Call(*full, breaker=paceline.BreakerPolicy(failures=2, pause_s=60.0))
     assert call.run() == "answer"
     assert call.at_s == [0, 1, 2]
@@ -245,7 +241,7 @@ def test_giving_up_pauses_others_only_for_what_is_theirs_too():
     once = paceline.RetryPolicy(max_attempts=1)
     for error, pause_s in (
         (answered(429, retry_after="50"), 50),
-        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="50"), 0),
+        (answered(503, FULL, retry_after="50"), 0),
         (answered(429, retry_after="86400"), 86_400),  # the stated end; a probe tests it before
         (answered(429, retry_after="3456000"), 15),  # nonsense: it ends with the probe
     ):
@@ -279,9 +275,9 @@ def test_no_attempt_starts_after_the_time_that_the_policy_allows():
     assert busy.clock.now_ns() - busy.began_ns <= 5 * 10**9
 
 
-def test_a_request_that_is_always_refused_blocks_no_other_and_is_given_up():
-    call = Call()
-    served = []
+@virtual
+async def test_a_request_that_is_always_refused_blocks_no_other_and_is_given_up(clock):
+    call, served = Call(clock=clock), []
 
     async def one(name):
         for attempt in call.limiter.attempts(POOL, retry=paceline.RetryPolicy(jitter=0.0)):
@@ -291,10 +287,7 @@ def test_a_request_that_is_always_refused_blocks_no_other_and_is_given_up():
                 permit.settle()
                 served.append(name)
 
-    async def main():
-        return await asyncio.gather(*map(one, ["bad", *range(400)]), return_exceptions=True)
-
-    outcomes = run_virtual(main(), call.clock)
+    outcomes = await asyncio.gather(*map(one, ["bad", *range(400)]), return_exceptions=True)
     assert sorted(served) == list(range(400))
     assert [type(outcome) for outcome in outcomes if outcome] == [paceline.GaveUpError]
     assert "others of the pool were admitted" in str(outcomes[0])
@@ -308,66 +301,47 @@ def test_a_pool_that_admits_nothing_stops_after_ten_minutes():
     assert "has admitted nothing for" in call.pool["stopped"]
 
 
-def test_an_error_that_is_caught_in_the_loop_ends_it():
-    call = Call(ValueError("no"), ValueError("no"), answered(429), answered(429), answered(429))
-    for policy, made in ((RETRY, 1), (RETRY, 1), (RETRY, 3)):
-        count = 0
-
-        async def main(policy=policy):
-            nonlocal count
-            for attempt in call.limiter.attempts(POOL, retry=policy):
-                count += 1
-                try:
-                    async with attempt as permit:
-                        call.make(permit)
-                except (ValueError, paceline.GaveUpError):
-                    pass
-
-        run_virtual(main(), call.clock)
-        assert count == made
+@virtual
+async def test_an_error_that_is_caught_in_the_loop_ends_it(clock):
+    call = Call(ValueError("no"), ValueError("no"), answered(429), answered(429), answered(429), clock=clock)
+    for made in (1, 1, 3):
+        attempts = call.limiter.attempts(POOL)
+        for attempt in attempts:
+            with contextlib.suppress(ValueError, paceline.GaveUpError):
+                async with attempt as permit:
+                    call.make(permit)
+        assert attempts.made == made
 
 
-def test_retries_at_full_servers_keep_to_the_budget_that_calls_earn():
+@virtual
+async def test_retries_at_full_servers_keep_to_the_budget_that_calls_earn(clock):
     """A tenth of a hundred calls a second is refused once: one retry earned by five calls is enough."""
-    call = Call(breaker=None)
-    waits_s, made = [], iter(range(1_000_000))
+    limiter, tasks = paceline.Limiter({"many": "60k requests/min"}, clock=clock, retry=RETRY, breaker=None), []
 
-    async def one():
-        began_ns = call.clock.now_ns()
-        refused = next(made) % 10 == 0
-        for attempt in call.limiter.attempts("many"):
+    async def one(refused):
+        began_ns = clock.now_ns()
+        for attempt in limiter.attempts("many"):
             async with attempt as permit:
                 if refused:
                     refused = False
-                    raise answered(503, '{"error": {"message": "overloaded"}}')
+                    raise answered(503, FULL)
                 permit.settle()
-        waits_s.append((call.clock.now_ns() - began_ns) / 1e9)
+        return (clock.now_ns() - began_ns) / 1e9
 
-    async def main():
-        tasks = []
-        for _ in range(2_000):
-            tasks.append(asyncio.create_task(one()))
-            await asyncio.sleep(0.01)
-        await asyncio.gather(*tasks)
-
-    call.limiter = paceline.Limiter({"many": "60k requests/min"}, clock=call.clock, retry=RETRY, breaker=None)
-    run_virtual(main(), call.clock)
-    assert max(waits_s) < 5
+    for number in range(2_000):
+        tasks.append(asyncio.create_task(one(number % 10 == 0)))
+        await asyncio.sleep(0.01)
+    assert max(await asyncio.gather(*tasks)) < 5
 
 
 @pytest.mark.parametrize(("error", "closes"), [(SystemExit(429), False), (answered(429), True)])
 def test_neither_the_end_of_the_program_nor_an_error_after_the_permit_s_end_is_a_refusal(error, closes):
     call = Call()
-
-    async def main():
-        for attempt in call.limiter.attempts(POOL):
-            async with attempt as permit:
-                if closes:
-                    permit.settle()
-                raise error
-
-    with pytest.raises(type(error)):
-        run_virtual(main(), call.clock)
+    attempt = next(iter(call.limiter.attempts(POOL)))
+    permit = attempt.__enter__()
+    if closes:
+        permit.settle()
+    assert not attempt.__exit__(type(error), error, None)
     assert "refused_rate" not in call.pool["counts"]
 
 

@@ -196,19 +196,15 @@ class TestALoopThatIsClosed:
         assert limiter.status()["pools"]["jobs"]["waiting"] == 0
         assert all(not task.done() for tasks in left for task in tasks)
 
-    def test_a_loop_with_waiters_that_still_runs_keeps_them(self):
-        async def main(clock):
-            limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
-            tasks = [asyncio.ensure_future(limiter.acquire("jobs")) for _ in range(5)]
-            await asyncio.sleep(0)
-            left = []
-            join(started(lambda: left.append(self.thousand_ghosts(limiter))))
-            assert limiter.status()["pools"]["jobs"]["waiting"] == 3
-            for task in tasks:
-                (await task).settle()
-            return left, clock.now_ns()
-
-        run_virtual(main)
+    @virtual
+    async def test_a_loop_with_waiters_that_still_runs_keeps_them(self, clock):
+        limiter, left = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0), []
+        tasks = [asyncio.ensure_future(limiter.acquire("jobs")) for _ in range(5)]
+        await asyncio.sleep(0)
+        join(started(lambda: left.append(self.thousand_ghosts(limiter))))
+        assert limiter.status()["pools"]["jobs"]["waiting"] == 3
+        for task in tasks:
+            (await task).settle()
 
     def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, clock, monkeypatch):
         # The collector may run anywhere, also while this thread holds the pool's lock; it closes the coroutine.

@@ -17,6 +17,7 @@ from paceline.pacing.clock import SystemClock
 from paceline.stores.memory import MemoryStore
 from paceline.testing import DeadlockError, ManualClock, run_virtual
 from paceline.testing import clock as clock_module
+from virtual_time import virtual
 
 
 class TestManualClock:
@@ -257,13 +258,10 @@ class TestSystemClock:
         assert result.returncode == 0, result.stderr.decode()
 
 
-def test_a_store_s_thread_is_no_deadlock():
-    async def main(clock):
-        limiter = paceline.Limiter(
-            {"jobs": "60 requests/min burst 2"}, store=MemoryStore(clock=clock), headroom_s=0.0, clock=clock
-        )
-        for _ in range(4):
-            (await limiter.acquire("jobs")).settle()
-        limiter.close()
-
-    run_virtual(main)
+@virtual
+async def test_a_store_s_thread_is_no_deadlock(clock):
+    store = MemoryStore(clock=clock)
+    limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, store=store, headroom_s=0.0, clock=clock)
+    for _ in range(4):
+        (await limiter.acquire("jobs")).settle()
+    limiter.close()

@@ -18,7 +18,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.joint import joint_limits
 from paceline.planner.forecast import eta
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
 from virtual_time import virtual
 from waits import gone
 
@@ -145,14 +145,12 @@ class TestTogether:
         assert limiter.try_acquire("openai@us/gpt-5")
         assert limiter.try_acquire("openai@eu/o3").quota == "2 requests/min of joint/openai@*/*"
 
-    def test_slots_come_after_it(self):
-        async def main(clock):
-            limiter = limiter_of(clock, {"openai": "60 requests/min burst 2"}, concurrency={"openai": 1})
-            await limiter.acquire("openai/a")
-            await limiter.acquire("openai/b", timeout=0.5)
-
+    @virtual
+    async def test_slots_come_after_it(self, clock):
+        limiter = limiter_of(clock, {"openai": "60 requests/min burst 2"}, concurrency={"openai": 1})
+        await limiter.acquire("openai/a")
         with pytest.raises(AcquireTimeoutError, match="1 concurrency of openai/in flight would allow it"):
-            run_virtual(main)
+            await limiter.acquire("openai/b", timeout=0.5)
 
     def test_slots_of_its_own(self, clock):
         limiter = limiter_of(clock, {"openai/a, openai/b": "2 concurrency"})
@@ -209,24 +207,19 @@ class TestCost:
 
 
 class TestBound:
-    def test_a_request_that_never_fits_fails_at_once(self):
-        async def main(clock):
-            limiter = limiter_of(
-                clock, {"openai": "1k tokens/min"}, {"openai/a": "1 requests/min", "openai/b": "9 requests/s"}
-            )
-            assert limiter.try_acquire("openai/a", tokens=1)
-            with pytest.raises(
-                NeverFitsError,
-                match=r"openai/a: .* 1,001 tokens, .*holds 1,000 at most \(1k tokens/min of joint/openai/\*\)",
-            ):
-                await limiter.acquire("openai/a", tokens=1_001)
-            refused = limiter.try_acquire("openai/b", tokens=1_001)
-            assert refused == NeverFits("tokens", 1_001, 1_000)
-            assert refused.quota == "1k tokens/min of joint/openai/*"
-            assert spent(limiter, "openai/b") == [0]
-            return clock.now_ns()
-
-        assert run_virtual(main) == run_virtual(lambda clock: asyncio.sleep(0, clock.now_ns()))
+    @virtual
+    async def test_a_request_that_never_fits_fails_at_once(self, clock):
+        start_ns, limits = clock.now_ns(), {"openai/a": "1 requests/min", "openai/b": "9 requests/s"}
+        limiter = limiter_of(clock, {"openai": "1k tokens/min"}, limits)
+        assert limiter.try_acquire("openai/a", tokens=1)
+        said = r"openai/a: .* 1,001 tokens, .*holds 1,000 at most \(1k tokens/min of joint/openai/\*\)"
+        with pytest.raises(NeverFitsError, match=said):
+            await limiter.acquire("openai/a", tokens=1_001)
+        refused = limiter.try_acquire("openai/b", tokens=1_001)
+        assert refused == NeverFits("tokens", 1_001, 1_000)
+        assert refused.quota == "1k tokens/min of joint/openai/*"
+        assert spent(limiter, "openai/b") == [0]
+        assert clock.now_ns() == start_ns
 
     @pytest.mark.parametrize("own", ["6000 requests/min", "60 requests/min burst 1"])
     @virtual

@@ -50,21 +50,18 @@ class World:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("options", [{}, {"headroom_s": 0.1}], ids=["adaptive", "given"])
 @pytest.mark.parametrize("stall_s", [0.1, 1, 5, 7, 20, 100])
-def test_a_stalled_loop_with_a_full_queue(stall_s, options):
-    async def main():
-        world = World(**options)
-        tasks = [asyncio.create_task(world.work()) for _ in range(1_300)]
-        await world.run(12)
-        for _ in range(3):
-            world.stall(stall_s)
-            await world.run(6)
-        assert world.refused == 0
-        before = world.sent
-        await world.run(12)
-        assert world.sent - before >= 0.9 * LIMIT / PERIOD_S * 12  # and it runs at the full speed again
-        await gone(tasks)
-
-    asyncio.run(main())
+async def test_a_stalled_loop_with_a_full_queue(stall_s, options):
+    world = World(**options)
+    tasks = [asyncio.create_task(world.work()) for _ in range(1_300)]
+    await world.run(12)
+    for _ in range(3):
+        world.stall(stall_s)
+        await world.run(6)
+    assert world.refused == 0
+    before = world.sent
+    await world.run(12)
+    assert world.sent - before >= 0.9 * LIMIT / PERIOD_S * 12  # and it runs at the full speed again
+    await gone(tasks)
 
 
 async def test_a_stalled_loop_and_requests_that_come_after_it():

@@ -15,6 +15,7 @@ from paceline.core.results import NO_ANSWER, NOT_QUOTAS, Reading
 from paceline.emulator.rules import BucketRule
 from paceline.pacing import lines
 from paceline.testing import ManualClock, run_virtual
+from virtual_time import virtual
 from waits import started, until
 
 LOGGER = "paceline.rate_limit"
@@ -55,20 +56,17 @@ def wait(limiter, *acquired):
 
 
 class TestWaits:
-    def test_before_the_wait_with_the_quota_and_the_caller(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of()
+    @virtual
+    async def test_before_the_wait_with_the_quota_and_the_caller(self, clock, logged):
+        records, limiter = logged(logging.INFO), limiter_of(clock=clock)
         limiter.try_acquire(POOL, tokens=27_500).settle()
-
-        async def main():
-            waiting = asyncio.create_task(limiter.acquire(POOL, name="agent-7", tokens=4_100)._wait_async())
-            await asyncio.sleep(0)
-            assert texts(records) == [
-                "Rate limit: waiting 3.2 s for tokens/min of openai/gpt-4o (27,500 of 30,000 used), agent-7"
-            ]
-            assert not waiting.done()
-            (await waiting).settle()
-
-        run_virtual(main(), limiter.pacer.clock)
+        waiting = asyncio.ensure_future(limiter.acquire(POOL, name="agent-7", tokens=4_100))
+        await asyncio.sleep(0)
+        assert texts(records) == [
+            "Rate limit: waiting 3.2 s for tokens/min of openai/gpt-4o (27,500 of 30,000 used), agent-7"
+        ]
+        assert not waiting.done()
+        (await waiting).settle()
         [record] = records
         assert (record.levelname, record.name) == ("INFO", LOGGER)
         fields = ("event", "pool", "lane", "caller", "expected_wait_s", "quota", "used", "limit", "ahead", "left_out")
@@ -141,27 +139,25 @@ class TestWaits:
         assert [(record.used, record.limit) for record in records] == [(3, 3)]
 
     @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
-    def test_for_a_limit_that_is_measured(self, logged):
+    @virtual
+    async def test_for_a_limit_that_is_measured(self, clock, logged):
         """The first lines are written before a rate is known, the last one after refusals of all but one a second."""
-        records, limiter = logged(logging.INFO), limiter_of(learn=True)
-        began_s = limiter.pacer.clock.now_ns() / NS
+        records, limiter = logged(logging.INFO), limiter_of(learn=True, clock=clock)
+        began_s = clock.now_ns() / NS
         provider = BucketRule(60, 60, began_s)
         provider.charge(began_s, 50)
 
         async def one():
             for attempt in limiter.attempts("vllm/a"):
                 async with attempt as permit:
-                    now_s = limiter.pacer.clock.now_ns() / NS
+                    now_s = clock.now_ns() / NS
                     if not provider.fits(now_s, 1):
                         permit.refused()
                         continue
                     provider.charge(now_s, 1)
                     permit.settle()
 
-        async def main():
-            await asyncio.gather(*(one() for _ in range(60)))
-
-        run_virtual(main(), limiter.pacer.clock)
+        await asyncio.gather(*(one() for _ in range(60)))
         lines = [record for record in records if "waiting" in record.getMessage()]
         assert re.fullmatch(r"Rate limit: waiting [\d.]+ s for requests of vllm/a", lines[0].getMessage())
         assert (lines[0].used, lines[0].limit) == (None, None)

@@ -92,31 +92,28 @@ async def test_what_one_has_seen_shut_is_shut_for_all_and_one_request_of_all_ask
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_the_outcome_of_the_test_is_known_to_all_within_a_second(world, refused):
-    async def main():
-        one, two = world.start(), world.start()
-        await world.refused(one)
-        tasks = {await world.waits(each): each for each in (one, two)}
-        for _ in range(120):  # to the test, whenever that is
-            if any(task.done() for task in tasks):
-                break
-            await world.moved(0.5)
-        [probe] = [task for task in tasks if task.done()]
-        [other] = tasks.keys() - {probe}
-        if not refused:
-            tasks[probe].pacer.pools.scheduler(ONE).admitted(probe.result().reservation)
-            await world.moved(1.2)
-            assert other.done()
-            return
-        await world.refused(tasks[probe], replace(FIVE_HOURS, retry_after_s=HOUR - 60), probe.result())
+async def test_the_outcome_of_the_test_is_known_to_all_within_a_second(world, refused):
+    one, two = world.start(), world.start()
+    await world.refused(one)
+    tasks = {await world.waits(each): each for each in (one, two)}
+    for _ in range(120):  # to the test, whenever that is
+        if any(task.done() for task in tasks):
+            break
+        await world.moved(0.5)
+    [probe] = [task for task in tasks if task.done()]
+    [other] = tasks.keys() - {probe}
+    if not refused:
+        tasks[probe].pacer.pools.scheduler(ONE).admitted(probe.result().reservation)
         await world.moved(1.2)
-        before = len(world.store.messages)
-        await world.moved(30)
-        assert len(world.store.messages) - before <= 7  # it asks no more often than before
-        assert not other.done()
-        other.cancel()
-
-    asyncio.run(main())
+        assert other.done()
+        return
+    await world.refused(tasks[probe], replace(FIVE_HOURS, retry_after_s=HOUR - 60), probe.result())
+    await world.moved(1.2)
+    before = len(world.store.messages)
+    await world.moved(30)
+    assert len(world.store.messages) - before <= 7  # it asks no more often than before
+    assert not other.done()
+    other.cancel()
 
 
 async def test_another_process_asks_where_the_one_that_asked_was_not_sent(world):

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import paceline
-from paceline.testing import ManualClock, run_virtual
+from paceline.testing import ManualClock
 from virtual_time import virtual
 from waits import gone
 
@@ -106,23 +106,21 @@ class TestResets:
 
 
 class TestQueue:
-    def test_in_the_order_of_the_line(self):
-        async def main(clock):
-            limiter = limiter_of("60 requests/min burst 1", clock=clock)
-            limiter.try_acquire("jobs").settle()
-            later = paceline.LaneSpec("urgent", priority=1)
-            asked = [limiter.acquire("jobs", name="a", tokens=5), limiter.acquire("jobs")]
-            asked.append(limiter.acquire("jobs", name="boss", lane=later))
-            waiting = [asyncio.ensure_future(one) for one in asked]
-            await asyncio.sleep(0.25)
-            queue = pool_of(limiter)["queue"]
-            for task in waiting:
-                (await task).settle()
-            assert pool_of(limiter)["queue"] == []
-            return queue
-
+    @virtual
+    async def test_in_the_order_of_the_line(self, clock):
+        limiter = limiter_of("60 requests/min burst 1", clock=clock)
+        limiter.try_acquire("jobs").settle()
+        later = paceline.LaneSpec("urgent", priority=1)
+        asked = [limiter.acquire("jobs", name="a", tokens=5), limiter.acquire("jobs")]
+        asked.append(limiter.acquire("jobs", name="boss", lane=later))
+        waiting = [asyncio.ensure_future(one) for one in asked]
+        await asyncio.sleep(0.25)
+        queue = pool_of(limiter)["queue"]
+        for task in waiting:
+            (await task).settle()
+        assert pool_of(limiter)["queue"] == []
         cost, uncached = {"requests": 1}, {"waited_s": 0.25, "cached_tokens": 0, "lost_in_s": None}
-        assert run_virtual(main) == [
+        assert queue == [
             uncached | {"name": "boss", "lane": "urgent", "expected_wait_s": 0.75, "cost": cost},
             uncached | {"name": "a", "lane": "default", "expected_wait_s": 1.75, "cost": {"tokens": 5} | cost},
             uncached | {"name": None, "lane": "default", "expected_wait_s": 2.75, "cost": cost},
