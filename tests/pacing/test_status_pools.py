@@ -155,13 +155,7 @@ class TestQueue:
 
 class TestPoolsThatNobodyHasUsed:
     def test_those_with_a_name_are_there_and_change_nothing(self):
-        quotas = {
-            "jobs": "5 requests/min",
-            "openai/gpt-5": "500 requests/min",
-            "openai/*": "9 requests/min",
-            "*": "1 rpm",
-        }
-        quotas["*"] = "1 requests/min"
+        quotas = dict.fromkeys(["jobs", "openai/gpt-5", "openai/*", "*"], "5 requests/min")
         limiter = paceline.Limiter(quotas, clock=ManualClock())
         before = limiter.status()["pools"]
         assert list(before) == ["jobs", "openai/gpt-5"]

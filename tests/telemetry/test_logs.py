@@ -9,20 +9,12 @@ from paceline.core.results import PacelineWarning
 from paceline.telemetry.logs import JsonFormatter
 
 
-def record(**fields):
-    given = {
-        "name": "paceline.http",
-        "level": logging.WARNING,
-        "pathname": "",
-        "lineno": 1,
-        "args": (),
-        "exc_info": None,
-    }
-    return logging.LogRecord(**(given | fields))
+def record(text, *args, exc_info=None):
+    return logging.LogRecord("paceline.http", logging.WARNING, "", 1, text, args, exc_info)
 
 
 def test_a_line_is_an_object():
-    line = JsonFormatter().format(record(msg='it is \n "%s"', args=("odd",)))
+    line = JsonFormatter().format(record('it is \n "%s"', "odd"))
     assert "\n" not in line
     value = json.loads(line)
     assert value.pop("time").endswith("+00:00")
@@ -33,7 +25,7 @@ def test_an_exception_is_in_it():
     try:
         int("broken")
     except ValueError as error:
-        line = JsonFormatter().format(record(msg="failed", exc_info=(ValueError, error, error.__traceback__)))
+        line = JsonFormatter().format(record("failed", exc_info=(ValueError, error, error.__traceback__)))
     assert "ValueError: invalid literal" in json.loads(line)["exception"]
 
 

@@ -34,12 +34,14 @@ def closed(schema):
     return [closed(part) for part in schema] if isinstance(schema, list) else schema
 
 
+def limiter_of(quotas="5 requests/min", **options):
+    return paceline.Limiter({"openai/gpt-5": quotas}, clock=ManualClock(), **options)
+
+
 def given():
-    limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min, 10k tokens/day, 3 concurrency"}, clock=ManualClock())
-    permit = limiter.acquire("openai/gpt-5", input_tokens=100).wait()
-    permit.settle(
-        input_tokens=80, headers={"x-ratelimit-limit-requests": "400", "x-ratelimit-remaining-requests": "399"}
-    )
+    limiter = limiter_of("500 requests/min, 10k tokens/day, 3 concurrency")
+    headers = {"x-ratelimit-limit-requests": "400", "x-ratelimit-remaining-requests": "399"}
+    limiter.acquire("openai/gpt-5", input_tokens=100).wait().settle(input_tokens=80, headers=headers)
     return limiter
 
 
@@ -58,20 +60,22 @@ def waiting():
     return limiter
 
 
-def paused():
-    limiter = paceline.Limiter({"openai/gpt-5": "5 requests/min"}, clock=ManualClock())
-    limiter.acquire("openai/gpt-5").wait().refused(retry_after_s=9)
+def refused(kind):
+    limiter = limiter_of()
+    limiter.acquire("openai/gpt-5").wait().refused(paceline.Refusal(kind, "no credit", retry_after_s=9))
     return limiter
+
+
+def paused():
+    return refused(paceline.RefusalKind.RATE)
 
 
 def stopped():
-    limiter = paceline.Limiter({"openai/gpt-5": "5 requests/min"}, clock=ManualClock())
-    limiter.acquire("openai/gpt-5").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY, "no credit"))
-    return limiter
+    return refused(paceline.RefusalKind.MONEY)
 
 
 def shared():
-    return paceline.Limiter({"openai/gpt-5": "5 requests/min"}, store=MemoryStore(), clock=ManualClock())
+    return limiter_of(store=MemoryStore())
 
 
 def planned():

@@ -76,14 +76,11 @@ class TestRoutes:
         code, headers, _ = ask(app, "/")
         assert ask(app, "/", method="HEAD") == (code, headers, b"")
 
-    @pytest.mark.parametrize("path", [API, f"{API}/"])
-    def test_with_and_without_a_slash_at_the_end(self, used, path):
-        app = Starlette(routes=[Mount("/api/v1/rate-limits", paceline.status_app(used))])
+    @pytest.mark.parametrize("path", [API, f"{API}/", "/paceline/"])
+    def test_mounted_below_another_app(self, used, path):
+        page = paceline.status_app(used)
+        app = Starlette(routes=[Mount("/api/v1/rate-limits", page), Mount("/paceline", page)])
         assert json.loads(ask(app, path)[2]) == used.status()
-
-    def test_mounted_below_another_app(self, used):
-        app = Starlette(routes=[Mount("/paceline", paceline.status_app(used))])
-        assert json.loads(ask(app, "/paceline/")[2]) == used.status()
         assert json.loads(ask(app, "/paceline/status/jobs")[2]) == used.status()["pools"]["jobs"]
         assert ask(app, "/paceline/status/nobody")[0] == 404
         by_server = ask(paceline.status_app(used), "/status/jobs", root="/paceline")  # which strips the prefix itself
