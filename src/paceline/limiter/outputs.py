@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from paceline.core.results import StoreError
-
-if TYPE_CHECKING:
-    from paceline.estimation.calibration import Calibrations
-    from paceline.stores.notes import Notes
+from paceline.estimation.calibration import Calibrations
+from paceline.stores.notes import Notes
 
 log = logging.getLogger("paceline")
 

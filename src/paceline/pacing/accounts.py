@@ -8,18 +8,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 from paceline.pacing.plan_use import UNNAMED, Client
+from paceline.pacing.pools import Pools
 from paceline.providers.base import Provider
 from paceline.providers.registry import changed
-
-if TYPE_CHECKING:
-    from paceline.pacing.pools import Pools
 
 DIGEST_BYTES: Final = 16
 """The bytes of a digest that are kept: two credentials never have the same one."""

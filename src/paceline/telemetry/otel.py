@@ -12,28 +12,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from paceline.core.hints import why_missing
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS
+from paceline.pacing.events import Event
+from paceline.telemetry import status_app as asgi
 from paceline.telemetry.families import FAMILIES, Family
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.merged import merged
 
 try:
     from opentelemetry import metrics, propagate, trace
-    from opentelemetry.metrics import CallbackOptions, Observation
-except ImportError as error:
-    raise ImportError(why_missing(error, "OpenTelemetry", "otel"), name=__name__) from error
-
-if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
     from opentelemetry.util.types import Attributes
-
-    from paceline.pacing.events import Event
-    from paceline.telemetry import status_app as asgi
+except ImportError as error:
+    raise ImportError(why_missing(error, "OpenTelemetry", "otel"), name=__name__) from error
 
 SCOPE: Final = "paceline"
 
