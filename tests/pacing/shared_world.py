@@ -110,6 +110,12 @@ class SharedWorld:
             for _ in range(5):
                 await asyncio.sleep(0)
 
+    def joined(self, quotas=JOBS, **options):
+        """A limiter that the store knows."""
+        limiter = self.limiter(quotas, **options)
+        self.join(limiter)
+        return limiter
+
     def join(self, limiter):
         """Its first word to the store, and nothing spent."""
         self.take(limiter).cancel()

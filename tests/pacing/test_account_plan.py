@@ -251,7 +251,7 @@ async def test_who_waits_for_a_kept_share_is_shown_and_logged_once(clock, caplog
     assert limiter.status()["plans"][0]["test_s"] == pytest.approx(5 * HOUR - 1)
     await asyncio.sleep(5 * HOUR)
     assert rows(limiter) == []
-    [line] = [record.getMessage() for record in caplog.records]
+    [line] = caplog.messages
     assert line.startswith("anthropic/plan: 90% of 5h is used, and requests wait for the remaining part")
 
 
@@ -262,7 +262,7 @@ def test_that_requests_go_on_for_money_is_said_once(caplog):
     assert not caplog.records
     for used in (1.0, 1.01):
         kept.read("anthropic@7f3a91", [reading(used, paid=True)], served=True)
-    [line] = [record.getMessage() for record in caplog.records]
+    [line] = caplog.messages
     assert line.startswith("anthropic@7f3a91: requests cost money, as the provider states")
 
 

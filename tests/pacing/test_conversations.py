@@ -126,6 +126,6 @@ def test_an_hour_of_late_follow_ups_is_worth_a_line(clock, caplog):
         for _ in range(11):
             turn(limiter, "run-17", 10_000)
             clock.advance(600)
-    [line] = [record.getMessage() for record in caplog.records if "ttl" in record.getMessage()]
+    [line] = [text for text in caplog.messages if "ttl" in text]
     assert line.startswith("anthropic/claude-sonnet-4x: 60000 tokens in the last hour were cached again")
     assert clock.now_ns() > 3_600 * NS

@@ -12,7 +12,7 @@ from paceline.pacing.events import Event
 from paceline.testing import ManualClock
 from paceline.testing.clock import START_S
 from virtual_time import virtual
-from waits import join, run_all, started, until
+from waits import gone, join, run_all, started, until
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
 
@@ -96,8 +96,7 @@ class TestByHand:
         limiter.try_acquire("jobs").settle()
         waiting = asyncio.create_task(limiter.acquire("jobs")._wait_async())
         await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        await gone([waiting])
         assert heard.kinds == ["acquired", "settled"]
 
 

@@ -124,8 +124,7 @@ class TestTogether:
         first = calls.later("a" * 50)
         await asyncio.sleep(0)
         await asyncio.gather(*calls.later("b" * 100))
-        for task in first:
-            task.cancel()
+        await gone(first)
         log = calls.log
         assert Counter(model for model, _ in log) == {"a": 2, "b": 100}
         assert log[-1] == ("b", 101)
@@ -265,8 +264,7 @@ class TestBound:
         await asyncio.sleep(5.5)
         refused.refused(retry_after_s=0.1)
         again = await calls.limiter.acquire("openai/a", again=refused)
-        for task in others:
-            task.cancel()
+        await gone(others)
         assert again.waited_s <= 1
 
     @virtual
@@ -278,8 +276,7 @@ class TestBound:
         others = calls.later("b" * 100)
         calls.limiter.pacer.pools.scheduler("openai/a").pause(clock.now_ns() + 30 * NS)
         await asyncio.gather(*mine)
-        for task in others:
-            task.cancel()
+        await gone(others)
         log = calls.log
         assert log[-1] == ("a", pytest.approx(31, abs=1))
         assert log[1:3] == [("b", 1), ("b", 2)], "what it gives back is used at once"

@@ -269,16 +269,6 @@ class TestPermits:
 class TestRefusalsAndRetries:
     RETRY = paceline.RetryPolicy(max_refused=3, backoff_s=2.0, jitter=0.0)
 
-    def test_a_429_is_a_warning(self, logged):
-        records, limiter = logged(logging.WARNING), limiter_of()
-        limiter.try_acquire(POOL, tokens=100).refused(
-            paceline.Refusal(paceline.RefusalKind.RATE, "the provider's", retry_after_s=2.5)
-        )
-        [record] = records
-        assert record.getMessage() == "rate_limit.429_error openai/gpt-4o: refused (rate), retry after 2.5 s"
-        assert (record.levelname, record.event, record.reason) == ("WARNING", "rate_limit.429_error", "rate")
-        assert (record.retry_after_s, record.rpm_remaining, record.tpm_remaining) == (2.5, 499, 29_900)
-
     @pytest.mark.parametrize("kind", ["capacity", "money", "never_fits"])
     def test_another_refusal(self, logged, kind):
         records, limiter = logged(logging.WARNING), limiter_of()
@@ -299,6 +289,7 @@ class TestRefusalsAndRetries:
                 },
                 "refused (rate: tokens, limit 30,000/min, used 29,937, requested 385), retry after 8 s",
             ),
+            ({"message": "the provider's", "retry_after_s": 2.5}, "refused (rate), retry after 2.5 s"),
             ({"unit": "requests", "period_s": 86_400}, "refused (rate: requests/day)"),
             ({"unit": "usd", "limit": 2.5, "period_s": 600}, "refused (rate: usd, limit 2.5/600 s)"),
             ({"unit": "tokens", "limit": 0}, "refused (rate: tokens, limit 0)"),
@@ -320,9 +311,11 @@ class TestRefusalsAndRetries:
         limiter.try_acquire(POOL, tokens=100).refused(paceline.Refusal(paceline.RefusalKind.RATE, **stated))
         [record] = records
         assert record.getMessage() == f"rate_limit.429_error openai/gpt-4o: {text}"
-        assert record.stated == {
-            what: amount for what, amount in stated.items() if what not in ("limits", "retry_after_s")
-        }
+        assert (record.levelname, record.event, record.reason) == ("WARNING", "rate_limit.429_error", "rate")
+        assert (record.rpm_remaining, record.tpm_remaining) == (499, 29_900)
+        assert record.retry_after_s == stated.get("retry_after_s")
+        told_apart = {"limits", "retry_after_s", "message"}
+        assert record.stated == {what: amount for what, amount in stated.items() if what not in told_apart}
 
     def test_the_first_refusal_of_a_kind_has_a_line_and_the_others_a_sum_each_minute(self, logged, monkeypatch):
         records, limiter = logged(logging.WARNING), limiter_of({POOL: "1000 requests/s"})

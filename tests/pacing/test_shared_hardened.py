@@ -50,9 +50,7 @@ class TestClosed:
         assert world.store.charged(1)[1] == 10
 
     def test_it_signs_off(self, world):
-        one, other = world.limiter(), world.limiter()
-        for limiter in (one, other):
-            world.join(limiter)
+        one, other = world.joined(), world.joined()
         world.move(1)
         assert world.status(other)["store"]["peers"] == 2
         one.close()
@@ -68,36 +66,29 @@ class TestClosed:
         permit.cancel()
 
 
-class TestBreaker:
-    def pause(self, world, limiter, seconds):
-        limiter.pacer.pools.scheduler("jobs").pause(world.clock.now_ns() + round(seconds * NS))
-
-    @pytest.mark.parametrize("lost", [False, True])
-    async def test_then_one_goes_alone(self, world, lost):
-        limiter = world.limiter("6000 requests/min")
-        world.join(limiter)
-        if lost:
-            world.store.failure = GONE
-            world.take(limiter).settle()
-        self.pause(world, limiter, 8)
-        tasks = [asking(limiter) for _ in range(10)]
-        await world.moved(7.9)
-        assert not any(task.done() for task in tasks)
-        await world.moved(0.5)
-        gone = [task.result() for task in tasks if task.done()]
-        assert len(gone) == 1
-        gone[0].settle()
-        await world.moved(0.5)
-        assert all(task.done() for task in tasks)
-        for task in tasks:
-            task.result().cancel()
+@pytest.mark.parametrize("lost", [False, True])
+async def test_after_a_pause_of_the_breaker_one_goes_alone(world, lost):
+    limiter = world.joined("6000 requests/min")
+    if lost:
+        world.store.failure = GONE
+        world.take(limiter).settle()
+    limiter.pacer.pools.scheduler("jobs").pause(world.clock.now_ns() + 8 * NS)
+    tasks = [asking(limiter) for _ in range(10)]
+    await world.moved(7.9)
+    assert not any(task.done() for task in tasks)
+    await world.moved(0.5)
+    gone = [task.result() for task in tasks if task.done()]
+    assert len(gone) == 1
+    gone[0].settle()
+    await world.moved(0.5)
+    assert all(task.done() for task in tasks)
+    for task in tasks:
+        task.result().cancel()
 
 
 class TestStale:
     def test_a_deadline_is_not_missed_by_what_was_said_long_ago(self, world):
-        one, other = (world.limiter("60000 requests/min, 6000 tokens/min", headroom_s=0.0) for _ in "ab")
-        for limiter in (one, other):
-            world.join(limiter)
+        one, other = (world.joined("60000 requests/min, 6000 tokens/min", headroom_s=0.0) for _ in "ab")
         large = world.take(other, tokens=5_900)
         assert not one.try_acquire("jobs", tokens=3_000)
         large.cancel()
@@ -105,16 +96,13 @@ class TestStale:
         assert waiting_for(world, lambda: one.acquire("jobs", tokens=3_000, timeout=5).wait()).open
 
     def test_a_limit_that_was_raised_meanwhile_is_asked_for(self, world):
-        small, raised = "6000 requests/min, 6k tokens/min", "6000 requests/min, 600k tokens/min"
-        one = world.limiter(small)
-        world.join(one)
-        world.take(world.limiter(raised)).settle()
+        one = world.joined("6000 requests/min, 6k tokens/min")
+        world.take(world.limiter("6000 requests/min, 600k tokens/min")).settle()
         world.move(5)
         assert waiting_for(world, lambda: one.acquire("jobs", tokens=9_000).wait()).open
 
     def test_one_that_was_not_is_still_an_error(self, world):
-        one = world.limiter("6000 requests/min, 6k tokens/min")
-        world.join(one)
+        one = world.joined("6000 requests/min, 6k tokens/min")
         world.move(5)
         with pytest.raises(paceline.NeverFitsError):
             waiting_for(world, lambda: one.acquire("jobs", tokens=9_000).wait())
@@ -123,9 +111,7 @@ class TestStale:
 
 class TestSlots:
     def test_those_that_only_the_store_knows_of_are_renewed(self, world):
-        knows, other = world.limiter("600 requests/min, 2 concurrency"), world.limiter("600 requests/min")
-        for limiter in (knows, other):
-            world.join(limiter)
+        knows, other = world.joined("600 requests/min, 2 concurrency"), world.joined("600 requests/min")
         held = [world.take(other) for _ in range(2)]
         for _ in range(20):
             world.move(1.0)
@@ -135,9 +121,7 @@ class TestSlots:
 
     @pytest.mark.parametrize("mode", ["fail_safe", "fail_open"])
     def test_those_in_use_when_the_store_is_lost_come_back(self, world, mode):
-        limiters = [world.limiter("60000 requests/min, 8 concurrency", on_store_failure=mode) for _ in range(2)]
-        for limiter in limiters:
-            world.join(limiter)
+        limiters = [world.joined("60000 requests/min, 8 concurrency", on_store_failure=mode) for _ in range(2)]
         held = [world.take(limiter) for limiter in limiters for _ in range(4)]
         world.move(6.0)  # by now each has heard of the other's
         world.store.failure = GONE

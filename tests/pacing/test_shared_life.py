@@ -243,9 +243,7 @@ class TestLeases:
 
 
 async def test_a_refusal_pauses_everybody(world):
-    one, other = world.limiter(), world.limiter()
-    world.join(one)
-    world.join(other)
+    one, other = world.joined(), world.joined()
     world.take(one, tokens=100).refused(retry_after_s=30)
     await world.moved(0.01)
     assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)

@@ -19,9 +19,8 @@ def warnings(caplog):
 
 def pair(world, **options):
     """Two processes that know of each other."""
-    one, other = (world.limiter(**options) for _ in "ab")
-    for limiter in (one, other, one):
-        world.join(limiter)
+    one, other = (world.joined(**options) for _ in "ab")
+    world.join(one)
     return one, other
 
 
