@@ -88,12 +88,7 @@ class Section:
         kin: The processes with the same quotas, where no store keeps them.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        clock: Clock,
-        exchanges: Exchanges | None,
-    ) -> None:
+    def __init__(self, pool: Pool, clock: Clock, exchanges: Exchanges | None) -> None:
         self._pool, self._clock = pool, clock
         self.lines: Lines  # which reads the pool in this section
         self.lateness, self._exchanges = Lateness(pool), exchanges
