@@ -210,6 +210,7 @@ def test_a_slip_in_the_name_of_a_published_model():
         ("  ", None, "it must be the name of a provider"),
         ("ollama", 2, "no tiers of ollama are known: leave out tier=2"),
         ("opnai", 2, "provider 'opnai' are not known: give quotas, too; did you mean 'openai'"),
+        ("unheard", None, "provider 'unheard' are not known: give quotas, too; known are anthropic, azure"),
         ("deepseek", 2, r"tier 2 of deepseek is unknown \(known: account\)"),
     ],
 )
@@ -223,6 +224,7 @@ def test_a_provider_that_is_nearly_a_known_one_is_told():
         Limiter(provider="opnai")
     Limiter(provider="acme")
     Limiter({"opnai/*": "9 requests/min"}, provider="opnai")
+    Limiter.for_provider("opnai", quotas={"opnai/*": "9 requests/min"})
     Limiter(provider="OpenAI@eu")
 
 

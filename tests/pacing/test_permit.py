@@ -1,6 +1,7 @@
 """A permit's life: settled, cancelled, refused or forgotten, once; and how it travels down."""
 
 import asyncio
+from functools import partial
 
 import httpx
 import pytest
@@ -34,13 +35,12 @@ class TestSettle:
             permit.settle(tokens=1_200)
         assert left(limiter) == (-300, 58, 0)
 
-    @pytest.mark.parametrize(
-        ("usage", "units"), [*((None, {"tokens": amount}) for amount in (-1, float("nan"), float("inf"), "many")), (object(), {})]
-    )  # fmt: skip
-    def test_with_what_nobody_can_mean_or_reports_no_usage(self, limiter, usage, units):
+    @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "many", None])
+    def test_an_amount_that_nobody_can_mean(self, limiter, amount):
         permit = limiter.acquire("jobs", tokens=500).wait()
-        with pytest.raises(QuotaError):
-            permit.settle(usage, **units)
+        for ask in (permit.settle, partial(limiter.acquire, "jobs")):
+            with pytest.raises(QuotaError, match=r"tokens is .*: it must be a finite number"):
+                ask(tokens=amount)
         assert permit.open
 
 
