@@ -22,7 +22,7 @@ from paceline.telemetry import history, prometheus
 from paceline.telemetry.history import Recorder
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
-from waits import until
+from waits import gone, until
 
 
 def ask(app, path, *, accept=b"*/*", method="GET", query=b"", headers=(), root=""):
@@ -306,34 +306,36 @@ class TestHistory:
         assert (capsys.readouterr().err, io.getvalue()) == ("", "another one\n")
 
 
+def samples(text):
+    """By the names of the metrics, and then by their labels, what is exported."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        found[family.name], found[f"type of {family.name}"] = {}, family.type
+        for one in family.samples:
+            labels = " ".join(f"{name}={value}" for name, value in sorted(one.labels.items()))
+            found.setdefault(one.name, {})[labels] = one.value
+    return found
+
+
 class TestMetrics:
-    def families(self, limiter):
-        code, headers, body = ask(paceline.status_app(limiter), "/metrics")
+    def exported(self, limiter, app=None):
+        code, headers, body = ask(app or paceline.status_app(limiter), "/metrics")
         assert (code, headers[b"content-type"].split(b";")[0]) == (200, b"text/plain")
-        return {family.name: family for family in text_string_to_metric_families(body.decode())}
+        return samples(body.decode())
 
     def test_the_numbers_of_the_status(self, limiter):
         permit = limiter.acquire("openai/gpt-5", input_tokens=10).wait()
         permit.refused(paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3.0))
-        found = self.families(limiter)
-        value = {
-            name: [
-                (sample.labels, sample.value) for sample in family.samples if sample.name.removesuffix("_total") == name
-            ]
-            for name, family in found.items()
-        }
-        pool = {"pool": "openai/gpt-5"}
+        found, pool = self.exported(limiter), "pool=openai/gpt-5"
         kinds = ("rate", "growth", "capacity", "money", "never_fits")  # each is there before it happens
-        assert value["paceline_refusals"] == [(pool | {"kind": kind}, kind == "rate") for kind in kinds]
-        assert value["paceline_permits"] == [
-            (pool | {"event": event}, event == "granted") for event in ("granted", "settled", "cancelled")
-        ]
-        assert value["paceline_cool_down_seconds"] == [(pool, 3.0)]
-        assert value["paceline_stopped"] == [(pool, 0)]
-        assert value["paceline_rpm_limit"] == [(pool, 500)]
-        assert value["paceline_rate_limit_429_count"] == [(pool, 1)]
-        quota = pool | {"quota": "500 requests/min", "unit": "requests"}
-        assert value["paceline_quota_limit"] == [(quota, 500)]
+        assert found["paceline_refusals_total"] == {f"kind={kind} {pool}": kind == "rate" for kind in kinds}
+        events = ("granted", "settled", "cancelled")
+        assert found["paceline_permits_total"] == {f"event={event} {pool}": event == "granted" for event in events}
+        assert found["paceline_cool_down_seconds"] == {pool: 3.0}
+        assert found["paceline_stopped"] == {pool: 0}
+        assert found["paceline_rpm_limit"] == {pool: 500}
+        assert found["paceline_rate_limit_429_count_total"] == {pool: 1}
+        assert found["paceline_quota_limit"] == {f"{pool} quota=500 requests/min unit=requests": 500}
 
     def test_the_labels_are_bounded_and_the_rest_is_other(self, monkeypatch):
         monkeypatch.setattr(prometheus, "POOLS_MAX", 2)
@@ -341,29 +343,22 @@ class TestMetrics:
         app = paceline.status_app(limiter)
 
         def granted():
-            families = text_string_to_metric_families(ask(app, "/metrics")[2].decode())
-            return {
-                sample.labels["pool"]: sample.value
-                for family in families
-                for sample in family.samples
-                if sample.name == "paceline_permits_total" and sample.labels["event"] == "granted"
-            }
+            found = self.exported(limiter, app)["paceline_permits_total"].items()
+            return {labels.partition("pool=")[2]: number for labels, number in found if "event=granted" in labels}
 
         for n in (3, 4):
             limiter.acquire(f"openai/m{n}").wait()
         assert granted() == {"openai/m1": 0, "openai/m2": 0, "other": 2}
         limiter.acquire("openai/m4").wait()
         assert granted() == {"openai/m1": 0, "openai/m2": 0, "other": 3}
-        limiter.close()
 
     def test_a_stopped_pool_is_seen(self, limiter):
         limiter.acquire("openai/gpt-5").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))
-        [stopped] = self.families(limiter)["paceline_stopped"].samples
-        assert (stopped.labels, stopped.value) == ({"pool": "openai/gpt-5"}, 1)
+        assert self.exported(limiter)["paceline_stopped"] == {"pool=openai/gpt-5": 1}
 
-    def test_waits_are_histograms_by_pool_and_by_lane(self, limiter):
+    def test_waits_are_histograms_by_pool_and_by_lane(self):
         async def main(clock):
-            limiter = paceline.Limiter({"a": "60 requests/min burst 1", "b": "60 requests/min burst 1"}, clock=clock)
+            limiter = paceline.Limiter(dict.fromkeys("ab", "60 requests/min burst 1"), clock=clock)
             for number in range(103):  # the bucket of the first is not full yet: it starts a headroom below
                 with paceline.lane(f"lane_{number}"):
                     limiter.try_acquire("b")
@@ -374,52 +369,45 @@ class TestMetrics:
                         pass
             return limiter
 
-        samples = {}
-        for name, family in self.families(run_virtual(main)).items():
-            if "wait_seconds" in name:
-                assert family.type in ("histogram", "counter")
-                samples |= {(one.name, *sorted(one.labels.items())): one.value for one in family.samples}
-        bucket = "paceline_wait_seconds_bucket"
-        assert [samples[bucket, ("le", le), ("pool", "a")] for le in ("0.5", "1.0", "2.5", "+Inf")] == [1, 1, 4, 4]
-        assert samples["paceline_wait_seconds_sum", ("pool", "a")] == pytest.approx(3, abs=0.5)
-        assert samples["paceline_lane_wait_seconds_count", ("lane", "lane_7")] == 5
-        assert samples["paceline_lane_wait_seconds_sum", ("lane", "lane_7")] == pytest.approx(3, abs=0.5)
-        assert samples["paceline_lane_wait_seconds_count", ("lane", "other")] == 2
-        assert samples["paceline_wait_seconds_count", ("pool", "b")] == 102
-        assert sum(1 for name, *_ in samples if name == "paceline_lane_wait_seconds_count") == 101
+        found = self.exported(run_virtual(main))
+        assert found["type of paceline_wait_seconds"] == found["type of paceline_lane_wait_seconds"] == "histogram"
+        buckets, sums, counts = (found[f"paceline_wait_seconds_{kind}"] for kind in ("bucket", "sum", "count"))
+        assert [buckets[f"le={le} pool=a"] for le in ("0.5", "1.0", "2.5", "+Inf")] == [1, 1, 4, 4]
+        assert sums["pool=a"] == pytest.approx(3, abs=0.5)
+        assert counts["pool=b"] == 102
+        lanes = found["paceline_lane_wait_seconds_count"]
+        assert (lanes["lane=lane_7"], lanes["lane=other"], len(lanes)) == (5, 2, 101)
+        assert found["paceline_lane_wait_seconds_sum"]["lane=lane_7"] == pytest.approx(3, abs=0.5)
 
     def test_of_a_store_it_says_whether_it_answers(self, tmp_path):
         limits = {"jobs": "60 requests/min", "unused": "60 requests/min"}
         limiter = paceline.Limiter(limits, store=f"sqlite:{tmp_path}/q.db")
         limiter.acquire("jobs").wait().settle()
-        found = self.families(limiter)
+        found = self.exported(limiter)
         limiter.close()
-        assert [(one.labels, one.value) for one in found["paceline_store_up"].samples] == [({"pool": "jobs"}, 1)]
-        assert found["paceline_build_info"].samples[0].labels["version"] == paceline.__version__
+        assert found["paceline_store_up"] == {"pool=jobs": 1}
+        [versions] = found["paceline_build_info"]
+        assert f"version={paceline.__version__}" in versions.split()
 
     def test_of_a_store_that_has_never_answered_a_pool_says_nothing(self, tmp_path):
         limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=f"sqlite:{tmp_path}")  # a folder
         with pytest.raises(paceline.StoreError):
             limiter.acquire("jobs").wait()
-        found = self.families(limiter)
+        found = self.exported(limiter)
         limiter.close()
-        assert found["paceline_store_up"].samples == []
+        assert found["paceline_store_up"] == {}
 
     @virtual
-    async def test_lanes_are_bounded(self, clock, limiter):
-        limiter = paceline.Limiter({"jobs": "60 requests/min"}, clock=clock)
-        tasks = []
+    async def test_lanes_are_bounded(self, clock):
+        limiter, tasks = paceline.Limiter({"jobs": "60 requests/min"}, clock=clock), []
         for number in range(300):
             with paceline.lane(f"lane_{number}"):
-                tasks.append(asyncio.ensure_future(limiter.acquire("jobs")._wait_async()))
+                tasks.append(asyncio.ensure_future(limiter.acquire("jobs")))
         await asyncio.sleep(0)
-        found = prometheus.exposition(limiter.status())
-        for task in tasks:
-            task.cancel()
-        lines = [line for line in found.decode().splitlines() if line.startswith("paceline_lane_waiting{")]
-        assert len(lines) == 101
-        waiting = sum(float(line.rpartition(" ")[2]) for line in lines)
-        assert waiting == float(next(line for line in lines if 'lane="other"' in line).rpartition(" ")[2]) + 100
+        waiting = samples(prometheus.exposition(limiter.status()).decode())["paceline_lane_waiting"]
+        await gone(tasks)
+        assert len(waiting) == 101
+        assert sum(waiting.values()) == waiting["lane=other pool=jobs"] + 100
 
 
 class TestServer:
