@@ -5,6 +5,7 @@ from functools import partial
 
 import httpx
 import pytest
+from test_attempts import FULL, MONEY, answered
 
 import paceline
 from paceline.core.quota import NS
@@ -116,15 +117,6 @@ class TestRefused:
             await limiter.acquire("jobs", again=permit, tokens=0)
 
 
-ASKS = {"retry-after": "8"}
-
-
-def answer(status, headers=None, body=None):
-    request = httpx.Request("POST", "https://api.openai.com/v1/responses")
-    response = httpx.Response(status, headers=headers, json=body or {}, request=request)
-    return httpx.HTTPStatusError("an error", request=request, response=response)
-
-
 class TestLeft:
     """An error that leaves the block of a permit."""
 
@@ -132,14 +124,14 @@ class TestLeft:
     @pytest.mark.parametrize(
         ("error", "pause_s"),
         [
-            (answer(429, ASKS), 8),
-            (answer(429), 1),
+            (answered(429, retry_after="8"), 8),
+            (answered(429), 1),
             (RuntimeError("Rate limit exceeded"), 1),
-            (ExceptionGroup("two", [answer(429, ASKS), answer(429)]), 8),
-            (answer(429, {"retry-after": "3456000"}), 15),  # a test on the way to a day in 40 days
-            (answer(503, ASKS, {"error": {"message": "overloaded"}}), 0),  # servers that are full are no rate
-            (answer(500), 0),
-            (answer(400, body={"error": {"message": "rate limit: no such field"}}), 0),
+            (ExceptionGroup("two", [answered(429, retry_after="8"), answered(429)]), 8),
+            (answered(429, retry_after="3456000"), 15),  # a test on the way to a day in 40 days
+            (answered(503, FULL, retry_after="8"), 0),  # servers that are full are no rate
+            (answered(500), 0),
+            (answered(400, '{"error": {"message": "rate limit: no such field"}}'), 0),
             (TimeoutError(), 0),
             (asyncio.CancelledError(), 0),
             (QuotaError("rate limit"), 0),
@@ -159,8 +151,8 @@ class TestLeft:
     @pytest.mark.parametrize(
         "body",
         [
-            {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}},
-            {"error": {"message": "Rate limit reached on requests per min (RPM): Limit 0, Used 0, Requested 1."}},
+            MONEY,
+            '{"error": {"message": "Rate limit reached on requests per min (RPM): Limit 0, Used 0, Requested 1."}}',
         ],
     )
     @virtual
@@ -168,7 +160,7 @@ class TestLeft:
         limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min"}, clock=clock)
         with pytest.raises(httpx.HTTPStatusError):
             async with limiter.acquire("openai/gpt-5"):
-                raise answer(429, body=body)
+                raise answered(429, body)
         with pytest.raises(paceline.PoolStoppedError):
             await limiter.acquire("openai/gpt-5")
 
@@ -176,12 +168,11 @@ class TestLeft:
     @pytest.mark.parametrize("outer", ["starts", "anthropic/claude-opus-5", "openai/gpt-5"])
     @virtual
     async def test_it_is_learned_from_once_where_it_leaves_several_blocks(self, clock, outer, inner):
-        broke = {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}
         names = dict.fromkeys(["agents", outer, "openai/gpt-5-mini"], "60 requests/min")
         limiter = paceline.Limiter(names, clock=clock)
         with pytest.raises((httpx.HTTPStatusError, paceline.GaveUpError)):
             async with limiter.acquire("agents"), limiter.acquire(outer):
-                await self.refused_in(limiter, inner, answer(429, body=broke))
+                await self.refused_in(limiter, inner, answered(429, MONEY))
         for pool in ("agents", outer):
             (await limiter.acquire(pool, timeout=0)).settle()
         with pytest.raises(paceline.PoolStoppedError):
@@ -192,7 +183,7 @@ class TestLeft:
         if inner == "attached":
             transport = httpx.MockTransport(lambda _: httpx.Response(429, json=error.response.json()))
             async with limiter.attach(httpx.AsyncClient(transport=transport)) as client:
-                raise answer((await client.post(str(error.request.url), json=body)).status_code)
+                raise answered((await client.post(str(error.request.url), json=body)).status_code)
         if inner == "attempts":
             for attempt in limiter.attempts(pool):
                 async with attempt:
