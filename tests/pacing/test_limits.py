@@ -105,19 +105,10 @@ def test_a_limit_of_one_provider_does_not_hold_at_another():
     assert [str(quota) for quota in named.quotas] == ["60 requests/min"]
 
 
-@pytest.mark.parametrize(
-    ("given", "name", "provider", "model"),
-    [
-        ("gpt-5", "gpt-5", "openai", "gpt-5"),
-        ("*", "gpt-5-2025-08-07", "openai", "gpt-5"),
-        ("claude-sonnet-4-5", "claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
-        ("gemini-2.5-flash", "gemini-2.5-flash", "gemini", "gemini-2.5-flash"),
-        ("grok-4.6", "grok-4.6", "xai", "grok-4.6"),
-    ],
-)
-def test_by_hand_and_attached_reach_the_same_pool(given, name, provider, model):
+@pytest.mark.parametrize("given", ["gpt-5", "*"])
+def test_by_hand_and_attached_reach_the_same_pool(given):
     limits = made({given: "60 requests/min"})
-    assert limits.resolve(name) == limits.model(provider, model)
+    assert limits.resolve("gpt-5-2025-08-07") == limits.model("openai", "gpt-5")
 
 
 @pytest.mark.parametrize("name", ["jobs", "gpt-oss-120b", "embed-jobs", "o-line"])
