@@ -225,38 +225,28 @@ class TestALoopThatIsClosed:
         assert not left
 
 
-class TestWhoCannotWait:
-    """It hears why, and is not in the line: the others go on."""
+def no_files():
+    raise OSError(24, "Too many open files")
 
-    def everybody_goes(self, fail):
-        limiter = paceline.Limiter({"jobs": "3 concurrency"}, clock=ManualClock())
-        big = limiter.try_acquire("jobs", concurrency=3)
-        fail(limiter.acquire("jobs")._wait_async())
-        assert limiter.status()["pools"]["jobs"]["waiting"] == 0
-        threads = [started(limiter.acquire("jobs").wait) for _ in range(3)]
-        until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
-        big.cancel()
-        join(*threads)
 
-    def test_under_another_driver_than_asyncio(self):
-        def fail(coroutine):
-            with pytest.raises(
-                RuntimeError, match=r"jobs: no event loop of asyncio runs here.*\(trio, curio\).*run_sync"
-            ):
-                coroutine.send(None)
-
-        self.everybody_goes(fail)
-
-    def test_where_an_import_fails(self, monkeypatch):
-        def no_files():
-            raise OSError(24, "Too many open files")
-
-        def fail(coroutine):
-            monkeypatch.setattr(scheduler_module, "task_owner", no_files)
-            with pytest.raises(OSError, match="Too many open files"):
-                coroutine.send(None)
-
-        self.everybody_goes(fail)
+@pytest.mark.parametrize(
+    ("owner", "error", "said"),
+    [
+        (None, RuntimeError, r"jobs: no event loop of asyncio runs here.*\(trio, curio\).*run_sync"),
+        (no_files, OSError, "Too many open files"),  # where an import fails
+    ],
+)
+def test_who_cannot_wait_hears_why_and_is_not_in_the_line(monkeypatch, owner, error, said):
+    limiter = paceline.Limiter({"jobs": "3 concurrency"}, clock=ManualClock())
+    big = limiter.try_acquire("jobs", concurrency=3)
+    monkeypatch.setattr(scheduler_module, "task_owner", owner or scheduler_module.task_owner)
+    with pytest.raises(error, match=said):
+        limiter.acquire("jobs")._wait_async().send(None)
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+    threads = [started(limiter.acquire("jobs").wait) for _ in range(3)]
+    until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
+    big.cancel()
+    join(*threads)
 
 
 @pytest.mark.parametrize("ends", ["granted", "cancelled"])

@@ -20,8 +20,9 @@ PACIFIC = "America/Los_Angeles"
 START = datetime(2027, 3, 20, 20, 10, tzinfo=UTC)
 
 
-def rule_of(limiter, pool):
-    return limiter.status()["pools"][pool]["quotas"][0]["quota"]
+def rules(pool, quotas):
+    limiter = quotas if isinstance(quotas, paceline.Limiter) else paceline.Limiter({pool: quotas})
+    return [quota["quota"] for quota in limiter.status()["pools"][pool]["quotas"]]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,8 @@ def rule_of(limiter, pool):
     ],
 )
 def test_the_rule_of_a_day(pool, text, shown):
-    assert rule_of(paceline.Limiter({pool: text}), pool) == shown
-    assert rule_of(paceline.Limiter({pool: Quota.parse(text)}), pool) == shown
-    assert rule_of(paceline.Limiter(dict([parse_limit(f"{pool}={text}")])), pool) == shown  # the command line
+    command_line = paceline.Limiter(dict([parse_limit(f"{pool}={text}")]))
+    assert [rules(pool, one)[0] for one in (text, Quota.parse(text), command_line)] == [shown] * 3
 
 
 @pytest.mark.parametrize("key", ["limits", "defaults"])
@@ -61,7 +61,7 @@ def test_the_rule_of_a_day(pool, text, shown):
 def test_amounts_in_a_file(tmp_path, key, amounts, shown):
     file = tmp_path / "limits.yaml"
     file.write_text(f"{key}:\n  google:\n    default: {amounts}\n    m: {amounts}\n")
-    assert rule_of(paceline.Limiter.load(file), "gemini/m") == shown
+    assert rules("gemini/m", paceline.Limiter.load(file))[0] == shown
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,12 @@ def test_a_zone_that_is_none(tmp_path, amounts, message):
 
 @pytest.mark.parametrize("provider", ["openai", "groq", "digitalocean"])
 def test_where_days_refill_continuously_a_bucket_stands_beside_the_window(provider):
-    def shown(*texts):
-        return [
-            quota["quota"]
-            for quota in paceline.Limiter({f"{provider}/m": texts}).status()["pools"][f"{provider}/m"]["quotas"]
-        ]
-
-    assert shown("100 requests/day", "2M tokens/day", "5 requests/min") == [
+    pool = f"{provider}/m"
+    assert rules(pool, ["100 requests/day", "2M tokens/day", "5 requests/min"]) == [
         "100 requests/day window utc", "100 requests/86401s", "2M tokens/day window utc", "2M tokens/86401s", "5 requests/min",
     ]  # fmt: skip
-    assert shown("100 requests/day window utc") == ["100 requests/day window utc"]
-    assert shown("100 requests/day burst 50") == ["100 requests/day burst 50"]
+    for text in ("100 requests/day window utc", "100 requests/day burst 50"):
+        assert rules(pool, text) == [text]
 
 
 @pytest.mark.sample(2)
@@ -136,13 +131,7 @@ def test_a_limit_in_headers_holds_for_the_window_and_the_bucket():
 def test_a_day_of_any_provider_has_one_of_three_forms(provider):
     """``test_no_day_of_the_provider_has_more`` runs days of each."""
     form = {None: "acme", "utc": "acme", "America/Los_Angeles": "gemini", "": "openai"}[head_of(provider).day_zone]
-    assert days_of(provider) == days_of(form)
-
-
-def days_of(provider):
-    pool = f"{provider}/m"
-    quotas = paceline.Limiter({pool: "40 requests/day"}).status()["pools"][pool]["quotas"]
-    return [quota["quota"] for quota in quotas]
+    assert rules(f"{provider}/m", "40 requests/day") == rules(f"{form}/m", "40 requests/day")
 
 
 @pytest.mark.sample(3)

@@ -23,21 +23,17 @@ FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred r
 
 
 class TestTheLastWord:
-    def test_closing_tells_what_is_still_to_be_told(self, world):
+    @pytest.mark.parametrize("closed", [False, True], ids=["new", "closed before"])
+    def test_closing_tells_what_is_still_to_be_told_and_whoever_asks_opens_it_again(self, world, closed):
         limiter = world.limiter()
+        if closed:
+            limiter.close()
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
         assert world.store.charged(1) == (100, 100)  # it waits for a question to go with
         limiter.close()
-        assert world.store.charged(1) == (100, 40)
-        assert world.store.times_closed == 1
+        assert (world.store.charged(1), world.store.times_closed) == ((100, 40), 1 + closed)
         limiter.close()
         assert len(world.store.messages) == 2
-
-    def test_whoever_asks_opens_it_again(self, world):
-        limiter = world.limiter()
-        limiter.close()
-        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
-        limiter.close()
         assert store_threads() == []
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
         limiter.close()
