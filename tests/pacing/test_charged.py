@@ -9,7 +9,7 @@ import paceline
 from paceline.providers import answers
 from paceline.testing import ManualClock
 
-TOKENS = ("tokens", "input_tokens")
+TOKENS, SIDES = ("tokens", "input_tokens"), {"input_tokens": 300, "output_tokens": 200}
 POOLS = {
     "jobs": ["60 requests/min", "1000 tokens/min", "5 concurrency"],
     "starts": "7 starts/min",
@@ -38,12 +38,8 @@ class TestCharged:
             ({"tokens": 500}, {"tokens": 100}, {"tokens": 100}),
             ({"tokens": 500}, {}, {"tokens": 500}),
             ({"tokens": 500}, {"input_tokens": 30}, {"tokens": 30}),
-            ({"input_tokens": 300, "output_tokens": 200}, {}, {"tokens": 500, "input_tokens": 300, "output_tokens": 200}),
-            (
-                {"input_tokens": 300, "output_tokens": 200},
-                {"output_tokens": 20},
-                {"tokens": 320, "input_tokens": 300, "output_tokens": 20},
-            ),
+            (SIDES, {}, SIDES | {"tokens": 500}),
+            (SIDES, {"output_tokens": 20}, SIDES | {"tokens": 320, "output_tokens": 20}),
             ({"usd": 0.5, "tokens": 0}, {"usd": 0.25}, {"usd": 0.25, "tokens": 0}),
             ({"tokens": 0}, {"usd": 3}, {"tokens": 0}),
             ({}, {"tokens": 30}, {"tokens": 30, "input_tokens": 600, "output_tokens": 200}),

@@ -66,10 +66,6 @@ def test_a_source_names_the_table_its_date_and_the_tier():
     assert str(source) == "published: https://platform.claude.com/docs/en/api/rate-limits (2026-10-09), build"
 
 
-def pool(arguments, name):
-    return made(**arguments).resolve(name).pool
-
-
 @pytest.mark.filterwarnings("ignore:no published limits are known")
 @pytest.mark.parametrize(
     ("provider", "given", "name", "want"),
@@ -92,7 +88,7 @@ def pool(arguments, name):
     ],
 )
 def test_a_name_with_a_slash(provider, given, name, want):
-    assert pool({"provider": provider, "quotas": given}, name) == want
+    assert made(given, provider=provider).resolve(name).pool == want
 
 
 @pytest.mark.filterwarnings("ignore:the limit of 'openai/gpt-5' has matched no model")

@@ -134,15 +134,8 @@ def test_cached_tokens_are_worth_little_and_output_much():
 def test_processes_of_one_gateway_are_added_up():
     def row(own, ago_s, session, test_s=None):
         one = {"program": "claude", "session": session, "own": own, "subagents": 1, "subagents_own": 0.0}
-        about = {
-            "account": "a",
-            "window": "5h",
-            "used": 0.5 + ago_s,
-            "stated_ago_s": ago_s,
-            "waiting": 2,
-            "test_s": test_s,
-        }
-        return {"pools": {}, "plans": [about | {"own": own, "sessions": [one]}]}
+        about = {"account": "a", "window": "5h", "used": 0.5 + ago_s, "stated_ago_s": ago_s}
+        return {"pools": {}, "plans": [about | {"waiting": 2, "test_s": test_s, "own": own, "sessions": [one]}]}
 
     (plan,) = merged([row(0.5, 0.2, "x"), row(0.7, 0.1, "y")])["plans"]  # each takes the other's part for its own
     assert (plan["used"], plan["own"], [one["own"] for one in plan["sessions"]]) == (0.6, 0.6, [0.35, 0.25])
