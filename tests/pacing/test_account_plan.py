@@ -21,7 +21,6 @@ HOUR = 3_600.0
 ONE, OTHER, ELSEWHERE = "anthropic/claude-opus-4-5", "anthropic/claude-sonnet-4-5", "openai/gpt-5"
 FIVE_HOURS = Refusal(RefusalKind.RATE, retry_after_s=HOUR, window="5h", of_account=True)
 OF_A_MODEL = Refusal(RefusalKind.RATE, retry_after_s=HOUR, window="7d_oi")
-ENDLESS = Refusal(RefusalKind.RATE, window="7d", of_account=True)
 
 
 @pytest.fixture

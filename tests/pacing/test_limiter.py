@@ -30,10 +30,6 @@ def status(limiter, pool="jobs"):
     return limiter.status()["pools"][pool]
 
 
-def remaining(limiter, index=0):
-    return status(limiter)["quotas"][index]["remaining"]
-
-
 @virtual
 async def test_why_it_waits(clock):
     limiter = jobs(clock)
