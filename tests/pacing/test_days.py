@@ -17,7 +17,6 @@ from paceline.testing import ManualClock
 
 HOUR, DAY = 3_600, 86_400
 PACIFIC = "America/Los_Angeles"
-START = datetime(2027, 3, 20, 20, 10, tzinfo=UTC)
 
 
 def rules(pool, quotas):
@@ -140,29 +139,25 @@ def test_a_day_of_any_provider_has_one_of_three_forms(provider):
 @pytest.mark.parametrize(("pool", "zone"), [("gemini/m", PACIFIC), ("acme/m", "UTC"), ("openai/m", "UTC")])
 def test_no_day_of_the_provider_has_more(tmp_path, pool, zone, store, start):
     """Two days with demand at every quarter of an hour, across a change of the clocks; with a store, restarted often."""
-    check_days(tmp_path, pool, zone, hours=48, store=store, start=start)
-
-
-def check_days(folder, pool, zone, *, hours, store=True, start=START):
     clock = ManualClock(start.timestamp())
     used = Counter()
 
     def new():
-        kept = SQLiteStore(folder / "s.db", clock=clock) if store else None
+        kept = SQLiteStore(tmp_path / "s.db", clock=clock) if store else None
         return paceline.Limiter({pool: "40 requests/day"}, learn=False, store=kept, clock=clock)
 
     limiter = new()
-    for quarter in range(4 * hours):
+    for quarter in range(4 * 48):
         for _ in range(15):
             if not (permit := limiter.try_acquire(pool)):
                 break
             permit.settle()
-            used[datetime.fromtimestamp(clock.now_ns() / NS, ZoneInfo(zone.replace("utc", "UTC"))).date()] += 1
+            used[datetime.fromtimestamp(clock.now_ns() / NS, ZoneInfo(zone)).date()] += 1
         if store and quarter % 7 == 3:
             limiter.close()
             limiter = new()
         clock.advance(HOUR / 4)
     limiter.close()
-    assert len(used) > hours // 24
+    assert len(used) > 2
     assert max(used.values()) <= 40
-    assert sum(used.values()) >= 40 * hours / 24
+    assert sum(used.values()) >= 80
