@@ -77,10 +77,8 @@ class Kin:
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to another user
-        return True
+    except OSError as error:  # one of another user lives, too
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
