@@ -34,17 +34,19 @@ def test_loops_and_threads_share_one_promise(number, loops, threads, tasks):
 
     def plain(limiter):
         start.wait(BOUND_S)
-        for _ in range(tasks // 3 * EACH):
+        for _ in range(tasks * EACH):
             with limiter.acquire("jobs") as permit:
                 granted_ns.append(permit.reservation.granted_ns)
 
     works = [lambda limiter: asyncio.run(loop(limiter))] * loops + [plain] * threads
     run_all(partial(work, limiter) for work in works for limiter in limiters)
-    total = number * EACH * (loops * tasks + threads * (tasks // 3))
+    total = number * (loops + threads) * tasks * EACH
     assert len(granted_ns) == total
     granted_ns.sort()
-    assert (total - BURST) / RATE - 0.05 <= (granted_ns[-1] - granted_ns[0]) / 1e9 <= 5  # about 1 s on an idle machine
-    if not shared:  # in any interval that starts and ends with a grant
+    assert (granted_ns[-1] - granted_ns[0]) / 1e9 >= (total - BURST) / RATE - 0.05
+    if not shared:
+        assert granted_ns[-1] - granted_ns[0] <= 5e9  # about 1 s on an idle machine
+        # In any interval that starts and ends with a grant.
         for (first, begin_ns), (last, end_ns) in combinations(enumerate(granted_ns), 2):
             assert last - first + 1 <= BURST + RATE * (end_ns - begin_ns) / 1e9 + 1e-6
     for limiter in limiters:
