@@ -93,27 +93,6 @@ def judge(provider: Provider, call: Call, status: int, headers: Headers, body: b
     return beginning.judged()
 
 
-@dataclass(slots=True, eq=False)
-class _Events:
-    """The events with which a stream begins.
-
-    Attributes:
-        splitter: Finds them in its bytes.
-        error: The error in the first one that tells anything, if it is one.
-    """
-
-    splitter: Splitter
-    error: Mapping[str, Any] | None = None
-
-    def tell(self, piece: bytes) -> bool:
-        """Take the next bytes; return whether an event in them is content or an error."""
-        for event in self.splitter.feed(piece):
-            if event not in (StreamEventKind.IDLE, StreamEventKind.START):
-                self.error = event if isinstance(event, Mapping) else None
-                return True
-        return False
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Beginning:
     """Judges an answer by its first bytes.
@@ -140,7 +119,8 @@ class Beginning:
     held_s: float = field(default=HELD_S, kw_only=True)
     body: bytearray = field(default_factory=bytearray, init=False)
     payload: Any = field(default=None, init=False)
-    _events: _Events | None = field(default=None, init=False)  # of a stream, once its form is known
+    _splitter: Splitter | None = field(default=None, init=False)  # of a stream, once its form is known
+    _told: Mapping[str, Any] | None = field(default=None, init=False)  # the error with which a stream begins
     _enough: bool = field(default=False, init=False)
     _ended: bool = field(default=False, init=False)
     _accepted: bool = field(default=False, init=False)
@@ -152,7 +132,7 @@ class Beginning:
     @property
     def held(self) -> bool:
         """Whether a part of a stream is there that the caller could have: it is held for ``held_s`` at most."""
-        return self._events is not None and bool(self.body)
+        return self._splitter is not None and bool(self.body)
 
     @property
     def open(self) -> bool:
@@ -163,17 +143,22 @@ class Beginning:
         """Take the next decoded bytes of the body; return whether they are enough for a verdict."""
         first = not self.body
         self.body += piece
-        if self._events is None and self._streams:
+        if self._splitter is None and self._streams:
             piece = bytes(self.body)
-            splitter = splitter_of(self.headers, piece[:4_096], stream=self.call.stream)
-            self._events = None if splitter is None else _Events(splitter)
-        if self._events is not None:
-            self._enough |= self._events.tell(piece)
-        may_be_binary = first and self.status < 300 and self._events is None and not piece.startswith(b"<")
+            self._splitter = splitter_of(self.headers, piece[:4_096], stream=self.call.stream)
+        self._split(piece)
+        may_be_binary = first and self.status < 300 and self._splitter is None and not piece.startswith(b"<")
         if may_be_binary and _BINARY.search(piece, 0, 64):  # a sound, a picture, or an encoding that is not known
             self.accept()
         self._enough = self._enough or (len(self.body) > HELD_MAX and self._is_long())
         return self._enough
+
+    def _split(self, piece: bytes) -> None:
+        """Look for the first event in the next bytes of a stream that is content or an error: it is enough."""
+        for event in () if self._splitter is None else self._splitter.feed(piece):
+            if event not in (StreamEventKind.IDLE, StreamEventKind.START):
+                self._told, self._enough = event if isinstance(event, Mapping) else None, True
+                return
 
     def _is_long(self) -> bool:
         """Whether a body above ``HELD_MAX`` is judged without the rest."""
@@ -203,12 +188,12 @@ class Beginning:
     def end(self) -> None:
         """The body is over."""
         self._ended = True
-        if self._events is not None and not self._enough:
-            self._enough = self._events.tell(b"\n\n")  # the last event may lack its blank line
+        if not self._enough:
+            self._split(b"\n\n")  # the last event may lack its blank line
 
     def take_idle(self) -> bytes:
         """Remove the comments and pings of a stream that have come, and return them: the client may get them now."""
-        idle, others = (b"", b"") if self._events is None else self._events.splitter.take_idle()
+        idle, others = (b"", b"") if self._splitter is None else self._splitter.take_idle()
         if idle:
             self.body = bytearray(others)
         return idle
@@ -223,10 +208,10 @@ class Beginning:
             return Judged(Verdict.FAULT, self.status)
         if self._accepted:
             return Judged(Verdict.RESULT, self.status)
-        if self._events is None:
+        if self._splitter is None:
             return self._whole(self.body)
-        if (told := self._events.error) is not None:
-            return self._of_error(json.dumps({"error": dict(told)}).encode(), told)
+        if self._told is not None:
+            return self._of_error(json.dumps({"error": dict(self._told)}).encode(), self._told)
         if self._ended and not self._enough:
             return _unreadable(self.body, f"a stream without content, of {len(self.body):,} bytes")
         return Judged(Verdict.RESULT, self.status)
