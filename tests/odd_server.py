@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SSE, JSON, HTML = ({"content-type": kind} for kind in ("text/event-stream", "application/json", "text/html"))
@@ -96,3 +98,25 @@ def sse(*events, name=False):
     """Server-sent events of JSON values; with ``name``, their types are in lines of their own."""
     lines = [f"event: {one['type']}\n" if name else "" for one in events]
     return [f"{line}data: {json.dumps(one)}\n\n".encode() for line, one in zip(lines, events, strict=True)]
+
+
+def frame(payload, **headers):
+    """A frame of an event stream as AWS encodes it, checksums included; among its headers one of every other type."""
+    packed = b"\x01b\x00" + b"\x01n\x04\x00\x00\x00\x07" + b"\x01t\x08" + bytes(8) + b"\x01x\x06\x00\x02ab"
+    for name, value in headers.items():
+        label = f":{name.replace('_', '-')}".encode()
+        packed += bytes([len(label)]) + label + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    prelude = (16 + len(packed) + len(body)).to_bytes(4, "big") + len(packed).to_bytes(4, "big")
+    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + packed + body
+    return message + zlib.crc32(message).to_bytes(4, "big")
+
+
+def frame_of(kind, payload):
+    """A frame with an event of this kind."""
+    return frame(payload, message_type="event", event_type=kind, content_type="application/json")
+
+
+def chunk_of(payload):
+    """A frame with an event of the model's own API."""
+    return frame_of("chunk", {"bytes": base64.b64encode(json.dumps(payload).encode()).decode(), "p": "abc"})

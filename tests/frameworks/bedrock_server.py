@@ -1,12 +1,10 @@
 """A server of Bedrock's API, which the emulator does not have, for boto3 and aiobotocore."""
 
-import json
 import threading
-import zlib
 
 from harness import service_row
 
-from odd_server import JSON, OddServer
+from odd_server import JSON, OddServer, frame_of
 
 ANSWER = {
     "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
@@ -20,21 +18,8 @@ CALL = {
     "inferenceConfig": {"maxTokens": 100},
 }
 KEYS = {"aws_access_key_id": "k", "aws_secret_access_key": "k", "region_name": "us-east-1"}
-
-
-def event(kind, payload):
-    """A frame of an event stream."""
-    headers = b""
-    for name, value in ((":message-type", "event"), (":event-type", kind), (":content-type", "application/json")):
-        headers += bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
-    body = json.dumps(payload).encode()
-    prelude = (16 + len(headers) + len(body)).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
-    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + headers + body
-    return message + zlib.crc32(message).to_bytes(4, "big")
-
-
-START = event("messageStart", {"role": "assistant"})
-END = event("metadata", {name: ANSWER[name] for name in ("usage", "metrics")})
+START = frame_of("messageStart", {"role": "assistant"})
+END = frame_of("metadata", {name: ANSWER[name] for name in ("usage", "metrics")})
 
 
 class Go(threading.Event):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-import zlib
 from functools import partial
 from pathlib import Path
 
@@ -73,18 +72,6 @@ def sse(*events, name=False):
     texts = [event if isinstance(event, str) else written(event) for event in events]
     named = [f"event: {event['type']}\n" if name else "" for event in events]
     return "".join(f"{line}data: {text}\n\n" for line, text in zip(named, texts, strict=True)).encode()
-
-
-def frame(payload, **headers):
-    """A frame as AWS encodes it, checksums included; among its headers one of every other type."""
-    packed = b"\x01b\x00" + b"\x01n\x04\x00\x00\x00\x07" + b"\x01t\x08" + bytes(8) + b"\x01x\x06\x00\x02ab"
-    for name, value in headers.items():
-        label = f":{name.replace('_', '-')}".encode()
-        packed += bytes([len(label)]) + label + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
-    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    prelude = (16 + len(packed) + len(body)).to_bytes(4, "big") + len(packed).to_bytes(4, "big")
-    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + packed + body
-    return message + zlib.crc32(message).to_bytes(4, "big")
 
 
 def check_error(provider, case, fields=FIELDS):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
-
 import pytest
-from cases import each, frame, load
+from cases import each, load
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odd_server import chunk_of, frame, frame_of
 from paceline.core.quota import OUTPUT_TOKENS, TOKENS
 from paceline.core.results import RefusalKind
 from paceline.providers.answers import usage_cost
@@ -22,22 +20,16 @@ PROVIDER = provider_named("bedrock")
 CASES = load("bedrock")
 CALL = Call("bedrock", "converse", "m", 1, stream=True)
 
-
-def event(kind, payload):
-    return frame(payload, message_type="event", event_type=kind, content_type="application/json")
-
-
-def chunk(payload):
-    return event("chunk", {"bytes": base64.b64encode(json.dumps(payload).encode()).decode(), "p": "abc"})
-
-
-METADATA = event("metadata", {"usage": {"inputTokens": 9, "outputTokens": 4, "cacheReadInputTokens": 2}, "metrics": {}})
-CONVERSE = event("messageStart", {"role": "assistant"}) + event("contentBlockDelta", {"delta": {"text": "metadata"}})
-INVOKE = chunk({"type": "message_start", "message": {"usage": {"input_tokens": 9}}}) + chunk({"type": "message_delta"})
+USED = {"inputTokens": 9, "outputTokens": 4, "cacheReadInputTokens": 2}
+METADATA = frame_of("metadata", {"usage": USED, "metrics": {}})
+TEXT = frame_of("contentBlockDelta", {"delta": {"text": "metadata"}})
+CONVERSE = frame_of("messageStart", {"role": "assistant"}) + TEXT
+STARTED = {"type": "message_start", "message": {"usage": {"input_tokens": 9}}}
+INVOKE = chunk_of(STARTED) + chunk_of({"type": "message_delta"})
 METRICS = {"inputTokenCount": 9, "outputTokenCount": 4, "cacheReadInputTokenCount": 2, "invocationLatency": 900}
 STREAMS = {
     "converse": CONVERSE + METADATA,
-    "invoke": INVOKE + chunk({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS}),
+    "invoke": INVOKE + chunk_of({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS}),
 }
 
 
@@ -108,9 +100,9 @@ def test_a_stream_says_at_its_beginning_for_how_long_it_caches(hour):
     started = {"cache_creation_input_tokens": 50, "cache_creation": {"ephemeral_1h_input_tokens": hour}}
     end = {"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS | {"cacheWriteInputTokenCount": 50}}
     readers = [PROVIDER.usage_reader(CALL) for _ in range(2)]  # each has its own
-    readers[0].feed(chunk({"type": "message_start", "message": {"usage": started}}))
+    readers[0].feed(chunk_of({"type": "message_start", "message": {"usage": started}}))
     for reader in readers:
-        reader.feed(chunk(end))
+        reader.feed(chunk_of(end))
     assert [reader.usage.hour_write_tokens for reader in readers] == [hour, 0]
     assert [reader.usage.cache_write_tokens for reader in readers] == [50, 50]
 
@@ -158,7 +150,7 @@ def test_an_exception_inside_a_stream(kind, refusal):
 @given(st.binary(max_size=400), st.integers(0, 400))
 def test_no_bytes_raise_and_none_pile_up(noise, at):
     stream = STREAMS["converse"]
-    for data in (noise, stream[:at] + noise + stream[at:], frame(noise, event_type="metadata"), event("chunk", {"bytes": noise.hex()})):  # fmt: skip
+    for data in (noise, stream[:at] + noise + stream[at:], frame(noise, event_type="metadata"), frame_of("chunk", {"bytes": noise.hex()})):  # fmt: skip
         reader = PROVIDER.usage_reader(CALL)
         reader.feed(data)
         reader.close()

@@ -5,10 +5,11 @@ import logging
 from itertools import pairwise
 
 import pytest
-from cases import JSON, frame, judged, sse
+from cases import JSON, judged, sse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odd_server import frame
 from paceline.core.results import RefusalKind
 from paceline.providers import verdict
 from paceline.providers.base import Call

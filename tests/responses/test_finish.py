@@ -1,11 +1,11 @@
 """What the model has finished, from bodies as the providers' references have them."""
 
-import base64
 import json
 from types import SimpleNamespace
 
 import pytest
 
+from odd_server import chunk_of, frame_of
 from paceline.batch.acceptance import Acceptance
 from paceline.batch.endpoints import endpoints
 from paceline.providers.base import Call
@@ -19,80 +19,49 @@ CALL = {"name": "weather", "arguments": {"city": "Rome"}}
 IN_TEXT = '{"city": "Rome"}'
 
 
+OF_CHAT = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": {"total_tokens": 9}}
+OF_RESPONSES = {"id": "resp", "object": "response", "error": None, "usage": {"input_tokens": 9}}
+OF_CLAUDE = {"id": "msg", "type": "message", "role": "assistant", "model": "m", "usage": {"input_tokens": 9}}
+
+
+def saying(content, **more):
+    return {"role": "assistant", "content": content, **more}
+
+
 def chat(content, reason="stop", **message):
-    choices = [{"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": content, **message}}]
-    return {
-        "id": "c",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": choices,
-        "usage": {"total_tokens": 9},
-    }
+    return OF_CHAT | {"choices": [{"index": 0, "finish_reason": reason, "message": saying(content, **message)}]}
 
 
 def responses(*output, status="completed", **more):
-    return {
-        "id": "resp",
-        "object": "response",
-        "status": status,
-        "error": None,
-        "output": list(output),
-        "usage": {"input_tokens": 9},
-    } | more
+    return OF_RESPONSES | {"status": status, "output": list(output)} | more
 
 
 def said(*content):
-    return {"type": "message", "id": "msg", "status": "completed", "role": "assistant", "content": list(content)}
+    return saying(list(content), type="message", id="msg", status="completed")
 
 
 def claude(stop, *content):
-    return {
-        "id": "msg",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": list(content),
-        "stop_reason": stop,
-        "usage": {"input_tokens": 9},
-    }
+    return OF_CLAUDE | {"content": list(content), "stop_reason": stop}
 
 
 def gemini(reason, *parts, **more):
     content = {"content": {"role": "model", "parts": list(parts)}} if parts else {}
-    return {
-        "candidates": [{"index": 0, "finishReason": reason, **content}],
-        "usageMetadata": {"totalTokenCount": 9},
-        "modelVersion": "m",
-    } | more
+    candidate = {"index": 0, "finishReason": reason, **content}
+    return {"candidates": [candidate], "usageMetadata": {"totalTokenCount": 9}, "modelVersion": "m"} | more
 
 
 def cohere(reason, *content, **message):
-    return {
-        "id": "c",
-        "finish_reason": reason,
-        "message": {"role": "assistant", "content": list(content), **message},
-        "usage": {},
-    }
+    return {"id": "c", "finish_reason": reason, "message": saying(list(content), **message), "usage": {}}
 
 
 def converse(reason, *content):
-    return {
-        "output": {"message": {"role": "assistant", "content": list(content)}},
-        "stopReason": reason,
-        "usage": {"inputTokens": 9},
-        "metrics": {"latencyMs": 1},
-    }
+    used = {"usage": {"inputTokens": 9}, "metrics": {"latencyMs": 1}}
+    return {"output": {"message": saying(list(content))}, "stopReason": reason, **used}
 
 
 def ollama(content, reason="stop", **message):
-    return {
-        "model": "m",
-        "created_at": "2026",
-        "message": {"role": "assistant", "content": content, **message},
-        "done": True,
-        "done_reason": reason,
-    }
+    message = saying(content, **message)
+    return {"model": "m", "created_at": "2026", "message": message, "done": True, "done_reason": reason}
 
 
 def text(value, kind="text"):
@@ -333,24 +302,12 @@ def chunk(reason=None, **delta):
     return {"object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
-def frame(kind, payload):
-    headers = b"".join(
-        bytes([len(name)]) + name + b"\x07" + len(value).to_bytes(2, "big") + value
-        for name, value in ((b":event-type", kind.encode()), (b":message-type", b"event"))
-    )
-    data = json.dumps(payload).encode()
-    size = 16 + len(headers) + len(data)
-    return size.to_bytes(4, "big") + len(headers).to_bytes(4, "big") + bytes(4) + headers + data + bytes(4)
-
-
 def lines(*events):
     return "".join(json.dumps(event) + "\n" for event in events).encode()
 
 
 def packed(*events):
-    return b"".join(
-        frame("chunk", {"bytes": base64.b64encode(json.dumps(event).encode()).decode()}) for event in events
-    )
+    return b"".join(map(chunk_of, events))
 
 
 INVOKED = {"amazon-bedrock-invocationMetrics": {"inputTokenCount": 9, "outputTokenCount": 2}}
@@ -381,12 +338,12 @@ STREAMS = {
     "dashscope": ("dashscope", "chat", sse({"output": {"text": CUT, "finish_reason": "null"}}, {"output": {"text": "42", "finish_reason": "stop"}}), "complete"),
     "dashscope, cut": ("dashscope", "chat", sse({"output": {"choices": [{"message": {"content": CUT}, "finish_reason": "null"}]}}, {"output": {"choices": [{"message": {"content": ""}, "finish_reason": "length"}]}}), "cut_off"),
     "dashscope, broken off": ("dashscope", "chat", sse({"output": {"text": CUT, "finish_reason": "null"}}), None),
-    "converse, cut": ("bedrock", "converse", frame("messageStop", {"stopReason": "max_tokens"}) + frame("metadata", {"usage": {}}), "cut_off"),
+    "converse, cut": ("bedrock", "converse", frame_of("messageStop", {"stopReason": "max_tokens"}) + frame_of("metadata", {"usage": {}}), "cut_off"),
     "nova by its own API": ("bedrock", "invoke", packed({"messageStart": {"role": "assistant"}}, {"messageStop": {"stopReason": "max_tokens"}}), "cut_off"),
     "claude by its own API": ("bedrock", "invoke", packed({"type": "message_delta", "delta": {"stop_reason": "refusal"}, "usage": {"output_tokens": 2}}), "declined"),
     "titan by its own API": ("bedrock", "invoke", packed({"outputText": CUT, "completionReason": "LENGTH"}, INVOKED), "cut_off"),
     "llama by its own API": ("bedrock", "invoke", packed({"generation": "42", "stop_reason": None}, {"generation": "", "stop_reason": "stop", **INVOKED}), "complete"),
-    "converse": ("bedrock", "converse", frame("messageStop", {"stopReason": "guardrail_intervened"}) + frame("metadata", {"usage": {"inputTokens": 9, "outputTokens": 2}}), "blocked"),
+    "converse": ("bedrock", "converse", frame_of("messageStop", {"stopReason": "guardrail_intervened"}) + frame_of("metadata", {"usage": {"inputTokens": 9, "outputTokens": 2}}), "blocked"),
 }  # fmt: skip
 
 
@@ -410,7 +367,7 @@ def test_the_finish_of_a_stream(name, size):
 @pytest.mark.parametrize(("provider", "body", "whole"), [
     ("anthropic", sse({"type": "message_start", "message": claude(None)}), False),
     ("gemini", sse(gemini("", {"text": "4"})), False),
-    ("bedrock", frame("contentBlockDelta", {"delta": {"text": "4"}}), False),
+    ("bedrock", frame_of("contentBlockDelta", {"delta": {"text": "4"}}), False),
     ("bedrock", packed({"outputText": CUT}), False),
     ("openai", sse(chunk(content="4"), chunk(content="2"))[:-9], False),
     ("openai", sse(chunk(content="4")) + b"data: [DONE]", True),
