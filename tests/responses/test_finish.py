@@ -205,6 +205,8 @@ def test_the_finish_of(name):
     body, state, said = CASES[name]
     finish = finish_of(body)
     assert finish.state == state
+    if isinstance(body, dict) and body:
+        assert state_of(body) == ("complete" if form_of(body) is None else state)
     if said is not None:
         assert finish.text == said
     assert HM in finish.thoughts or HM not in json.dumps(body) or "tool_use" in json.dumps(body)
@@ -411,12 +413,6 @@ UNKNOWN_ENDS = {
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_a_stream_of_a_form_without_an_end_is_whole(name, size):
     assert read_stream("generic", "chat", UNKNOWN_ENDS[name], size).whole
-
-
-@pytest.mark.parametrize("name", [name for name, (body, _, _) in CASES.items() if isinstance(body, dict) and body])
-def test_the_state_alone(name):
-    body, state, _ = CASES[name]
-    assert state_of(body) == ("complete" if form_of(body) is None else state)
 
 
 @pytest.mark.parametrize(
