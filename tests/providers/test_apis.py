@@ -6,14 +6,16 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from anthropic.types import Usage as OfClaude
 from cases import feed, load, read, sse
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types import CompletionUsage
 
 from paceline import Limiter
 from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
-from paceline.core.results import RefusalKind
+from paceline.core.results import RefusalKind, SettingsError
 from paceline.pacing.retry import Failures, GiveUp, RetryPolicy
 from paceline.providers.answers import usage_cost
 from paceline.providers.base import COUNTING, Call, Usage
@@ -90,6 +92,53 @@ def test_paths(name, path):
     call = provider_named(name).describe(path, {"model": "m", "query": ["one", "two"], "input": "three"})
     assert (call and (call.endpoint, call.model, call.stream)) == PATHS[name][path]
     assert call is None or provider_named(name).held(call, call.input_tokens, 10)[REQUESTS] == 1
+
+
+BEDROCK, LEGACY = "/model/m/converse", {"model": "gpt-3.5-turbo-instruct", "max_tokens": 10}
+MOST = {  # by provider and path: a body, the most output in all of its answers, and their number
+    ("openai", "/v1/chat/completions"): [
+        ({"max_completion_tokens": 100}, 100, 1), ({"max_tokens": 100, "n": 3}, 300, 3),
+        ({"max_output_tokens": 50}, None, 1),  # of another API: a server would ignore it
+        ({"max_completion_tokens": 100, "max_tokens": 7}, 100, 1),
+        ({"max_completion_tokens": 7, "max_tokens": 100}, 100, 1),  # a server may read one of them alone
+        ({}, None, 1), ({"max_tokens": None}, None, 1), ({"max_tokens": -5}, None, 1), ({"max_tokens": True}, None, 1),
+        ({"max_tokens": float("nan")}, None, 1),
+        ({"max_tokens": "100"}, 100, 1),  # servers with pydantic take it
+        ({"n": "8", "max_tokens": 1, "max_completion_tokens": "10"}, 80, 8),
+    ],
+    ("openai", "/v1/responses"): [({"input": "hi", "max_output_tokens": 50, "max_tokens": 90}, 50, 1)],
+    ("openai", "/v1/completions"): [  # each of several prompts is answered
+        (LEGACY | {"prompt": "a"}, 10, 1), (LEGACY | {"prompt": ["a", "b", "c"]}, 30, 3),
+        (LEGACY | {"prompt": ["a", "b", "c"], "n": 2, "best_of": 5}, 150, 15), (LEGACY | {"prompt": [1, 2, 3]}, 10, 1),
+        (LEGACY | {"prompt": [[1, 2], [3]]}, 20, 2), (LEGACY | {"prompt": []}, 10, 1),
+    ],
+    ("openai", "/v1/embeddings"): [({"input": "hi", "max_tokens": 5}, 0, 1)],
+    ("together", "/v1/images/generations"): [({"max_tokens": 50}, 0, 1)],
+    ("together", "/v1/rerank"): [({"max_tokens": 50}, 0, 1)],
+    ("together", "/v1/messages"): [({"max_tokens": 50}, 50, 1)],
+    ("anthropic", "/v1/chat/completions"): [({"max_completion_tokens": 9, "max_tokens": 0}, 9, 1)],
+    ("cohere", "/v2/chat"): [({"messages": [], "max_tokens": 50, "inputs": ["x"]}, 50, 1)],
+    ("gemini", f"{GEMINI}:generateContent"): [
+        ({"generationConfig": {"maxOutputTokens": 10, "candidateCount": 8}}, 80, 8),
+        ({"generation_config": {"max_output_tokens": 10, "candidate_count": 8}}, 80, 8),
+        ({"generationConfig": {"maxOutputTokens": "10", "candidate_count": "8"}}, 80, 8),
+        ({"generationConfig": {"maxOutputTokens": 1}, "generation_config": {"max_output_tokens": 10, "candidateCount": 8}}, 80, 8),
+    ],
+    ("vertex", f"{VERTEX}/publishers/google/models/m:generateContent"): [({"generationConfig": {"maxOutputTokens": 50}}, 50, 1)],
+    ("bedrock", BEDROCK): [
+        ({"inferenceConfig": {"maxTokens": 300}}, 300, 1), ({"max_tokens": 300}, 300, 1),
+        ({"inferenceConfig": {"max_new_tokens": 300}}, 300, 1), ({"max_gen_len": 300}, 300, 1),
+        ({"textGenerationConfig": {"maxTokenCount": 300}}, 300, 1), ({"inferenceConfig": {"temperature": 0}}, None, 1),
+        ({"inferenceConfig": 7}, None, 1),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("at", "body", "most", "choices"), [(at, *row) for at, rows in MOST.items() for row in rows])
+def test_the_most_output(at, body, most, choices):
+    provider, path = at
+    call = provider_named(provider).describe(path, {"model": "m", **body})
+    assert (call.max_output_tokens, call.choices) == (most, choices)
 
 
 CHUNK, DONE = {"choices": [{"delta": {}}]}, "[DONE]"
@@ -192,30 +241,49 @@ def test_the_usage_of_an_answer(provider, path, body, answer, usage):
     assert read(one, *answer, call=one.describe(path, {"model": "m", **body})).usage == usage
 
 
+def cost(input_tokens, output_tokens, **others):
+    whole = {
+        REQUESTS: 1,
+        TOKENS: input_tokens + output_tokens,
+        INPUT_TOKENS: input_tokens,
+        OUTPUT_TOKENS: output_tokens,
+    }
+    return whole | others
+
+
 @pytest.mark.parametrize(
     ("provider", "most", "expected", "held"),
     [
-        ("together", 50, 20, {TOKENS: 120}),  # the expected output; what was asked bounds it
-        ("together", 50, 400, {TOKENS: 150}),
-        ("groq", 400, 50, {TOKENS: 500}),
-        ("deepseek", 100, 400, {TOKENS: 200, CONCURRENCY: 1, REQUESTS: 1}),
-        ("cerebras", 400, 20, {TOKENS: 500, "uncached_tokens": 500}),
-        ("cerebras", 64_000, 20, {TOKENS: 16_484}),  # a maximum counts up to a cap
-        ("cerebras", -1, 20, {TOKENS: 16_484, "uncached_tokens": 16_484}),
-        ("vertex", 50, 400, {TOKENS: 150}),
+        ("together", 50, 20, cost(100, 20)),  # the expected output; what was asked bounds it
+        ("together", 50, 400, cost(100, 50)),
+        ("groq", 400, 50, cost(100, 400)),
+        ("deepseek", 100, 400, cost(100, 100, concurrency=1)),
+        ("cerebras", 400, 20, cost(100, 400, uncached_tokens=500)),
+        ("cerebras", 64_000, 20, cost(100, 16_384, uncached_tokens=16_484)),  # a maximum counts up to a cap
+        ("cerebras", None, 20, cost(100, 16_384, uncached_tokens=16_484)),
+        ("vertex", 50, 400, cost(100, 50)),
+        ("openai", 400, 50, cost(100, 400)),
+        ("openai", None, 50, cost(100, 50)),
+        ("anthropic", 400, 50, cost(100, 50)),
+        ("anthropic", 400, 5_000, cost(100, 400)),
+        ("gemini", 400, 5_000, cost(100, 400, tokens=100)),  # output is for a user's own quotas
     ],
 )
 def test_what_is_held(provider, most, expected, held):
-    one = provider_named(provider)
-    if provider == "vertex":
-        path, body = (
-            f"{VERTEX}/publishers/google/models/m:generateContent",
-            {"generationConfig": {"maxOutputTokens": most}},
-        )
-    else:
-        path, body = "/v1/chat/completions", {"model": "m", "max_completion_tokens": most, "max_tokens": most}
-    found = one.held(one.describe(path, body), 100, expected)
-    assert {unit: found[unit] for unit in held} == held
+    assert provider_named(provider).held(Call(provider, "chat", "m", 100, most), 100, expected) == held
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "most", "usage", "charged"),
+    [
+        ("openai", "gpt-5", 400, Usage(900, 30, cached_tokens=800), cost(900, 400)),  # it keeps what was held
+        ("openai", "gpt-5", None, Usage(900, 30), cost(900, 30)),
+        ("anthropic", "claude-opus-5", 400, Usage(1_000, 30, 700, 200), cost(300, 30)),  # cached reads do not count
+        ("anthropic", "claude-3-5-haiku-20241022", 400, Usage(1_000, 30, 700, 200), cost(1_000, 30)),
+    ],
+)
+def test_what_is_charged(provider, model, most, usage, charged):
+    assert provider_named(provider).charged(Call(provider, "chat", model, 1_000, most), usage) == charged
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
@@ -303,6 +371,10 @@ class Message:
 
 
 UNITS = SimpleNamespace(input_tokens=10.0, output_tokens=3.0)
+DUMPS = SimpleNamespace(model_dump=lambda: {"input_tokens": 9, "output_tokens": 4})
+RING = SimpleNamespace(**USED)
+RING.ring = RING
+OF_GOOGLE = {"prompt_token_count": 10, "candidates_token_count": 3, "thoughts_token_count": 5}
 
 
 @pytest.mark.parametrize(
@@ -314,10 +386,28 @@ UNITS = SimpleNamespace(input_tokens=10.0, output_tokens=3.0)
         ("cohere/embed-v4.0", SimpleNamespace(meta=SimpleNamespace(billed_units=UNITS)), 13),
         ("mistral/mistral-large-latest", USED, 13),
         ("groq/openai/gpt-oss-120b", USED, 13),
+        *(("openai/gpt-5", usage, 13) for usage in (DUMPS, SimpleNamespace(usage=DUMPS), RING, USED, Usage(9, 4))),
+        ("arcee", USED, 13),
+        (
+            "bedrock/us-east-1/us.anthropic.claude-opus-5-5-v1:0",
+            {"usage": {"inputTokens": 100, "outputTokens": 10}},
+            200,
+        ),
+        ("openai/gpt-5", CompletionUsage(prompt_tokens=10, completion_tokens=3, total_tokens=13), 13),
     ],
 )
 def test_what_an_sdk_returns(model, answer, tokens):
     assert usage_cost(model, answer)[TOKENS] == tokens
+
+
+def test_the_usage_of_real_sdks_is_divided():
+    google = SimpleNamespace(usage_metadata=SimpleNamespace(model_dump=lambda: OF_GOOGLE))
+    found = usage_cost("gemini/gemini-3.6-flash", google)
+    assert (found[INPUT_TOKENS], found[OUTPUT_TOKENS]) == (10, 8)
+    message = OfClaude(input_tokens=10, cache_read_input_tokens=90, output_tokens=3)
+    assert usage_cost("anthropic/claude-opus-5", message)[INPUT_TOKENS] == 10
+    with pytest.raises(SettingsError, match="no usage in str"):
+        usage_cost("openai/gpt-5", "hello")
 
 
 @pytest.mark.parametrize(
@@ -342,11 +432,7 @@ def test_cohere_counts_inputs_and_images(path, body, images):
 
 def test_a_chat_of_cohere_has_no_inputs():
     cohere = provider_named("cohere")
-    call = cohere.describe(
-        "/v2/chat", {"model": "command-a-03-2025", "messages": [], "max_tokens": 50, "inputs": ["x"]}
-    )
-    assert call.max_output_tokens == 50
-    assert "inputs" not in cohere.held(call, 10, 512)
+    assert "inputs" not in cohere.held(cohere.describe("/v2/chat", {"messages": [], "inputs": ["x"]}), 10, 512)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from odd_server import chunk_of, frame, frame_of
 from paceline.core.quota import OUTPUT_TOKENS, TOKENS
 from paceline.core.results import RefusalKind
-from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
@@ -57,22 +56,6 @@ def test_without_a_maximum_the_models_own_is_held(model, most):
     assert PROVIDER.held(Call("bedrock", "converse", model, 100), 100, 5)[TOKENS] == 100 + most
     embed = PROVIDER.describe("/model/amazon.titan-embed-text-v2:0/invoke", {"inputText": "hello"})
     assert PROVIDER.held(embed, 10, 5)[TOKENS] == 10
-
-
-@pytest.mark.parametrize(
-    ("body", "most"),
-    [
-        ({"inferenceConfig": {"maxTokens": 300}}, 300),
-        ({"max_tokens": 300}, 300),
-        ({"inferenceConfig": {"max_new_tokens": 300}}, 300),
-        ({"max_gen_len": 300}, 300),
-        ({"textGenerationConfig": {"maxTokenCount": 300}}, 300),
-        ({"inferenceConfig": {"temperature": 0}}, None),
-        ({"inferenceConfig": 7}, None),
-    ],
-)
-def test_the_maximum_by_any_name(body, most):
-    assert PROVIDER.describe("/model/m/converse", body).max_output_tokens == most
 
 
 def test_images_and_files_are_constants_and_tools_are_text():
@@ -170,8 +153,3 @@ def test_the_region_comes_from_the_host():
     assert lookup("bedrock", call.model).pool == call.model
     gov = provider_for_host("bedrock-runtime.us-gov-west-1.amazonaws.com")
     assert gov.describe("/model/m/invoke", {}).model == "us-gov-west-1/m"
-
-
-def test_settling_by_hand_as_with_boto3():
-    answer = {"usage": {"inputTokens": 100, "outputTokens": 10}}
-    assert usage_cost("bedrock/us-east-1/us.anthropic.claude-opus-5-5-v1:0", answer)[TOKENS] == 200

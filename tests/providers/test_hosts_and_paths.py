@@ -126,19 +126,6 @@ def test_paths(host, path, model):
     assert call is None or call.input_tokens > 3
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "more", "output"),
-    [
-        ("together", "/v1/images/generations", {}, 0),
-        ("together", "/v1/rerank", {}, 0),
-        ("together", "/v1/messages", {}, 50),
-        ("anthropic", "/v1/chat/completions", {"max_completion_tokens": 9, "max_tokens": 0}, 9),
-    ],
-)
-def test_only_text_has_tokens_of_output(name, path, more, output):
-    assert provider_named(name).describe(path, BODY | more).max_output_tokens == output
-
-
 def test_a_refusal_in_a_stream_in_openai_s_form_is_read_at_anthropic():
     provider = provider_named("anthropic")
     call = provider.describe("/v1/chat/completions", BODY | {"stream": True})
