@@ -154,7 +154,18 @@ END = {
     "type": "message-end",
     "delta": {"finish_reason": "COMPLETE", "usage": {"billed_units": {"input_tokens": 9, "output_tokens": 4}}},
 }
+OF_GEMINI = [
+    {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}},
+    {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 30}},
+    {
+        "candidates": [{"finishReason": "STOP"}],
+        "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4, "thoughtsTokenCount": 30},
+    },
+]
 STREAMS = {
+    "gemini": ("gemini", sse(*OF_GEMINI), Usage(9, 34)),
+    "gemini, broken off": ("gemini", sse(*OF_GEMINI[:2]), Usage(9, 31, partial=True)),
+    "gemini in OpenAI's form": ("gemini", sse({"choices": [], "usage": None}, LAST, DONE), Usage(9, 4)),
     "mistral": ("mistral", sse({"choices": []}, {"choices": [{"finish_reason": "stop"}], "usage": USED}, DONE), Usage(9, 4)),
     "cerebras": ("cerebras", sse({"choices": [{}], "usage": None}, LAST | {"time_info": {}}, DONE), Usage(9, 4)),
     "together": ("together", sse(CHUNK, {"choices": [{}], "usage": USED}, DONE), Usage(9, 4)),
@@ -264,6 +275,7 @@ def cost(input_tokens, output_tokens, **others):
         ("vertex", 50, 400, cost(100, 50)),
         ("openai", 400, 50, cost(100, 400)),
         ("openai", None, 50, cost(100, 50)),
+        ("openai", 0, 500, cost(100, 0)),  # an embedding
         ("anthropic", 400, 50, cost(100, 50)),
         ("anthropic", 400, 5_000, cost(100, 400)),
         ("gemini", 400, 5_000, cost(100, 400, tokens=100)),  # output is for a user's own quotas
@@ -278,6 +290,7 @@ def test_what_is_held(provider, most, expected, held):
     [
         ("openai", "gpt-5", 400, Usage(900, 30, cached_tokens=800), cost(900, 400)),  # it keeps what was held
         ("openai", "gpt-5", None, Usage(900, 30), cost(900, 30)),
+        ("openai", "text-embedding-3-small", 0, Usage(12), cost(12, 0)),
         ("anthropic", "claude-opus-5", 400, Usage(1_000, 30, 700, 200), cost(300, 30)),  # cached reads do not count
         ("anthropic", "claude-3-5-haiku-20241022", 400, Usage(1_000, 30, 700, 200), cost(1_000, 30)),
     ],

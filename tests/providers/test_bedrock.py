@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from odd_server import chunk_of, frame, frame_of
 from paceline.core.quota import OUTPUT_TOKENS, TOKENS
 from paceline.core.results import RefusalKind
-from paceline.providers.base import Call, Usage
+from paceline.providers.base import Call
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 from paceline.responses.events import MAX_EVENT
@@ -26,10 +26,7 @@ CONVERSE = frame_of("messageStart", {"role": "assistant"}) + TEXT
 STARTED = {"type": "message_start", "message": {"usage": {"input_tokens": 9}}}
 INVOKE = chunk_of(STARTED) + chunk_of({"type": "message_delta"})
 METRICS = {"inputTokenCount": 9, "outputTokenCount": 4, "cacheReadInputTokenCount": 2, "invocationLatency": 900}
-STREAMS = {
-    "converse": CONVERSE + METADATA,
-    "invoke": INVOKE + chunk_of({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS}),
-}
+INVOKED = chunk_of({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS})
 
 
 def test_models_that_work_for_an_answer_are_named():
@@ -90,28 +87,6 @@ def test_a_stream_says_at_its_beginning_for_how_long_it_caches(hour):
     assert [reader.usage.cache_write_tokens for reader in readers] == [50, 50]
 
 
-@pytest.mark.parametrize("name", STREAMS)
-@given(data=st.data())
-def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
-    stream = STREAMS[name]
-    reader = PROVIDER.usage_reader(CALL)
-    at = 0
-    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))), len(stream)]:
-        assert reader.done == (at == len(stream))
-        reader.feed(stream[at:cut])
-        at = cut
-    assert (reader.usage, reader.done, reader.refusal) == (Usage(11, 4, 2), True, None)
-
-
-def test_a_stream_cut_short_names_no_usage():
-    for stream in (CONVERSE, INVOKE, CONVERSE + METADATA[:-1]):
-        reader = PROVIDER.usage_reader(CALL)
-        reader.feed(stream)
-        assert not reader.done
-        reader.close()
-        assert (reader.usage, reader.done) == (None, True)
-
-
 @pytest.mark.parametrize(
     ("kind", "refusal"),
     [
@@ -132,7 +107,7 @@ def test_an_exception_inside_a_stream(kind, refusal):
 
 @given(st.binary(max_size=400), st.integers(0, 400))
 def test_no_bytes_raise_and_none_pile_up(noise, at):
-    stream = STREAMS["converse"]
+    stream = CONVERSE + METADATA
     for data in (noise, stream[:at] + noise + stream[at:], frame(noise, event_type="metadata"), frame_of("chunk", {"bytes": noise.hex()})):  # fmt: skip
         reader = PROVIDER.usage_reader(CALL)
         reader.feed(data)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import pytest
 from cases import CLAUDE, told
 
-from paceline.core.quota import INPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import RefusalKind, RefusalScope
 from paceline.estimation.estimate import estimate_tokens
 from paceline.http.describe import body_of
@@ -111,12 +110,6 @@ def test_anthropic_weights_follow_the_model():
     assert tokens["claude-opus-4-8"] == tokens["claude-opus-5"] > 1.2 * tokens["claude-sonnet-4-6"]
 
 
-def test_embeddings_hold_input_only():
-    call = OPENAI.describe("/v1/embeddings", {"model": "text-embedding-3-small", "input": TEXT, "max_tokens": 5})
-    assert OPENAI.held(call, 10, 500)[TOKENS] == 10
-    assert OPENAI.charged(call, Usage(12))[TOKENS] == 12
-
-
 @pytest.mark.parametrize(("n", "images"), [(None, 1), (4, 4), (0, 1), ("4", 1), (-1, 1), (True, 1)])
 @pytest.mark.parametrize("name", ["openai", "azure", "xai", "together", "an.unknown.host"])
 def test_images_are_counted_as_asked(name, n, images):
@@ -135,21 +128,6 @@ def test_the_stricter_of_organization_and_project_binds():
     assert (reading.limit, reading.remaining, reading.reset_s, reading.period_s) == (50_000, 40_000, 12, 60)
     [reading] = OPENAI.readings({**headers, "x-ratelimit-remaining-tokens": "1000"}, 0)
     assert (reading.limit, reading.remaining, reading.reset_s) == (50_000, 1_000, None)
-
-
-def test_anthropic_readings():
-    inputs = ("30000", "27000", "2026-11-21T10:00:06Z")
-    headers = told(
-        CLAUDE, requests=("50", "49", "2026-11-21T10:00:02Z"), input_tokens=inputs, tokens=("38000", "35000")
-    )
-    headers |= {"anthropic-ratelimit-unified-5h-utilization": "0.4", "anthropic-priority-input-tokens-limit": "10000"}
-    now_s = 1_795_255_200.0  # 2026-11-21T10:00:00Z
-    requests, inputs = ANTHROPIC.readings(headers, now_s)
-    assert (requests.unit, requests.limit, requests.remaining, requests.reset_s) == (REQUESTS, 50, 49, 2)
-    assert (inputs.unit, inputs.limit, inputs.remaining, inputs.reset_s) == (INPUT_TOKENS, 30_000, 27_000, 6)
-    assert (requests.resolution, inputs.resolution, inputs.period_s) == (1, 1_000, 60)
-    wrong_clock = ANTHROPIC.readings({**headers, "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, now_s + 45)
-    assert wrong_clock == [requests, inputs]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import check_error, feed, load, sse
+from cases import check_error, load
 
 from paceline.providers.base import Usage
 from paceline.providers.registry import provider_named
@@ -29,21 +29,6 @@ def test_each_text_of_a_batch_is_a_request(path, body, requests):
     call = PROVIDER.describe(path, body)
     assert PROVIDER.held(call, 10, 0)["requests"] == requests
     assert PROVIDER.charged(call, Usage(8))["requests"] == requests
-
-
-def test_the_last_usage_of_a_stream_counts():
-    chunks = [
-        {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}},
-        {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 30}},
-        {"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4, "thoughtsTokenCount": 30}},
-    ]  # fmt: skip
-    assert feed(PROVIDER, sse(*chunks), stream=True).usage == Usage(9, 34)
-    assert feed(PROVIDER, sse(*chunks[:2]), stream=True).usage == Usage(9, 31, partial=True)
-    compatible = [
-        {"choices": [], "usage": None},
-        {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
-    ]
-    assert feed(PROVIDER, sse(*compatible, "[DONE]"), stream=True).usage == Usage(9, 4)
 
 
 def test_audio_is_a_part_of_either_side():

@@ -59,6 +59,9 @@ GROQ = {"x-groq-region": "dls", **OPENAI}
 ANTHROPIC = told(
     CLAUDE, requests=("50", "49", "2026-11-21T10:00:02Z"), tokens=("40000", "39000", "2026-11-21T10:00:06Z")
 )
+OF_INPUT = told(CLAUDE, input_tokens=("30000", "27000", "2026-11-21T10:00:06Z"))
+IGNORED = {"anthropic-ratelimit-unified-5h-utilization": "0.4", "anthropic-priority-input-tokens-limit": "10000"}
+CLAUDES = Reading("requests", 50, 49, 2.0, 60.0, reset_resolution_s=1.0)
 NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
 
 
@@ -67,7 +70,11 @@ NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
     [
         (GROQ, "groq", list(READ)),  # the numbers prove a minute
         (ANTHROPIC, "anthropic",
-         [Reading("requests", 50, 49, 2.0, 60.0, reset_resolution_s=1.0), Reading("tokens", 40_000, 39_000, 6.0, 60.0, 1_000.0, 1.0)]),
+         [CLAUDES, Reading("tokens", 40_000, 39_000, 6.0, 60.0, 1_000.0, 1.0)]),
+        (ANTHROPIC | OF_INPUT | IGNORED, "anthropic",  # its tokens repeat another limit
+         [CLAUDES, Reading("input_tokens", 30_000, 27_000, 6.0, 60.0, 1_000.0, 1.0)]),
+        (ANTHROPIC | {"anthropic-ratelimit-output-tokens-limit": "30000"}, "anthropic",
+         [CLAUDES, Reading("output_tokens", 30_000, None, None, 60.0, 1_000.0, 1.0)]),
         ({"apim-request-id": "1"} | told(tokens=("80000", "70000")), "azure", [Reading("tokens", 80_000, 70_000, None, 60.0)]),
         (told(req_minute=("60", "59")), "mistral", [Reading("requests", 60, 59, None, 60.0)]),
         (told(requests_day=("1000", "9")), "cerebras", [Reading("requests", 1_000, 9, None, 86_400.0)]),
@@ -136,13 +143,6 @@ def test_google_s_reset_in_every_form(reset, seconds):
 def test_google_s_numbers_that_do_not_agree(wrong):
     headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "59"} | wrong
     assert paceline.limits_in(headers, "gemini").readings == ()
-
-
-@pytest.mark.parametrize("family", ["input-tokens", "output-tokens"])
-def test_anthropic_s_tokens_repeat_another_limit(family):
-    headers = ANTHROPIC | {f"anthropic-ratelimit-{family}-limit": "30000"}
-    units = [reading.unit for reading in paceline.limits_in(headers, now_s=NOW_S).readings]
-    assert units == ["requests", family.replace("-", "_")]
 
 
 @pytest.mark.parametrize(

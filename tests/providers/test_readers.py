@@ -8,13 +8,14 @@ import pytest
 from cases import read, sse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_bedrock import CONVERSE, INVOKE, INVOKED, METADATA
 
 from paceline.core.results import RefusalKind
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
+OPENAI, ANTHROPIC, BEDROCK = map(provider_named, ("openai", "anthropic", "bedrock"))
 
 
 def chunk(text, usage=None):
@@ -48,6 +49,8 @@ STREAMS = {
     "spread over lines": (OPENAI, SPREAD, Usage(9, 4)),
     "lone carriage returns": (OPENAI, LONE_CR, Usage(9, 4)),
     "chat at Anthropic": (ANTHROPIC, CHAT, Usage(9, 4)),
+    "converse": (BEDROCK, CONVERSE + METADATA, Usage(11, 4, 2)),
+    "invoke": (BEDROCK, INVOKE + INVOKED, Usage(11, 4, 2)),
 }
 BODIES = {
     "chat": (OPENAI, {"choices": [{"message": {"content": '"usage": {"prompt_tokens": 1}'}}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}),
@@ -57,9 +60,11 @@ BODIES = {
 }  # fmt: skip
 
 
-def feed(reader, data, cuts):
-    at = 0
+def feed(provider, data, cuts, *, stream):
+    """The reader of an answer that is cut; it is done at the last event."""
+    reader, at = provider.usage_reader(Call(provider.name, "chat", "m", 1, stream=stream)), 0
     for cut in [*sorted(cuts), len(data)]:
+        assert not reader.done or (stream and at >= len(data) - 2)
         reader.feed(data[at:cut])
         at = max(at, cut)
     return reader
@@ -70,23 +75,12 @@ def feed(reader, data, cuts):
 @given(data=st.data())
 def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
     provider, stream, usage = STREAMS[name]
-    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
-    reader = feed(provider.usage_reader(Call(provider.name, "chat", "m", 1, stream=True)), stream, cuts)
+    each_byte = st.just(range(len(stream)))
+    cuts = data.draw(each_byte | st.lists(st.integers(0, len(stream)), max_size=12))
+    reader = feed(provider, stream, cuts, stream=True)
+    assert (reader.usage, reader.done, reader.refusal) == (usage, True, None)
     reader.close()
-    assert reader.usage == usage
-    assert reader.done
-    assert reader.refusal is None
-
-
-@pytest.mark.parametrize("name", STREAMS)
-def test_byte_by_byte_and_done_at_the_terminal_event(name):
-    provider, stream, usage = STREAMS[name]
-    reader = provider.usage_reader(Call(provider.name, "chat", "m", 1, stream=True))
-    for at in range(len(stream)):
-        assert not reader.done or at >= len(stream) - 2
-        reader.feed(stream[at : at + 1])
-    assert reader.done
-    assert reader.usage == usage
+    assert (reader.usage, reader.refusal) == (usage, None)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -95,26 +89,25 @@ def test_byte_by_byte_and_done_at_the_terminal_event(name):
 def test_any_cut_of_a_body_gives_the_same_usage(name, data):
     provider, answer = BODIES[name]
     body = json.dumps(answer).encode()
-    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8))
-    reader = feed(provider.usage_reader(Call(provider.name, "chat", "m", 1)), body, cuts)
+    reader = feed(provider, body, data.draw(st.lists(st.integers(0, len(body)), max_size=8)), stream=False)
     assert not reader.done
     reader.close()
-    assert reader.done
-    assert reader.usage == Usage(9, 4)
+    assert (reader.usage, reader.done) == (Usage(9, 4), True)
 
 
-def test_a_stream_without_usage_or_cut_short_names_none():
-    reader = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
-    reader.feed(sse(chunk("a"), chunk("b")))
+@pytest.mark.parametrize(
+    ("provider", "stream"),
+    [(OPENAI, sse(chunk("a"), chunk("b"))), *((BEDROCK, one) for one in (CONVERSE, INVOKE, CONVERSE + METADATA[:-1]))],
+)
+def test_a_stream_without_usage_or_cut_short_names_none(provider, stream):
+    reader = feed(provider, stream, (), stream=True)
     assert not reader.done
     reader.close()
-    assert reader.done
-    assert reader.usage is None
+    assert (reader.usage, reader.done) == (None, True)
 
 
 def test_the_last_event_counts_without_its_blank_line():
-    reader = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
-    reader.feed(CHAT[: CHAT.index(b"\n\ndata: [DONE]")])
+    reader = feed(OPENAI, CHAT[: CHAT.index(b"\n\ndata: [DONE]")], (), stream=True)
     assert reader.usage is None
     reader.close()
     assert reader.usage == Usage(9, 4)
@@ -126,10 +119,9 @@ def test_events_that_one_blank_line_should_part_are_read_one_by_one():
 
 def test_a_failed_response_is_a_refusal_and_ends():
     error = {"code": "rate_limit_exceeded", "message": "Rate limit reached: Limit 10, Used 10, Requested 1."}
-    reader = OPENAI.usage_reader(Call("openai", "responses", "m", 1, stream=True))
-    reader.feed(sse({"type": "response.failed", "response": {"error": error, "usage": None}}))
-    assert reader.done
-    assert (reader.refusal.kind, reader.refusal.limit) == (RefusalKind.RATE, 10)
+    failed = sse({"type": "response.failed", "response": {"error": error, "usage": None}})
+    reader = feed(OPENAI, failed, (), stream=True)
+    assert (reader.done, reader.refusal.kind, reader.refusal.limit) == (True, RefusalKind.RATE, 10)
 
 
 def test_memory_is_bounded():
