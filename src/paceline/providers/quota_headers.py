@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
@@ -91,19 +90,18 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
     named = grouped(headers, _about)
     if "ratelimit" in headers:
         named |= _draft(headers)
-    found: dict[str, dict[float | None, Reading]] = {}  # by unit, and the period in the name
+    found: dict[tuple[str, float | None], Reading] = {}  # by unit, and the period in the name
     for family, texts in named.items():
         if family.handed_on and any(one.unit == family.unit and not one.handed_on for one in named):
             continue
         reading = _reading(family, texts, headers, now_s, _STARTS.get(family.start) or documented)
         if reading is not None:
-            alike = found.setdefault(family.unit, {})
-            before = alike.get(family.period_s)
-            alike[family.period_s] = reading if before is None else _strictest(before, reading)
-    if INPUT_TOKENS in found or OUTPUT_TOKENS in found:
-        found.pop(TOKENS, None)  # it repeats the one of the input or of the output
-    readings = chain.from_iterable(map(dict.values, found.values()))
-    return sorted(readings, key=lambda one: (UNITS.index(one.unit), one.period_s or 0))
+            kind = family.unit, family.period_s
+            found[kind] = _strictest(found[kind], reading) if kind in found else reading
+    readings = sorted(found.values(), key=lambda one: (UNITS.index(one.unit), one.period_s or 0))
+    # Beside one of the input or of the output, one of both repeats it.
+    repeats = any(one.unit in (INPUT_TOKENS, OUTPUT_TOKENS) for one in readings)
+    return [one for one in readings if not (repeats and one.unit == TOKENS)]
 
 
 def grouped(headers: Headers, about: Callable[[str], tuple[_Group, str] | None]) -> dict[_Group, dict[str, str]]:
