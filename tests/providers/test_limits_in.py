@@ -43,16 +43,18 @@ def test_what_are_no_headers(nonsense):
         paceline.limits_in(nonsense)
 
 
-def test_nothing_in_them():
-    assert paceline.limits_in({"content-type": "application/json", "retry-after": "7"}) == paceline.HeaderLimits(
-        "", (), 7.0
-    )
-    assert paceline.limits_in({}) == paceline.HeaderLimits("", (), None)
-
-
-def test_the_wait():
-    assert paceline.limits_in({"Retry-After": "20"} | OPENAI).retry_after_s == 20
-    assert paceline.limits_in({"retry-after-ms": "1500"}).retry_after_s == 1.5
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({}, None),
+        ({"content-type": "x", "retry-after": "7"}, 7),
+        ({"Retry-After": "20"}, 20),
+        ({"retry-after-ms": "1500"}, 1.5),
+    ],
+)
+def test_nothing_but_a_wait(headers, wait_s):
+    assert paceline.limits_in(headers) == paceline.HeaderLimits("", (), wait_s)
+    assert paceline.limits_in(headers | OPENAI) == paceline.HeaderLimits("openai", READ, wait_s)
 
 
 GROQ = {"x-groq-region": "dls", **OPENAI}

@@ -67,9 +67,11 @@ WITHOUT_CHAT = {"voyage", "replicate", "chatgpt"}
 def test_each_provider_has_a_place():
     assert PROVIDERS.keys() >= CHAT.keys() | OWN.keys() | WITHOUT_CHAT
     for name, entry in PROVIDERS.items():
+        provider = provider_named(name)
+        assert (provider.name, provider.hosts) == (name, entry.hosts)
         assert entry.own or entry.hosts[0].count("*") == 0, name
-        assert entry.own or urlsplit(usual_root(provider_named(name))).hostname == entry.hosts[0]
-        assert all(provider_for_host(host).name == name for host in entry.hosts if "*" not in host)
+        assert entry.own or urlsplit(usual_root(provider)).hostname == entry.hosts[0]
+        assert all(provider_for_host(host) is provider for host in entry.hosts)
 
 
 def test_all_hosts_are_told_apart():
@@ -77,7 +79,7 @@ def test_all_hosts_are_told_apart():
     assert len(hosts) == len(set(hosts))
     names = [name for own, entry in PROVIDERS.items() for name in (own, *entry.aliases)]
     assert len(names) == len(set(names))
-    assert all(provider_named(name.replace("_", "-")).name == provider_named(name).name for name in names)
+    assert all(provider_named(name.replace("_", "-").title()) is provider_named(name) for name in names)
 
 
 @pytest.mark.parametrize("path", ["/coding/v1/chat/completions", "/anthropic/v1/messages", "/v1/responses"])

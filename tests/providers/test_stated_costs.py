@@ -41,17 +41,11 @@ def test_a_cost_that_the_provider_states(provider, found, usd):
     assert usage(provider, **found).usd == (None if usd is None else pytest.approx(usd))
 
 
-@pytest.mark.parametrize("tier", ["flex", "default", "priority"])
+@pytest.mark.parametrize("tier", ["flex", "default", "priority", None, 5, ["flex"], {"a": 1}])
 def test_the_tier_that_has_answered(tier):
-    assert OPENAI.usage({"service_tier": tier, "usage": TOKENS}).tier == tier
-    assert (
-        OPENAI.usage({"type": "response.completed", "response": {"service_tier": tier, "usage": TOKENS}}).tier == tier
-    )
-
-
-@pytest.mark.parametrize("found", [None, 5, ["flex"], {"a": 1}])
-def test_a_tier_of_another_form_is_none(found):
-    assert OPENAI.usage({"service_tier": found, "usage": TOKENS}).tier == ""
+    answer = {"service_tier": tier, "usage": TOKENS}
+    for one in (answer, {"type": "response.completed", "response": answer}):
+        assert OPENAI.usage(one).tier == (tier if isinstance(tier, str) else "")
 
 
 def test_the_tier_that_a_request_asks_for():

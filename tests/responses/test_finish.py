@@ -92,6 +92,9 @@ CASES = {
     "deepseek, no resources": (chat(CUT, "insufficient_system_resource"), "empty", CUT),
     "deepseek, tags": (chat(f"<think>\n{HM}\n</think>\n\n42"), "complete", "42"),
     "deepseek, tags cut": (chat(f"<think>{HM}", "length"), "cut_off", ""),
+    "deepseek, no first tag": (chat(f"{HM}\n</think>\n\n42"), "complete", "42"),
+    "a text about a tag": (chat("The tag </think> ends it."), "complete", "The tag </think> ends it."),
+    "a text with tags": (chat("It writes\n<think>\nso\n</think>\nthen."), "complete", "It writes\n<think>\nso\n</think>\nthen."),
     "openrouter, image": (chat("", images=[{"type": "image_url", "image_url": {"url": "data:,"}}]), "complete", None),
     "azure, filter": ({"choices": [{"finish_reason": "content_filter", "message": {"role": "assistant"}, "content_filter_results": FILTER}]}, "blocked", ""),
     "mistral, chunks": (chat([{"type": "thinking", "thinking": [text(HM)]}, text("42"), {"type": "reference", "reference_ids": [1]}]), "complete", "42"),
@@ -441,13 +444,3 @@ def test_a_tool_of_the_client_without_a_name_is_called_by_its_type(kind, field):
     )
     assert done.state == State.TOOL_CALL
     assert json.loads(done.answer) == [{"name": kind, "arguments": {"type": "exec", "command": ["ls"]}}]
-
-
-def test_thoughts_without_their_first_tag():
-    done = finish_of(chat(f"{HM}\n</think>\n\n42"))
-    assert (done.text, done.thoughts) == ("42", HM)
-
-
-@pytest.mark.parametrize("text", ["The tag </think> ends it.", "It writes\n<think>\nso\n</think>\nthen."])
-def test_a_text_about_the_tags_is_a_text(text):
-    assert finish_of(chat(text)).text == text
