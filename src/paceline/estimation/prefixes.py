@@ -141,10 +141,10 @@ def keys_of(cache: PromptCache, scope: Hashable, body: Mapping[str, Any]) -> Key
 
     def earlier() -> Iterator[int]:
         """The keys of the earlier prompts of the conversation, the longest first, until one is cached."""
-        known, first = cache.length(base), max(end - LOOKBACK, system + 1)
-        if first <= known < end and cache.get(latest := key(known)).tokens:
+        last, first = cache.known.get(base, NOTHING).tokens, max(end - LOOKBACK, system + 1)
+        if first <= last < end and cache.get(latest := key(last)).tokens:
             yield latest
-        elif known:  # several conversations begin alike
+        elif last:  # several conversations begin alike
             for length in range(end - 1, first - 1, -1):
                 if not _is_answer(messages[length - 1]):  # no prompt ends with one
                     yield (found := key(length))
@@ -308,10 +308,6 @@ class PromptCache:
         asked, lost = self.reported.input - asked, self.lost_away_tokens - lost
         return lost if lost > AWAY_SHARE * asked and began_ns is not None else 0
 
-    def length(self, base: int) -> int:
-        """The number of messages of the last prompt of a conversation, at any pool; 0 for an unknown conversation."""
-        return self.known.get(base, NOTHING).tokens
-
     def get(self, key: int) -> Cached:
         """What was last reported under ``key``, also if it is lost by now."""
         return self.known.get(key ^ self._salt, NOTHING)
@@ -319,10 +315,6 @@ class PromptCache:
     def put(self, key: int, tokens: int, lost_ns: int) -> None:
         """Note what is cached under ``key``, and until when."""
         self.known.put(key ^ self._salt, tokens, lost_ns)
-
-    def put_length(self, base: int, length: int) -> None:
-        """Note the number of messages of the last prompt of a conversation."""
-        self.known.put(base, length, 0)
 
     def size(self, own: int) -> int:
         """The tokens of a conversation that has a name, with its last answer; 0: not known."""
@@ -491,7 +483,7 @@ class Prompt:
             if keys.follows:  # others may follow the same answer
                 cache.put(keys.own, read or tokens, lost_ns)
             if keys.length:
-                cache.put_length(keys.base, keys.length)
+                cache.known.put(keys.base, keys.length, 0)  # so that the next one is found at any pool
         self._keep_root(shared, read, lost_ns)
 
     def _keep_root(self, shared: Cached, read: int, lost_ns: int) -> None:
