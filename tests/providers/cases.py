@@ -74,7 +74,7 @@ def sse(*events, name=False):
     return "".join(f"{line}data: {text}\n\n" for line, text in zip(named, texts, strict=True)).encode()
 
 
-def check_error(provider, case, fields=FIELDS):
+def check_error(provider, case):
     body = case["text"].encode() if "text" in case else json.dumps(case.get("body", {})).encode()
     if case["status"]:
         headers = case.get("headers", {})
@@ -87,9 +87,9 @@ def check_error(provider, case, fields=FIELDS):
         return
     assert isinstance(refusal, Refusal)
     assert refusal.kind == case["kind"]
-    found = {name: getattr(refusal, name) for name in fields}
+    found = {name: getattr(refusal, name) for name in FIELDS}
     found = {name: value for name, value in found.items() if value not in (None, "", RefusalScope.POOL)}
-    assert found == pytest.approx({name: case[name] for name in fields if name in case})
+    assert found == pytest.approx({name: case[name] for name in FIELDS if name in case})
 
 
 def check_headers(provider, case):

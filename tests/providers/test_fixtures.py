@@ -10,7 +10,7 @@ from cases import check_error, check_headers, check_usage, load
 from paceline.providers.registry import is_provider, provider_named
 
 CHECKS = {"error": check_error, "header": check_headers, "usage": check_usage}
-OF_ALL = {"errors", "headers", "refusals"}
+OF_ALL = {"headers", "refusals"}
 """Fixtures about no one provider, which other tests read."""
 NAMES = sorted({path.stem for path in Path(__file__).with_name("fixtures").glob("*.toml")} - OF_ALL)
 CASES = [(name, kind, case) for name in NAMES for kind in CHECKS for case in load(name).get(kind, ())]

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cases import check_error, told
+from cases import told
 
 from paceline.core.results import RefusalKind
 from paceline.providers.registry import provider_named
@@ -15,11 +15,6 @@ from paceline.providers.registry import provider_named
 FIXTURES = Path(__file__).with_name("fixtures")
 REFUSALS = tomllib.loads((FIXTURES / "refusals.toml").read_text(encoding="utf-8"))
 HEADERS = tomllib.loads((FIXTURES / "headers.toml").read_text(encoding="utf-8"))["header"]
-ERRORS = tomllib.loads((FIXTURES / "errors.toml").read_text(encoding="utf-8"))
-PROVIDERS = {"openai": provider_named("openai"), "anthropic": provider_named("anthropic")}
-UNITS = {"requests": "requests", "tokens": "tokens"}
-
-
 NUMBERS = [(name, case) for case in REFUSALS["refusal"] for name in {"openai": 1, case["form"]: 1}]
 
 
@@ -48,7 +43,7 @@ def test_a_code_of_requests_holds_before_words_about_tokens():
     """The refusal of mocklimit 0.6, whose words are the same for every unit."""
     said = "Rate limit reached for requests in organization on tokens per min (TPM): Limit 432, Used 432, Requested 1. Please retry after 59.9s."
     body = json.dumps({"error": {"message": said, "type": "requests", "param": None, "code": "rate_limit_exceeded"}})
-    refusal = PROVIDERS["openai"].refusal(429, {"retry-after-ms": "138"}, body.encode())
+    refusal = provider_named("openai").refusal(429, {"retry-after-ms": "138"}, body.encode())
     assert (refusal.unit, refusal.limit, refusal.period_s) == ("requests", 432, 60)
     assert (refusal.sooner_s, refusal.retry_after_s) == (0.138, 59.9)
 
@@ -57,16 +52,7 @@ def test_a_code_of_requests_holds_before_words_about_tokens():
 @pytest.mark.parametrize("unit", ["requests", "tokens"])
 def test_headers(case, unit):
     headers = told(**{unit: [str(case[name]) for name in ("limit", "remaining", "reset")]})
-    [reading] = PROVIDERS["openai"].readings(headers, 0.0)
+    [reading] = provider_named("openai").readings(headers, 0.0)
     assert (reading.unit, reading.limit, reading.remaining) == (unit, case["limit"], case["remaining"])
     assert reading.reset_s == (None if case["reset_s"] < 0 else pytest.approx(case["reset_s"]))
     assert reading.period_s == (case["inferred_s"] or None)
-
-
-CASES = [(name, case) for name, cases in ERRORS.items() for case in cases]
-
-
-@pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case['what']}" for name, case in CASES])
-def test_error(name, case):
-    body = {"type": "error", "error": case["error"]}
-    check_error(PROVIDERS[name], case | {"body": body}, ("unit", "limit", "pool", "scope"))
