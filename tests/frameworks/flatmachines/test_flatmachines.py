@@ -9,7 +9,6 @@ from flatmachines import FlatMachine, HooksRegistry, MachineHooks
 import paceline
 from paceline.integrations.flatmachines import PacelineHooks
 
-LIMITS = {"arcee": "6000 requests/min", "pony": "6000 requests/min"}
 MODELS = ("openai/arcee", "openai/pony")
 
 pytestmark = pytest.mark.filterwarnings("ignore::flatmachines.validation.ValidationWarning")
@@ -31,14 +30,6 @@ class Watched(paceline.Limiter):
     @property
     def names(self):
         return [(model, lane.name) for model, lane in self.lanes]
-
-
-@pytest.fixture
-def world(paceline_emulator, monkeypatch):
-    world = paceline_emulator(limits=LIMITS)
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    return world
 
 
 @pytest.fixture
@@ -71,11 +62,12 @@ def asks(model, **more):
     return {"agent": model, **more}
 
 
-async def execute(config, hooks=None, **options):
+async def execute(config, hooks=None, max_steps=20):
     registry = HooksRegistry()
-    registry.register("lanes", lambda: hooks)
+    for name in ("lanes", "planned"):
+        registry.register(name, lambda: hooks)
     registry.register("plain", MachineHooks)
-    return await FlatMachine(config_dict=config, hooks_registry=registry, **options).execute({}, max_steps=20)
+    return await FlatMachine(config_dict=config, hooks_registry=registry).execute({}, max_steps=max_steps)
 
 
 async def test_a_state_has_its_lane_and_the_others_none(world, limiter):
@@ -249,9 +241,7 @@ async def test_the_end_of_a_machine_gives_its_place_back(world, limiter):
     hooks = Buffered(low=1, high=1)
     config = machine(PIPELINE, {"child": CHILD, "twin": CHILD})
     config["data"]["lifecycle_hooks"] = "lanes"
-    registry = HooksRegistry()
-    registry.register("lanes", lambda: hooks)
-    await FlatMachine(config_dict=config, hooks_registry=registry).execute({}, max_steps=1)  # ends before expensive
+    await execute(config, hooks, max_steps=1)  # ends before expensive
     assert hooks.seen == [("prep", 1)]
     assert hooks.items == 0
 
@@ -336,29 +326,19 @@ class Planned(MachineHooks):
         return context
 
 
-async def execute_planned(config, hooks):
-    registry = HooksRegistry()
-    registry.register("planned", lambda: hooks)
-    return await FlatMachine(config_dict=config, hooks_registry=registry).execute({}, max_steps=20)
-
-
-def refuses_all(world):
-    world.reset(faults={"429": 1.0})
-
-
 async def test_type_default_is_three_requests_and_the_plans_route_is_never_taken(world):
-    refuses_all(world)
+    world.reset(faults={"429": 1.0})
     hooks = Planned()
-    assert await execute_planned(as_planned(), hooks) == {"to": "failed", "kept": "RetryableError"}
+    assert await execute(as_planned(), hooks) == {"to": "failed", "kept": "RetryableError"}
     assert hooks.seen == []
     assert world.tally()["refused_total"] == 3
 
 
 async def test_of_the_limits_the_error_keeps_a_text_alone(world):
     """The plan's first question: its bucket cannot learn its rate from an error."""
-    refuses_all(world)
+    world.reset(faults={"429": 1.0})
     hooks = Planned()
-    await execute_planned(as_planned(error="RetryableError"), hooks)
+    await execute(as_planned(error="RetryableError"), hooks)
     [(action, error, windows)] = hooks.seen
     assert (action, windows) == ("wait_for_rate_limit", False)
     assert error.startswith("RateLimitError: litellm.RateLimitError")
@@ -366,8 +346,8 @@ async def test_of_the_limits_the_error_keeps_a_text_alone(world):
 
 async def test_a_state_in_the_context_is_no_transition_and_the_paper_is_lost(world):
     """The plan's second question: the text is not rendered, and the machine ends without a result or an error."""
-    refuses_all(world)
-    assert await execute_planned(as_planned(error="RetryableError"), Planned(world)) == {}
+    world.reset(faults={"429": 1.0})
+    assert await execute(as_planned(error="RetryableError"), Planned(world)) == {}
 
 
 async def test_written_so_the_work_returns_to_its_state(world):
@@ -376,7 +356,7 @@ async def test_written_so_the_work_returns_to_its_state(world):
     hooks = Planned(world)
     pace = paceline.Limiter({"*": "6000 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1, max_refused=1))
     with paceline.instrument(pace, provider="openai"):
-        assert await execute_planned(as_planned("write", execution="typed"), hooks) == {"to": "done"}
+        assert await execute(as_planned("write", execution="typed"), hooks) == {"to": "done"}
     assert len(hooks.seen) == 1
 
 
@@ -385,7 +365,7 @@ async def test_over_a_limiter_the_plan_as_it_is_meets_no_error(world):
     world.reset(limits={"arcee": "40 requests/2s", "pony": "40 requests/2s"})
     hooks = Planned()
     with paceline.instrument(paceline.Limiter({"arcee": "40 requests/2s"}), provider="openai"):
-        results = await asyncio.gather(*[execute_planned(as_planned(), hooks) for _ in range(80)])
+        results = await asyncio.gather(*[execute(as_planned(), hooks) for _ in range(80)])
     assert results == [{"to": "done"}] * 80
     assert hooks.seen == []
     assert world.tally()["refused_total"] <= 1  # in real time, on a machine that may be busy

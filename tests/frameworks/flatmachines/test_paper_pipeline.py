@@ -13,23 +13,14 @@ from report import Waits, seen_by_limiter, table
 from run import HIGH, LANES, LIMITS, LOW, limiter, parse, run
 
 import paceline
-from conftest import EXAMPLE
+from conftest import EXAMPLE, WIDE
 from paceline.integrations.flatmachines import PacelineHooks
 
 pytestmark = pytest.mark.filterwarnings("ignore::flatmachines.validation.ValidationWarning", "ignore::RuntimeWarning")
 
-WIDE = {"arcee": "6000 requests/min", "pony": "6000 requests/min"}
 PAPER = {"title": "T", "abstract": "a few words", "revisions": 1}
 CALLS = {"arcee": 5, "pony": 3}
 """Of a paper with one revision."""
-
-
-@pytest.fixture
-def world(paceline_emulator, monkeypatch):
-    world = paceline_emulator(limits=WIDE)
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
-    return world
 
 
 def wide(**options):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
+from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
+from long_tools import Calls, long_json, long_text
 
 HOME = Path(__file__).resolve().parents[3] / "examples" / "contextualizer"
 sys.path.insert(0, str(HOME))
@@ -33,28 +32,6 @@ TEXT = "Say something about the weather of yesterday, and of the day before. " *
 @pytest.fixture
 def world(paceline_emulator):
     return paceline_emulator(limits={MODEL: "30k tokens/3s"}, latency_s=0.05, jitter=0.5)
-
-
-@tool
-def long_text() -> str:
-    """Read a long document."""
-    return "word " * 10_000
-
-
-@tool
-def long_json() -> str:
-    """Read a long table."""
-    return json.dumps({"rows": [{"id": row, "text": "x" * 300} for row in range(200)]})
-
-
-class Calls(ChatOpenAI):
-    """Asks for both tools first; then the API answers."""
-
-    def _generate(self, messages, *args, **options):
-        if messages[-1].type == "tool":
-            return super()._generate(messages, *args, **options)
-        calls = [{"name": name, "args": {}, "id": name} for name in ("long_text", "long_json")]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=calls))])
 
 
 def spent(limiter):

@@ -10,10 +10,9 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
+from long_tools import Calls, long_json, long_text
 
 import paceline
 from paceline.integrations.langchain import PacelineMiddleware, PacelineRateLimiter
@@ -226,40 +225,6 @@ def test_middleware_timeout(world):
 # --- history and tools' results
 
 
-@tool
-def long_text(pages: int) -> str:
-    """Read a document of so many pages."""
-    return "word " * 1_000 * pages
-
-
-@tool
-def long_json(rows: int) -> str:
-    """Read so many rows of a table."""
-    return json.dumps({"rows": [{"id": row, "text": "x" * 300} for row in range(rows)]})
-
-
-class Calls(ChatOpenAI):
-    """Asks for every tool first; then the emulator answers."""
-
-    def bind_tools(self, tools, **options):
-        return super().bind_tools(tools, **options).with_config(metadata={"names": [tool.name for tool in tools]})
-
-    def _first(self, messages):
-        if isinstance(messages[-1], ToolMessage):
-            return None
-        calls = [
-            {"name": "long_text", "args": {"pages": 10}, "id": "a"},
-            {"name": "long_json", "args": {"rows": 200}, "id": "b"},
-        ]
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=calls))])
-
-    def _generate(self, messages, *args, **options):
-        return self._first(messages) or super()._generate(messages, *args, **options)
-
-    async def _agenerate(self, messages, *args, **options):
-        return self._first(messages) or await super()._agenerate(messages, *args, **options)
-
-
 @pytest.mark.parametrize("limited", [True, False])
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_tools_results_are_cut(world, limiter, limited, asynchronous):
@@ -288,7 +253,7 @@ class Spy(PacelineMiddleware):
 def conversation(turns):
     messages = [HumanMessage("The task: " + "count words. " * 20)]
     for turn in range(turns):
-        call = {"name": "long_text", "args": {"pages": 1}, "id": f"call_{turn}"}
+        call = {"name": "long_text", "args": {}, "id": f"call_{turn}"}
         messages.append(AIMessage("", tool_calls=[call]))
         messages.append(ToolMessage("word " * 200, tool_call_id=f"call_{turn}"))
     return messages

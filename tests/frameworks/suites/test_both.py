@@ -10,6 +10,7 @@ from harness import LIMITS, MESSAGES, charged, counts, spent
 import paceline
 
 CHAT = {"model": "gpt-5", "messages": MESSAGES, "max_tokens": 20}
+STREAM = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
 MESSAGE = {"model": "claude-haiku-4-5", "messages": MESSAGES, "max_tokens": 20}
 POOLS = "openai/gpt-5", "anthropic/claude-haiku-4-5"
 
@@ -24,12 +25,14 @@ def limiter():
 def clients(world):
     ours = {"api_key": "k", "base_url": f"{world.base_url}/v1"}
     theirs = {"api_key": "k", "base_url": world.base_url}
-    return (
-        openai.OpenAI(**ours),
-        anthropic.Anthropic(**theirs),
-        openai.AsyncOpenAI(**ours),
-        anthropic.AsyncAnthropic(**theirs),
-    )
+    plain = openai.OpenAI(**ours), anthropic.Anthropic(**theirs)
+    return *plain, openai.AsyncOpenAI(**ours), anthropic.AsyncAnthropic(**theirs)
+
+
+async def close(chat, claude, async_chat, async_claude):
+    chat.close()
+    claude.close()
+    await asyncio.gather(async_chat.close(), async_claude.close())
 
 
 async def calls(world):
@@ -37,15 +40,13 @@ async def calls(world):
     chat, claude, async_chat, async_claude = clients(world)
     chat.chat.completions.create(**CHAT)
     claude.messages.create(**MESSAGE)
-    for _ in chat.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}):
+    for _ in chat.chat.completions.create(**STREAM):
         pass
     with claude.messages.stream(**MESSAGE) as stream:
         stream.get_final_message()
 
     async def chat_stream():
-        async for _ in await async_chat.chat.completions.create(
-            **CHAT, stream=True, stream_options={"include_usage": True}
-        ):
+        async for _ in await async_chat.chat.completions.create(**STREAM):
             pass
 
     async def claude_stream():
@@ -54,10 +55,7 @@ async def calls(world):
 
     whole = async_chat.chat.completions.create(**CHAT), async_claude.messages.create(**MESSAGE)
     await asyncio.gather(*whole, chat_stream(), claude_stream())
-    chat.close()
-    claude.close()
-    await async_chat.close()
-    await async_claude.close()
+    await close(chat, claude, async_chat, async_claude)
 
 
 async def test_one_instrument_paces_both(world, limiter):
@@ -76,19 +74,16 @@ async def test_each_raises_its_own_error_in_one_attempt(world):
     limiter.limits.provider = "openai"
     chat, claude, async_chat, async_claude = clients(world)
     with paceline.instrument(limiter):
-        for error, call in (
-            (openai.RateLimitError, chat.chat.completions.create),
-            (anthropic.RateLimitError, claude.messages.create),
+        for error, call, asked in (
+            (openai.RateLimitError, chat.chat.completions.create, CHAT),
+            (anthropic.RateLimitError, claude.messages.create, MESSAGE),
         ):
             with pytest.raises(error, match="the quota holds 10") as raised:
-                call(**(CHAT if error is openai.RateLimitError else MESSAGE))
+                call(**asked)
             assert raised.value.response.request.headers["x-stainless-retry-count"] == "0"
         with pytest.raises(openai.RateLimitError):
             await async_chat.chat.completions.create(**CHAT, stream=True)
         with pytest.raises(anthropic.RateLimitError):
             await async_claude.messages.create(**MESSAGE, stream=True)
-    for client in (chat, claude):
-        client.close()
-    for client in (async_chat, async_claude):
-        await client.close()
+    await close(chat, claude, async_chat, async_claude)
     assert world.tally()["admitted"] == 0
