@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gateway_world import TEXT, TOOL, Gateway, Recorder, provider, whole
+from gateway_world import TEXT, TOOL, Gateway, provider, whole
 
 from paceline.emulator import Emulator
 
@@ -59,10 +59,11 @@ def node():
     return run
 
 
-@pytest.fixture
-def recorder():
-    with Recorder() as recorder:
-        yield recorder
+@pytest.fixture(autouse=True)
+def forget(recorder):
+    recorder.asked.clear()
+    yield
+    recorder.answer = provider
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its price
 
 import litellm
 import pytest
-from gateway_world import TEXT, TOOL, Gateway, Recorder
+from gateway_world import TEXT, TOOL
 
 WHOLE = "".join(TEXT)
 MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
@@ -18,19 +18,6 @@ ROUTES = {
     "anthropic": ("anthropic/claude-haiku-4-5", "/anthropic"),
     "gemini": ("gemini/gemini-2.5-flash", "/gemini/v1beta"),
 }
-
-
-@pytest.fixture(scope="module")
-def recorder():
-    with Recorder() as recorder:
-        yield recorder
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory, recorder):
-    with Gateway(tmp_path_factory.mktemp("gateway"), recorder.url) as gateway:
-        yield gateway
-    assert "Traceback" not in gateway.log
 
 
 @pytest.fixture(params=ROUTES)
