@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from anthropic.types import Usage as OfClaude
-from cases import feed, load, read, sse
+from cases import check_error, feed, load, read, sse
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types import CompletionUsage
@@ -118,6 +118,7 @@ MOST = {  # by provider and path: a body, the most output in all of its answers,
     ("together", "/v1/messages"): [({"max_tokens": 50}, 50, 1)],
     ("anthropic", "/v1/chat/completions"): [({"max_completion_tokens": 9, "max_tokens": 0}, 9, 1)],
     ("cohere", "/v2/chat"): [({"messages": [], "max_tokens": 50, "inputs": ["x"]}, 50, 1)],
+    ("cohere", "/v2/embed"): [({"texts": ["x"], "max_tokens": 5}, 0, 1)],
     ("gemini", f"{GEMINI}:generateContent"): [
         ({"generationConfig": {"maxOutputTokens": 10, "candidateCount": 8}}, 80, 8),
         ({"generation_config": {"max_output_tokens": 10, "candidate_count": 8}}, 80, 8),
@@ -423,29 +424,30 @@ def test_the_usage_of_real_sdks_is_divided():
         usage_cost("openai/gpt-5", "hello")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "images"),
-    [
-        ("/v2/embed", {"texts": ["a", "b", "c"]}, 0),
-        ("/v2/embed", {"images": ["data:image/png;base64,QUJD"] * 3}, 3),
-        ("/v2/embed", {"inputs": [{"content": [{"type": "text", "text": "a"}]}] * 3}, 0),
-        ("/v2/embed", {"inputs": [{"content": [{"type": "text"}, {"type": "image_url"}]}, {"content": "a"}, None]}, 1),
-        ("/v2/embed", {"texts": ["a", "b"], "images": ["c"]}, 1),
-        ("/compatibility/v1/embeddings", {"input": ["a", "b", "c"]}, 0),
+OF_OPENAI = ("gemini", "/v1beta/openai/embeddings")
+COUNTED_BESIDE = {  # by provider and path: a body, and what is counted of it beside its tokens
+    ("cohere", "/v2/embed"): [
+        ({"texts": ["a", "b", "c"]}, {"inputs": 3}),
+        ({"images": ["data:image/png;base64,QUJD"] * 3}, {"inputs": 3, "images": 3}),
+        ({"inputs": [{"content": [{"type": "text", "text": "a"}]}] * 3}, {"inputs": 3}),
+        ({"inputs": [{"content": [{"type": "text"}, {"type": "image_url"}]}, {"content": "a"}, None]}, {"inputs": 3, "images": 1}),
+        ({"texts": ["a", "b"], "images": ["c"]}, {"inputs": 3, "images": 1}),
     ],
-)
-def test_cohere_counts_inputs_and_images(path, body, images):
-    cohere = provider_named("cohere")
-    call = cohere.describe(path, {"model": "embed-v4.0", **body})
-    held = {REQUESTS: 1, TOKENS: 10, "input_tokens": 10, "output_tokens": 0, "inputs": 3}
-    assert cohere.held(call, 10, 512) == held | ({"images": images} if images else {})
-    charged = cohere.charged(call, Usage(8))
-    assert (charged["inputs"], charged.get("images", 0)) == (3, images)
+    ("cohere", "/compatibility/v1/embeddings"): [({"input": ["a", "b", "c"]}, {"inputs": 3})],
+    ("cohere", "/v2/chat"): [({"messages": [], "inputs": ["x"]}, {})],
+    ("gemini", f"{EMBEDDING}:batchEmbedContents"): [({"requests": [{"content": {}}] * 20}, {REQUESTS: 20}), ({"requests": 3}, {})],
+    ("gemini", f"{EMBEDDING}:embedContent"): [({"content": {}}, {})],
+    OF_OPENAI: [({"input": ["a", "b", "c"]}, {REQUESTS: 3}), ({"input": "abc"}, {}), ({"input": [1, 2, 3]}, {})],
+    ("gemini", "/v1beta/openai/chat/completions"): [({"input": ["a", "b"]}, {})],
+}  # fmt: skip
 
 
-def test_a_chat_of_cohere_has_no_inputs():
-    cohere = provider_named("cohere")
-    assert "inputs" not in cohere.held(cohere.describe("/v2/chat", {"messages": [], "inputs": ["x"]}), 10, 512)
+@pytest.mark.parametrize(("at", "body", "units"), [(at, *row) for at, rows in COUNTED_BESIDE.items() for row in rows])
+def test_what_is_counted_beside_tokens(at, body, units):
+    one = provider_named(at[0])
+    call = one.describe(at[1], {"model": "m", **body})
+    for found in (one.held(call, 10, 512), one.charged(call, Usage(8))):
+        assert found == cost(found[INPUT_TOKENS], found[OUTPUT_TOKENS], **{TOKENS: found[TOKENS]} | units)
 
 
 @pytest.mark.parametrize(
@@ -514,3 +516,9 @@ def test_the_resets_of_groq_are_of_a_bucket(case):
         if reading.reset_s is not None:
             lacking = reading.limit - reading.remaining
             assert reading.reset_s == pytest.approx(lacking * reading.period_s / reading.limit, abs=0.001)
+
+
+@pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 99 Nov 2026 00:00:00 GMT", "x"])
+def test_a_time_that_cannot_be(date):
+    case = next(case for case in load("gemini")["error"] if case["what"].startswith("a day, and nobody"))
+    check_error(provider_named("gemini"), {**case, "headers": {"date": date}})

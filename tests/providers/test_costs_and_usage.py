@@ -390,3 +390,10 @@ def test_bedrock_says_for_how_long_it_caches():
     assert provider_named("bedrock").usage({"output": {}, "usage": OF_CONVERSE}) == USED
     counts = {"prompt_tokens": 7_100, "completion_tokens": 50, "cache_read_input_tokens": 4_000}  # litellm's form
     assert provider_named("generic").usage({"usage": counts}).input_tokens == 7_100
+
+
+def test_audio_is_a_part_of_either_side_of_gemini():
+    details = [{"modality": "TEXT", "tokenCount": 2}, {"modality": "AUDIO", "tokenCount": 7}, "odd"]
+    found = {"promptTokenCount": 9, "candidatesTokenCount": 9, "candidatesTokensDetails": 5}
+    usage = provider_named("gemini").usage({"usageMetadata": found | {"promptTokensDetails": details}})
+    assert usage == Usage(9, 9, audio_tokens=7)
