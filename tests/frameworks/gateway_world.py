@@ -222,13 +222,25 @@ def provider(asked):
     """What a provider answers on all paths of the SDKs: texts, or a call of the first tool that a request names."""
     if asked.method == "HEAD":
         return [b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 12\r\n\r\n"]
-    path, body = asked.path, {}
-    if asked.body[:1] == b"{":
-        body = asked.json
-    for ending, answer in ANSWERS.items():
-        if path.endswith(ending):
-            return answer(body)
-    return whole({"error": {"message": f"no {path}", "type": "not_found_error"}}, status="404 Not Found")
+    answer = answer_to(asked.path, asked.json if asked.body[:1] == b"{" else {})
+    if answer is None:
+        return whole({"error": {"message": f"no {asked.path}", "type": "not_found_error"}}, status="404 Not Found")
+    if isinstance(answer, bytes):
+        return chunked([answer[at : at + 1000] for at in range(0, len(answer), 1000)], kind="audio/mpeg")
+    return whole(answer) if isinstance(answer, dict) else chunked(stream_of(answer))
+
+
+def answer_to(path, body):
+    """The JSON value of an answer, the events of a stream, or a sound; ``None``: there is no such path."""
+    return next((answer(body) for ending, answer in ANSWERS.items() if path.endswith(ending)), None)
+
+
+def stream_of(values):
+    """The events of a stream as their API sends them: named, or in lines that end with CR LF, or with an end."""
+    if "candidates" in values[0]:
+        return [part.replace(b"\n", b"\r\n") for part in events(values, done=False)]
+    named = "type" in values[0]
+    return events(values, named=named, done=not named)
 
 
 CHAT = {"id": "chatcmpl-1", "created": 1, "model": "gpt-5"}
@@ -244,7 +256,7 @@ def _chat(body):
             message = {"role": "assistant", "content": None, "tool_calls": [call | {"function": function}]}
         reason = "tool_calls" if body.get("tools") else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason}
-        return whole(CHAT | {"object": "chat.completion", "choices": [choice], "usage": CHAT_USAGE})
+        return CHAT | {"object": "chat.completion", "choices": [choice], "usage": CHAT_USAGE}
     deltas = [{"role": "assistant", "content": ""}, *({"content": text} for text in TEXT)]
     if body.get("tools"):
         start = call | {"index": 0, "function": {"name": TOOL["name"], "arguments": ""}}
@@ -255,7 +267,7 @@ def _chat(body):
     reason = "tool_calls" if body.get("tools") else "stop"
     chunks.append(chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     chunks.append(chunk | {"choices": [], "usage": CHAT_USAGE})
-    return chunked(events(chunks))
+    return chunks
 
 
 RESPONSE_USAGE = {
@@ -301,7 +313,7 @@ def _response(body):
         ]
     ended = response | {"status": "completed", "output": [item], "usage": RESPONSE_USAGE}
     if not body.get("stream"):
-        return whole(ended)
+        return ended
     started_response = response | {"status": "in_progress", "output": [], "usage": None}
     values = [
         {"type": "response.created", "response": started_response},
@@ -311,7 +323,7 @@ def _response(body):
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": ended},
     ]
-    return chunked(events([v | {"sequence_number": n} for n, v in enumerate(values)], named=True, done=False))
+    return [value | {"sequence_number": number} for number, value in enumerate(values)]
 
 
 def _messages(body):
@@ -326,7 +338,7 @@ def _messages(body):
         blocks.append(called | {"input": json.loads("".join(TOOL["arguments"]))})
     ended = {"stop_reason": "tool_use" if tools else "end_turn", "stop_sequence": None}
     if not body.get("stream"):
-        return whole(message | {"content": blocks} | ended | {"usage": usage | {"output_tokens": 10}})
+        return message | {"content": blocks} | ended | {"usage": usage | {"output_tokens": 10}}
     values = [
         {"type": "message_start", "message": message},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
@@ -343,8 +355,11 @@ def _messages(body):
             ),
             {"type": "content_block_stop", "index": 1},
         ]
-    values += [{"type": "message_delta", "delta": ended, "usage": {"output_tokens": 10}}, {"type": "message_stop"}]
-    return chunked(events(values, named=True, done=False))
+    return [
+        *values,
+        {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 10}},
+        {"type": "message_stop"},
+    ]
 
 
 def _gemini(text, **more):
@@ -358,8 +373,7 @@ def _gemini(text, **more):
 
 
 def _gemini_stream(_):
-    values = [_gemini(text) for text in TEXT[:-1]] + [_gemini(TEXT[-1], finishReason="STOP")]
-    return chunked([part.replace(b"\n", b"\r\n") for part in events(values, done=False)], kind="text/event-stream")
+    return [*map(_gemini, TEXT[:-1]), _gemini(TEXT[-1], finishReason="STOP")]
 
 
 def _cohere(body):
@@ -370,15 +384,14 @@ def _cohere(body):
     if not body.get("stream"):
         content = [{"type": "text", "text": "".join(TEXT)}]
         message = {"role": "assistant", "content": content}
-        return whole({"id": "1", "finish_reason": "COMPLETE", "message": message, "usage": usage})
-    values = [
+        return {"id": "1", "finish_reason": "COMPLETE", "message": message, "usage": usage}
+    return [
         {"type": "message-start", "id": "1", "delta": {"message": {"role": "assistant", "content": []}}},
         {"type": "content-start", "index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}},
         *({"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}} for text in TEXT),
         {"type": "content-end", "index": 0},
         {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": usage}},
     ]
-    return chunked(events(values, named=True, done=False))
 
 
 FILE = {
@@ -392,6 +405,7 @@ FILE = {
 }
 MODEL = {"id": "gpt-5", "object": "model", "created": 1, "owned_by": "x"}
 EMBEDDING = {"object": "embedding", "index": 0, "embedding": [0.25, -0.5]}
+EMBEDDED = {"prompt_tokens": 70, "total_tokens": 70}
 AUDIO = bytes(range(256)) * 40
 
 ANSWERS = {
@@ -399,18 +413,16 @@ ANSWERS = {
     "/responses": _response,
     "/messages": _messages,
     "/v2/chat": _cohere,
-    ":generateContent": lambda _: whole(_gemini("".join(TEXT), finishReason="STOP")),
+    ":generateContent": lambda _: _gemini("".join(TEXT), finishReason="STOP"),
     ":streamGenerateContent": _gemini_stream,
-    ":countTokens": lambda _: whole({"totalTokens": 70}),
-    "/count_tokens": lambda _: whole({"input_tokens": 70}),
-    "/messages/batches": lambda _: whole({"data": [], "has_more": False, "first_id": None, "last_id": None}),
-    "/embeddings": lambda _: whole(
-        {"object": "list", "model": "m", "data": [EMBEDDING], "usage": {"prompt_tokens": 70, "total_tokens": 70}}
-    ),
-    "/models": lambda _: whole({"object": "list", "data": [MODEL]}),
-    "/files": lambda _: whole(FILE),
-    "/audio/transcriptions": lambda _: whole({"text": "".join(TEXT)}),
-    "/audio/speech": lambda _: chunked([AUDIO[at : at + 1000] for at in range(0, len(AUDIO), 1000)], kind="audio/mpeg"),
+    ":countTokens": lambda _: {"totalTokens": 70},
+    "/count_tokens": lambda _: {"input_tokens": 70},
+    "/messages/batches": lambda _: {"data": [], "has_more": False, "first_id": None, "last_id": None},
+    "/embeddings": lambda _: {"object": "list", "model": "m", "data": [EMBEDDING], "usage": EMBEDDED},
+    "/models": lambda _: {"object": "list", "data": [MODEL]},
+    "/files": lambda _: FILE,
+    "/audio/transcriptions": lambda _: {"text": "".join(TEXT)},
+    "/audio/speech": lambda _: AUDIO,
 }
 """By the end of a path."""
 

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gateway_world import answer_to, stream_of
 from loop_server import LoopServer
 
 HOMES = Path(__file__).resolve().parents[2] / ".venv-frameworks" / "agent_clients"
@@ -182,42 +183,13 @@ async def respond(writer, asked, status, headers, body):
     return True
 
 
-def answer_of(asked, text="Hello there"):
+def answer_of(asked):
     """The answer of a model to a turn, as a stream or a value, and its content type."""
-    if asked.path.endswith("/messages"):
-        message = {"id": "m", "type": "message", "role": "assistant", "model": asked.body.get("model"), "content": []}
-        usage = {"input_tokens": 9, "output_tokens": 3}
-        if not asked.body.get("stream"):
-            content = [{"type": "text", "text": text}]
-            return message | {"content": content, "stop_reason": "end_turn", "usage": usage}, "application/json"
-        events = [
-            {"type": "message_start", "message": message | {"stop_reason": None, "usage": usage}},
-            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}},
-            {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
-            {"type": "message_stop"},
-        ]
-    elif asked.path.endswith("enerateContent"):
-        content = {"role": "model", "parts": [{"text": text}]}
-        usage = {"promptTokenCount": 9, "candidatesTokenCount": 3, "totalTokenCount": 12}
-        value = {"candidates": [{"content": content, "finishReason": "STOP", "index": 0}], "usageMetadata": usage}
-        if not streams(asked):
-            return value, "application/json"
-        return b"data: %b\n\n" % json.dumps(value).encode(), "text/event-stream"
-    else:
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        item = {"type": "message", "id": "i", "role": "assistant", "status": "completed", "content": content}
-        details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-        usage = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12, **details}
-        events = [
-            {"type": "response.created", "response": {"id": "r"}},
-            {"type": "response.output_item.done", "output_index": 0, "item": item},
-            {"type": "response.completed", "response": {"id": "r", "output": [item], "usage": usage}},
-        ]
-    return b"".join(b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode()) for one in events), (
-        "text/event-stream"
-    )
+    body = {name: value for name, value in asked.body.items() if name != "tools"}  # a client would run them
+    answer = answer_to(asked.path, body)
+    if isinstance(answer, dict):
+        return answer, "application/json"
+    return b"".join(stream_of(answer)), "text/event-stream"
 
 
 @dataclass
