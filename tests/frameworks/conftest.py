@@ -1,6 +1,10 @@
 """The world that the SDKs' suites run in: an emulated provider and a limiter that knows its limits."""
 
+import sys
+from pathlib import Path
+
 import pytest
+from engine_world import provider_for_workers
 from gateway_world import Gateway, Recorder
 from harness import LIMITS, MODELS
 
@@ -32,3 +36,22 @@ def gateway(tmp_path_factory, recorder):
     with Gateway(tmp_path_factory.mktemp("gateway"), recorder.url) as gateway:
         yield gateway
     assert "Traceback" not in gateway.log
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """A Redis server, as the project's own tests start it."""
+    tests = Path(__file__).parents[1]
+    sys.path += [str(tests / "stores"), str(tests)]
+    from redis_servers import RedisServer
+
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def provider(redis_server):
+    """A provider for the workers of an engine, whose quotas and journals are in a Redis."""
+    redis_server.clear()
+    with provider_for_workers(redis_server.url) as one:
+        yield one

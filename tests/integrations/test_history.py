@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,35 +11,25 @@ def messages(types):
     return [SimpleNamespace(type=kind) for kind in types]
 
 
-def kept(types, sizes, most):
-    return "".join(types[index][0] for index in trim(messages(types), sizes, most))
-
-
 TURNS = ["human", "ai", "tool", "tool", "ai", "human", "ai", "tool", "ai"]
 
 
-def test_all_of_it_stays_when_it_fits():
-    assert trim(messages(TURNS), [1] * 9, 9) == list(range(9))
-    assert trim([], [], 5) == []
-
-
-def test_the_first_question_and_the_newest_turns_stay():
-    assert trim(messages(TURNS), [1] * 9, 4) == [0, 6, 7, 8]
-    assert trim(messages(TURNS), [1] * 9, 3) == [0, 8]  # half a turn is none
-    assert trim(messages(TURNS), [1] * 9, 7) == [0, 4, 5, 6, 7, 8]
-
-
-def test_system_messages_stay():
-    assert kept(["system", *TURNS], [1] * 10, 5) == "shata"
-
-
-def test_a_first_question_that_is_too_long_goes_and_another_begins():
-    assert trim(messages(TURNS), [50, *[1] * 8], 6) == [5, 6, 7, 8]
-
-
-def test_the_newest_turn_stays_even_if_it_is_too_long():
-    assert trim(messages(TURNS), [1] * 8 + [100], 10) == [8]
-    assert trim(messages(["human", "ai", "tool"]), [5, 5, 500], 10) == [1, 2]
+@pytest.mark.parametrize(
+    ("types", "sizes", "most", "kept"),
+    [
+        (TURNS, [1] * 9, 9, [*range(9)]),
+        ([], [], 5, []),
+        (TURNS, [1] * 9, 4, [0, 6, 7, 8]),  # the first question, and the newest turns
+        (TURNS, [1] * 9, 3, [0, 8]),  # half a turn is none
+        (TURNS, [1] * 9, 7, [0, 4, 5, 6, 7, 8]),
+        (["system", *TURNS], [1] * 10, 5, [0, 1, 7, 8, 9]),
+        (TURNS, [50, *[1] * 8], 6, [5, 6, 7, 8]),  # the first question is too long, and another begins
+        (TURNS, [1] * 8 + [100], 10, [8]),  # the newest turn, even if it is too long
+        (["human", "ai", "tool"], [5, 5, 500], 10, [1, 2]),
+    ],
+)
+def test_what_stays(types, sizes, most, kept):
+    assert trim(messages(types), sizes, most) == kept
 
 
 @given(

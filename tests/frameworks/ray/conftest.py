@@ -3,26 +3,15 @@
 import logging
 import os
 import shutil
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "stores"))
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 
 import ray
-from redis_servers import RedisServer
 
 KEY = "sk-the-key-of-the-actors"
-
-
-@pytest.fixture(scope="session")
-def redis_server():
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import ray
 from engine_work import answered, rows
-from engine_world import KILL_AT, check, provider_for_workers, until
+from engine_world import KILL_AT, check, until
 from ray.cluster_utils import Cluster
 
 ROWS = 600
@@ -24,13 +24,6 @@ class Leaver(threading.Thread):
         until(lambda: self.provider.tally()["calls"] >= KILL_AT)
         self.in_flight = self.provider.tally()["in_flight"]
         self.cluster.remove_node(self.node, allow_graceful=False)
-
-
-@pytest.fixture
-def provider(redis_server):
-    redis_server.clear()
-    with provider_for_workers(redis_server.url) as one:
-        yield one
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from redis_servers import RedisServer
 
 HERE = Path(__file__).parent
 
@@ -49,12 +48,6 @@ def provider(request, paceline_emulator, tmp_path, monkeypatch):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("STORE", f"sqlite:{tmp_path}/quotas.db")
-
-
-@pytest.fixture(scope="module")
-def redis_server():
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture
