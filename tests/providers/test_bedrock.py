@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import each, load
+from cases import each, load, read
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,23 +96,19 @@ def test_a_stream_says_at_its_beginning_for_how_long_it_caches(hour):
     ],
 )
 def test_an_exception_inside_a_stream(kind, refusal):
-    reader = PROVIDER.usage_reader(CALL)
     message = {"message": "Too many tokens, please wait before trying again."}
-    reader.feed(CONVERSE + frame(message, message_type="exception", exception_type=kind))
-    reader.close()
-    assert (reader.refusal.kind if reader.refusal else None) is refusal
+    exception = frame(message, message_type="exception", exception_type=kind)
+    found = read(PROVIDER, CONVERSE + exception, call=CALL).refusal
+    assert (found and found.kind) is refusal
     if refusal is RefusalKind.RATE:
-        assert (reader.refusal.unit, reader.refusal.code) == (TOKENS, kind)
+        assert (found.unit, found.code) == (TOKENS, kind)
 
 
 @given(st.binary(max_size=400), st.integers(0, 400))
 def test_no_bytes_raise_and_none_pile_up(noise, at):
     stream = CONVERSE + METADATA
     for data in (noise, stream[:at] + noise + stream[at:], frame(noise, event_type="metadata"), frame_of("chunk", {"bytes": noise.hex()})):  # fmt: skip
-        reader = PROVIDER.usage_reader(CALL)
-        reader.feed(data)
-        reader.close()
-        assert reader.done
+        assert read(PROVIDER, data, call=CALL).done
     reader = PROVIDER.usage_reader(CALL)
     reader.feed((MAX_EVENT + 1).to_bytes(4, "big") + bytes(8))
     assert reader.done

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cases import read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -160,10 +161,7 @@ def test_refusals(data, alike, status, headers, body):
 )
 def test_readers(data, alike, stream, endpoint, chunks):
     provider = data.draw(st.sampled_from(alike))
-    reader = provider.usage_reader(Call(provider.name, endpoint, "m", 1, stream=stream))
-    for chunk in chunks:
-        reader.feed(chunk)
-    reader.close()
+    reader = read(provider, *chunks, call=Call(provider.name, endpoint, "m", 1, stream=stream))
     usage = reader.usage
     if usage is not None:
         assert 0 <= usage.cached_tokens <= usage.input_tokens
@@ -195,10 +193,7 @@ def test_deep_nesting(alike):
     provider = alike[0]
     deep = b"[" * 200_000
     assert provider.refusal(429, {}, deep) is not None
-    reader = provider.usage_reader(Call(provider.name, "chat", "m", 1))
-    reader.feed(b'{"usage":' + deep)
-    reader.close()
-    assert reader.usage is None
+    assert read(provider, b'{"usage":' + deep).usage is None
     nested = {"role": "user"}
     for _ in range(5_000):
         nested = {"content": [nested]}
