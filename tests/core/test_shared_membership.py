@@ -1,4 +1,4 @@
-"""What a process knows of its store: the states and their table."""
+"""What a process knows of its store: the states, and what follows on each."""
 
 import pytest
 from core_shared_ledger import Shared
@@ -8,8 +8,8 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import StoreFormatError
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.membership import NEXT, MembershipEvent, State
-from paceline.shared.messages import Message
+from paceline.shared.membership import Membership, State
+from paceline.shared.messages import Message, StoreReply
 from shared_pools import shared_pool
 
 START = 1_000 * NS
@@ -51,13 +51,23 @@ def test_the_life_of_a_process(mode):
         assert process.state is state
 
 
-def test_each_state_has_an_end_and_each_pair_that_occurs_a_row():
-    for state in State:
-        assert NEXT[state, MembershipEvent.FINAL] is State.STOPPED
-        assert NEXT[state, MembershipEvent.REPLY] is (State.BACK if state.alone else State.JOINED)
-        if state not in (State.OPEN, State.REOPENED):  # these are of mode fail_open
-            assert NEXT[state, MembershipEvent.FAILURE] is (State.LOST if state.known else State.MISSED)
-        assert state.known or state is State.MISSED or NEXT[state, MembershipEvent.OPEN_FAILURE].alone
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_what_follows_on_each_state(state):
+    def after(mode, *, final=False):
+        membership = Membership(START, mode, "a")
+        membership.state = state
+        membership.failed(START, "away", final=final)
+        return membership.state
+
+    assert after("fail_safe", final=True) is after("fail_open", final=True) is State.STOPPED
+    assert after("fail_safe") is (State.LOST if state.known else State.MISSED)
+    assert after("fail_open").alone
+    assert after("fail_open").late is state.late or state is State.MISSED  # which no process is in that mode
+
+    membership = Membership(START, "fail_safe", "a")
+    membership.state, membership.back_ns = state, START
+    membership.replied(START, Message("a", 1), START, StoreReply([], False, 0, -1, 0, 1, 0.5, []))
+    assert membership.state is (State.BACK if state.alone else State.JOINED)
 
 
 def test_what_was_in_flight_when_a_newer_version_stopped_the_process_is_settled():

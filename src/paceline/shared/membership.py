@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 from random import Random
-from types import MappingProxyType
-from typing import Final
 
 from paceline.core.quota import NS
 from paceline.pacing.settings import OnStoreFailure
@@ -43,43 +41,6 @@ class State(Enum):
 
     def __init__(self, _name: str, known: bool, asks: bool, alone: bool, late: bool, label: str) -> None:
         self.known, self.asks, self.alone, self.late, self.label = known, asks, alone, late, label
-
-
-class MembershipEvent(Enum):
-    """What changes the state."""
-
-    REPLY = "reply"  # a message had a reply
-    REPORTED = "reported"  # all processes have had the time to report, after the store came back
-    FAILURE = "failure"  # a message had no reply
-    OPEN_FAILURE = "open failure"  # the same in mode fail_open, where the process is not known
-    FINAL = "final"  # a message was refused, because a newer version uses the store
-
-
-NEXT: Final = MappingProxyType(
-    {
-        (State.NEW, MembershipEvent.REPLY): State.JOINED,
-        (State.NEW, MembershipEvent.FAILURE): State.MISSED,
-        (State.NEW, MembershipEvent.OPEN_FAILURE): State.OPEN,
-        (State.MISSED, MembershipEvent.REPLY): State.JOINED,
-        (State.MISSED, MembershipEvent.FAILURE): State.MISSED,
-        (State.OPEN, MembershipEvent.REPLY): State.BACK,
-        (State.OPEN, MembershipEvent.OPEN_FAILURE): State.OPEN,
-        (State.JOINED, MembershipEvent.REPLY): State.JOINED,
-        (State.JOINED, MembershipEvent.FAILURE): State.LOST,
-        (State.LOST, MembershipEvent.REPLY): State.BACK,
-        (State.LOST, MembershipEvent.FAILURE): State.LOST,
-        (State.BACK, MembershipEvent.REPLY): State.BACK,
-        (State.BACK, MembershipEvent.REPORTED): State.JOINED,
-        (State.BACK, MembershipEvent.FAILURE): State.LOST,
-        (State.STOPPED, MembershipEvent.REPLY): State.JOINED,
-        (State.STOPPED, MembershipEvent.FAILURE): State.MISSED,
-        (State.STOPPED, MembershipEvent.OPEN_FAILURE): State.REOPENED,
-        (State.REOPENED, MembershipEvent.REPLY): State.BACK,
-        (State.REOPENED, MembershipEvent.OPEN_FAILURE): State.REOPENED,
-        **{(state, MembershipEvent.FINAL): State.STOPPED for state in State},
-    }
-)
-"""The state that follows; the other pairs do not occur."""
 
 
 class Membership:
@@ -135,23 +96,26 @@ class Membership:
         """Note the reply to a message that was sent at ``sent_ns``."""
         self.peers, self.share = max(reply.peers, 1), reply.share
         self.announced, self.heard_ns = bool(asked.report_within_ns(reply)), sent_ns
-        before = self.state
-        self.state = NEXT[before, MembershipEvent.REPLY]
-        if self.state is State.BACK:
-            if before is not State.BACK:
-                self.back_ns = self.try_ns = now_ns
-            elif now_ns >= self.back_ns + self.report_ns:
-                self.state = NEXT[self.state, MembershipEvent.REPORTED]
-            else:
-                self.try_ns = self.back_ns + self.report_ns
-        if self.state is State.JOINED:
-            self.reason = None
+        if self.state is State.BACK and now_ns < self.back_ns + self.report_ns:
+            self.try_ns = self.back_ns + self.report_ns
+        elif self.state.alone and self.state is not State.BACK:
+            self.state = State.BACK
+            self.back_ns = self.try_ns = now_ns
+        else:
+            self.state, self.reason = State.JOINED, None
 
     def failed(self, now_ns: int, reason: str, *, final: bool) -> None:
         """Note that a message has no reply; ``final``: and that no message will have one."""
-        opens = self.mode == "fail_open" and not self.state.known
-        event = MembershipEvent.FINAL if final else MembershipEvent.OPEN_FAILURE if opens else MembershipEvent.FAILURE
-        self.state = NEXT[self.state, event]
+        if final:
+            self.state = State.STOPPED
+        elif self.state.known:
+            self.state = State.LOST
+        elif self.mode != "fail_open":
+            self.state = State.MISSED
+        elif self.state in (State.STOPPED, State.REOPENED):
+            self.state = State.REOPENED
+        else:
+            self.state = State.OPEN
         self.reason = reason
         # Many processes that try again at the same moment would keep a store down that has just come up.
         apart = 1.0 if self.peers <= FEW else self.random.uniform(0.5, 1.5)
