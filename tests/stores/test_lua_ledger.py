@@ -1,7 +1,5 @@
 """The Lua script replies as the ledger in Python: all numbers are equal, in any history."""
 
-import json
-import re
 from collections import Counter
 from contextlib import closing
 
@@ -9,13 +7,11 @@ import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
 
 from paceline.core.meters import window_starts
-from paceline.core.pause import NEXT, PauseEvent, PausePhase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Settled
+from paceline.shared.messages import Refused, Settled
 from paceline.shared.meters import BOUNDLESS, of
-from paceline.stores.redis_wire import script
 from shared_pools import message_of
 
 STEPS = 200
@@ -54,19 +50,6 @@ def play(seed, other):
     return world.seen
 
 
-def test_script_and_pause_have_the_same_table(redis_server):
-    found = re.search(r"local NEXT = (\{.*?\n\})", script(), re.DOTALL)
-    table = json.loads(redis_server.ask("EVAL", f"return cjson.encode({found[1]})", 0))
-    alone = {PausePhase.OPENING, PauseEvent.MORE}  # of processes that share a pause, none opens it gently
-    assert table == {
-        phase.value: {
-            event.value: then.value for (at, event), then in NEXT.items() if at is phase and event not in alone
-        }
-        for phase in PausePhase
-        if phase not in alone
-    }
-
-
 def test_the_sum_of_what_processes_have_measured_is_the_same(lua):
     ledger, now_us = SharedLedger(), 1_800_000_000_000_000
     quotas = tuple(of(m).told(m) for m in (RateMeter(0, "requests", 0), InFlightMeter(1)))
@@ -98,6 +81,12 @@ def spend(lua, now_us, number, amount):
 def refund(lua, now_us, number, mark):
     news = [Settled([1_000.0], [mark], [0.0])]
     return lua(now_us, message_of("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
+
+
+def test_when_the_time_of_a_probe_is_over_the_others_go_and_are_none(lua):
+    refused = message_of("a", 1, QUOTAS, [-1], news=[Refused([0.0], NS)])
+    lua(EPOCH_US, refused)
+    assert [spend(lua, EPOCH_US + s * 1_000_000, 1 + s, 1.0).probe for s in (2, 5, 6)] == [True, False, False]
 
 
 def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice(lua):

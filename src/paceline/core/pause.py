@@ -8,7 +8,7 @@ A refusal, a silence or the breaker of a host begins a pause. It is in the ledge
 answers to the probe (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one.
 
 Where processes share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the
-store, and a silence or the breaker pauses one, in its ``SharedCapacity``. The Redis script has the same table.
+store, and a silence or the breaker pauses one, in its ``SharedCapacity``. The Redis script pauses by the same table.
 
 A stop has a pause of its own, in which requests are refused.
 """

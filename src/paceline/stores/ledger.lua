@@ -19,20 +19,10 @@ local SETS_MAX, POLL, REJOIN, NOTES_MAX = 8, NS / 200, 5 * NS / 2, 64
 
 local index                              -- of the account, for each quota of the message
 
--- The pause of the pool, as in core/pause.py: the phase that follows on an event. In the state, `probe_next` is true in the phase
--- closed, and `probe` names in the phase probing the process whose probe is in flight.
-local NEXT = {
-  open = {begin = 'closed', lift = 'open'},
-  closed = {begin = 'closed', grant = 'probing', lift = 'open'},
-  probing = {begin = 'closed', grant = 'probing', unsent = 'closed', lift = 'open'},
-}
-
-local function phase()
-  return state.probe_next and 'closed' or state.probe and 'probing' or 'open'
-end
-
-local function step(event, not_before, probe)
-  state.probe_next, state.probe, state.not_before = NEXT[phase()][event] == 'closed', probe, not_before
+-- The pause of the pool, as in core/pause.py. In the state, `probe_next` is true in the phase closed, and `probe` names in
+-- the phase probing the process whose probe is in flight.
+local function pause(not_before, closed, probe)
+  state.not_before, state.probe_next, state.probe = not_before, closed, probe
 end
 
 local function load()                    -- returns whether a newer version has written the state, which then stays as it is
@@ -135,7 +125,7 @@ local function settle(news, who, gentle)
       widen(m)
     end
   end
-  if probe and state.probe == who then step(answered and 'lift' or 'unsent', min(state.not_before, now)) end
+  if probe and state.probe == who then pause(min(state.not_before, now), not answered) end
 end
 
 local function learn(i, what, value)
@@ -193,7 +183,7 @@ local function take_news(list, versions, who, gentle)
         account.refused, account.version = (account.refused or 0) + news[n + 3], account.version + 1
       end
       if news[2] ~= 0 then
-        step('begin', max(state.not_before, now + news[2]))
+        pause(max(state.not_before, now + news[2]), true)
         state.probe_ns = news[3]
       end
     elseif what == 'noted' then
@@ -247,8 +237,8 @@ local function grant(out, who, wants, held, place_ns, slack)
       if meters[i].kind == SLOTS then held[i] = (held[i] or 0) + want[n] end
     end
     granted, before = granted + 1, others
-    if phase() == 'closed' then
-      step('grant', now + (state.probe_ns or PROBE), who)
+    if state.probe_next then
+      pause(now + (state.probe_ns or PROBE), false, who)
       probe = 1
     end
   end
