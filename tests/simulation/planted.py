@@ -1,8 +1,10 @@
-"""Planted bugs, one of each kind that the simulated worlds have to find: each is a context in which the engine is wrong."""
+"""A bug of each kind that the simulated worlds have to find: each is a context in which the engine is wrong."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partialmethod, wraps
 from math import ceil
+from typing import Any
 from unittest.mock import patch
 
 from tests.simulation import troubles
@@ -19,43 +21,43 @@ from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.shared.exchange import StoreSide
 from paceline.shared.ledger import SharedLedger
 
+Bug = Callable[[], AbstractContextManager[None]]
 
-@contextmanager
-def plain_refunds() -> Iterator[None]:
+
+def in_place_of(owner: type, name: str) -> Callable[[Callable[..., Any]], Bug]:
+    """The decorated function takes the place of a method: after ``self`` it gets the method that it replaces."""
+
+    def planted(wrong: Callable[..., Any]) -> Bug:
+        @contextmanager
+        @wraps(wrong)
+        def bug() -> Iterator[None]:
+            with patch.object(owner, name, partialmethod(wrong, getattr(owner, name))):
+                yield
+
+        return bug
+
+    return planted
+
+
+@in_place_of(Bucket, "correct")
+def plain_refunds(self: Bucket, _: object, now_ns: int, mark: int, charged: float, actual: float) -> None:
     """A refund is added back, although the bucket was full meanwhile."""
-
-    def correct(self: Bucket, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        self.full_at_ns += ceil(actual * self.ns_per_unit) - ceil(charged * self.ns_per_unit)
-
-    with patch.object(Bucket, "correct", correct):
-        yield
+    self.full_at_ns += ceil(actual * self.ns_per_unit) - ceil(charged * self.ns_per_unit)
 
 
-@contextmanager
-def lost_wake_up() -> Iterator[None]:
+@in_place_of(Alarm, "set")
+def lost_wake_up(self: Alarm, original: Callable[..., None], at_ns: int) -> None:
     """A timer that is set to an earlier instant is not moved."""
-    original = Alarm.set
-
-    def unmoved(self: Alarm, at_ns: int) -> None:
-        if self._timer is None or self._at_ns == at_ns or self._call.__self__._pool.queue.length < 2:
-            original(self, at_ns)
-
-    with patch.object(Alarm, "set", unmoved):
-        yield
+    if self._timer is None or self._at_ns == at_ns or self._call.__self__._pool.queue.length < 2:
+        original(self, at_ns)
 
 
-@contextmanager
-def retry_jumps_the_queue() -> Iterator[None]:
+@in_place_of(Queue, "push")
+def retry_jumps_the_queue(self, original, waiter):
     """A request that returns after a refusal goes before all others, and not to its place."""
-    original = Queue.push
-
-    def push(self, waiter):
-        if waiter.returned:
-            waiter.number = -self.next_number()
-        return original(self, waiter)
-
-    with patch.object(Queue, "push", push):
-        yield
+    if waiter.returned:
+        waiter.number = -self.next_number()
+    return original(self, waiter)
 
 
 @contextmanager
@@ -74,17 +76,11 @@ def client_clock_in_the_store() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def share_of_the_last_exchange() -> Iterator[None]:
+@in_place_of(StoreSide, "receive")
+def share_of_the_last_exchange(self, original, now_ns, reply):
     """A process that loses the store takes the whole of what the last reply showed, and not its share of it."""
-    original = StoreSide.receive
-
-    def receive(self, now_ns, reply):
-        reply.share = 1.0 if reply.peers < 3 else 1.5 / reply.peers
-        return original(self, now_ns, reply)
-
-    with patch.object(StoreSide, "receive", receive):
-        yield
+    reply.share = 1.0 if reply.peers < 3 else 1.5 / reply.peers
+    return original(self, now_ns, reply)
 
 
 @contextmanager
@@ -105,98 +101,60 @@ def breaker_counts_callers() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def share_of_the_dead() -> Iterator[None]:
+@in_place_of(troubles.SimulatedStore, "_has_ended")
+def share_of_the_dead(*_):
     """The store does not see that a process has ended."""
-    with patch.object(troubles.SimulatedStore, "_has_ended", lambda *_: False):
-        yield
+    return False
 
 
-@contextmanager
-def dead_worker() -> Iterator[None]:
+@in_place_of(troubles.SimulatedWorker, "_take")
+def dead_worker(self, original, *args):
     """The thread that makes the exchanges of a process ends after forty of them, and nobody looks after it."""
-    original = troubles.SimulatedWorker._take
-
-    def take(self, *args):
-        self.taken = getattr(self, "taken", 0) + 1
-        if self.taken < 40:
-            original(self, *args)
-
-    with patch.object(troubles.SimulatedWorker, "_take", take):
-        yield
+    self.taken = getattr(self, "taken", 0) + 1
+    if self.taken < 40:
+        original(self, *args)
 
 
-@contextmanager
-def two_formats() -> Iterator[None]:
+@in_place_of(troubles.SimulatedStore, "exchange")
+def two_formats(self, original, process, pool, message, take):
     """Every second process has a ledger of its own in the store, as with a format in the name of its key."""
-    original = troubles.SimulatedStore.exchange
-
-    def exchange(self, process, pool, message, take):
-        original(self, process, f"{int(process[1:]) % 2}:{pool}", message, take)
-
-    with patch.object(troubles.SimulatedStore, "exchange", exchange):
-        yield
+    original(self, process, f"{int(process[1:]) % 2}:{pool}", message, take)
 
 
-@contextmanager
-def attempt_counts_for_the_request() -> Iterator[None]:
+@in_place_of(RetryPolicy, "_after_pool")
+def attempt_counts_for_the_request(self, original, failures, refusal, row, luck):
     """A refusal for the rate of the pool uses up an attempt of its request."""
-    original = RetryPolicy._after_pool
-
-    def after_pool(self, failures, refusal, row, luck):
-        if failures.of_pool >= self.max_attempts:
-            return GiveUp("too many attempts")
-        return original(self, failures, refusal, row, luck)
-
-    with patch.object(RetryPolicy, "_after_pool", after_pool):
-        yield
+    if failures.of_pool >= self.max_attempts:
+        return GiveUp("too many attempts")
+    return original(self, failures, refusal, row, luck)
 
 
-@contextmanager
-def window_taken_for_a_bucket() -> Iterator[None]:
+@in_place_of(MeasuredRate, "_unblock")
+def window_taken_for_a_bucket(self, original, now_ns, probe):
     """The rate before a time without admissions is taken for the rate of the provider."""
-    original = MeasuredRate._unblock
-
-    def unblock(self, now_ns, probe):
-        before = self.cycle.top
-        original(self, now_ns, probe)
-        self._begin_cycle(probe.sent_ns, max(self.cycle.top, before), lengthen=True)
-
-    with patch.object(MeasuredRate, "_unblock", unblock):
-        yield
+    before = self.cycle.top
+    original(self, now_ns, probe)
+    self._begin_cycle(probe.sent_ns, max(self.cycle.top, before), lengthen=True)
 
 
-@contextmanager
-def probe_that_never_comes() -> Iterator[None]:
+@in_place_of(MeasuredRate, "_block")
+def probe_that_never_comes(self, original, now_ns, wait_s):
     """Nothing goes any more when nothing was admitted."""
-    original = MeasuredRate._block
-
-    def block(self, now_ns, wait_s):
-        original(self, now_ns, wait_s)
-        self.next_at_ns = now_ns + 10**6 * NS
-
-    with patch.object(MeasuredRate, "_block", block):
-        yield
+    original(self, now_ns, wait_s)
+    self.next_at_ns = now_ns + 10**6 * NS
 
 
-@contextmanager
-def refused_attempts_are_measured() -> Iterator[None]:
+@in_place_of(MeasuredRate, "_lose")
+def refused_attempts_are_measured(self, original, note):
     """A measurement counts the refused attempts as admitted."""
-    original = MeasuredRate._lose
-
-    def lose(self, note):
-        original(self, note)
-        self.tally.lost -= note.amount
-
-    with patch.object(MeasuredRate, "_lose", lose):
-        yield
+    original(self, note)
+    self.tally.lost -= note.amount
 
 
-@contextmanager
-def chance_taken_for_a_limit() -> Iterator[None]:
+@in_place_of(MeasuredRate, "_accept")
+def chance_taken_for_a_limit(self, _, *args):
     """Refusals that no limit explains lower the measured rate all the same."""
-    with patch.object(MeasuredRate, "_accept", MeasuredRate._uphold):
-        yield
+    return self._uphold(*args)
 
 
 UNSTATED_BUGS = {
