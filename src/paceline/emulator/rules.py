@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
+from collections import deque
 
 EPSILON = 1e-6
 """Amounts this close are equal: far below one request, far above the rounding of float seconds since 1970."""
@@ -162,23 +163,17 @@ class SlidingRule(CountingRule):
 
     def __init__(self, limit: float, period_s: float, now: float, *, full: float = 1.0) -> None:
         super().__init__(limit, period_s)
-        self._times: list[float] = []
-        self._amounts: list[float] = []
-        self._head, self._used = 0, 0.0
+        self._times, self._amounts = deque[float](), deque[float]()
+        self._used = 0.0
         if full < 1:
             self.charge(now, limit * (1 - full))
 
     def remaining(self, now: float) -> float:
-        head, times, amounts = self._head, self._times, self._amounts
-        while head < len(times) and times[head] + self.period_s <= now:
-            self._used -= amounts[head]
-            head += 1
-        if head == len(times):
+        while self._times and self._times[0] + self.period_s <= now:
+            self._times.popleft()
+            self._used -= self._amounts.popleft()
+        if not self._times:
             self._used = 0.0  # an empty log has no rounding errors
-        if head > 1_000 and head * 2 > len(times):
-            del times[:head], amounts[:head]
-            head = 0
-        self._head = head
         others = self.share * self.limit * min(1.0, (now - self.share_from) / self.period_s)
         return self.limit - self._used - others
 
@@ -190,7 +185,7 @@ class SlidingRule(CountingRule):
 
     def give_back(self, now: float, amount: float, since: float) -> None:
         self.remaining(now)
-        at = bisect_left(self._times, since, self._head)
+        at = bisect_left(self._times, since)
         if at < len(self._times) and self._times[at] == since:
             self._amounts[at] -= amount
             self._used -= amount
@@ -201,18 +196,18 @@ class SlidingRule(CountingRule):
         missing = cost - self.remaining(now) - EPSILON
         if cost > self.limit:
             return math.inf
-        for at in range(self._head, len(self._times)):
+        if missing <= 0:
+            return 0.0
+        for at, amount in zip(self._times, self._amounts, strict=True):
+            missing -= amount
             if missing <= 0:
-                break
-            missing -= self._amounts[at]
-            if missing <= 0:
-                return max(0.0, self._times[at] + self.period_s - now)
-        return 0.0 if missing <= 0 else self.period_s
+                return max(0.0, at + self.period_s - now)
+        return self.period_s
 
     def reset(self, now: float) -> float:
         self.remaining(now)
         newest = bisect_right(self._times, now) - 1
-        return max(0.0, self._times[newest] + self.period_s - now) if newest >= self._head else 0.0
+        return max(0.0, self._times[newest] + self.period_s - now) if newest >= 0 else 0.0
 
 
 class SlotsRule(CountingRule):

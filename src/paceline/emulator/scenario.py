@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,6 @@ def load(name: str) -> Scenario:
         raise SettingsError(f"{name}: {error}") from None
 
 
-@cache
 def _read(name: str, text: str) -> Scenario:
     values = tomllib.loads(text)
     summary, client_limits = values.pop("summary", ""), values.pop("client_limits", "")

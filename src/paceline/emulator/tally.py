@@ -71,12 +71,9 @@ class RateTimeline:
     def add(self, now: float, column: int) -> None:
         """Count one admitted (column 0) or refused (1) request."""
         second = int(now - self._start)
-        row = self._seconds.get(second)
-        if row is None:
-            row = self._seconds[second] = [0, 0]
-            if len(self._seconds) > DAY_S:
-                del self._seconds[next(iter(self._seconds))]
-        row[column] += 1
+        self._seconds.setdefault(second, [0, 0])[column] += 1
+        if len(self._seconds) > DAY_S:
+            del self._seconds[next(iter(self._seconds))]
 
     def rows(self) -> list[list[int]]:
         """``[second, admitted, refused]`` for every second with a request."""
