@@ -115,26 +115,15 @@ class RedisServer:
 
     Args:
         config: Lines of redis.conf, which win over those written here.
-        port: Where it listens; a free one by default.
         password: What clients must give; ``url`` has it.
-        maxmemory: As in redis.conf, ``"2mb"``; beyond it writes are refused.
         tls: The port speaks TLS with a certificate that ``ca_file`` vouches for.
         is_sentinel: The process is a Sentinel.
     """
 
-    def __init__(
-        self,
-        *config: str,
-        port: int | None = None,
-        password: str | None = None,
-        maxmemory: str | None = None,
-        tls: bool = False,
-        is_sentinel: bool = False,
-    ) -> None:
-        self.port = port or free_port()
-        self.password = password
+    def __init__(self, *config: str, password: str | None = None, tls: bool = False, is_sentinel: bool = False) -> None:
+        self.port, self.password = free_port(), password
         self.directory = Path(tempfile.gettempdir()) / f"redis-{os.getpid()}-{self.port}"
-        self._config, self._maxmemory, self._tls, self._is_sentinel = config, maxmemory, tls, is_sentinel
+        self._config, self._tls, self._is_sentinel = config, tls, is_sentinel
         self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._front: TlsFront | None = None
@@ -162,8 +151,6 @@ class RedisServer:
         lines += [f"port {0 if self._tls else self.port}"]
         if self.password is not None:
             lines += [f'requirepass "{self.password}"']
-        if self._maxmemory is not None:
-            lines += [f"maxmemory {self._maxmemory}", "maxmemory-policy noeviction"]
         return [*lines, *self._config]
 
     @property
@@ -205,17 +192,12 @@ class RedisServer:
         with self.client() as client:
             return client.execute_command(*command)
 
-    def wait_ready(self) -> None:
-        """Wait until PING is answered; RuntimeError with what the server said where it has ended instead."""
-        until(self._answers, f"an answer of Redis on port {self.port}")
-
-    def stop(self) -> None:
-        """End it in good order, as SIGTERM does."""
-        self._end(signal.SIGTERM)
-
     def kill(self) -> None:
         """End it as a crash does."""
-        self._end(signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(READY_BOUND_S)
+            self._process = None
 
     def freeze(self) -> None:
         """Stop it where it stands: connections stay open and nothing answers until ``thaw``."""
@@ -228,19 +210,19 @@ class RedisServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
-        """Kill it if it runs and start it on the same port, empty."""
+        """Kill it if it runs and start it on the same port, empty; RuntimeError with what it said if it ends at once."""
         self.kill()
         with (self.directory / "output").open("wb") as output:
             self._process = subprocess.Popen(self._command, cwd=self.directory, stdout=output, stderr=output)
-        self.wait_ready()
+        until(self._answers, f"an answer of Redis on port {self.port}")
 
     def clear(self) -> None:
         """Make it as good as new for the next test, whatever the last one did short of CONFIG SET."""
         if self._process is None or self._process.poll() is not None:
             self.restart()
         self.thaw()
-        for command in (("FLUSHALL",), ("SCRIPT", "FLUSH")):
-            self.ask(*command)
+        self.ask("FLUSHALL")
+        self.ask("SCRIPT", "FLUSH")
 
     def close(self) -> None:
         """Kill it and remove its files."""
@@ -269,15 +251,6 @@ class RedisServer:
             return bool(self.ask("PING"))
         except (redis.ConnectionError, redis.TimeoutError):
             return False
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
-            return
-        # A frozen process hears SIGTERM only when it runs again.
-        self._process.send_signal(signal.SIGCONT)
-        self._process.send_signal(how)
-        self._process.wait(READY_BOUND_S)
-        self._process = None
 
 
 @contextmanager
@@ -346,11 +319,11 @@ def _pairs(reply: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def sentinel(*config: str) -> Iterator[Sentinels]:
-    """Run a master, a replica and three Sentinels (quorum 2, down after 0.5 s); ``config`` is for the first two."""
+def sentinel() -> Iterator[Sentinels]:
+    """Run a master, a replica and three Sentinels (quorum 2, down after 0.5 s)."""
     with ExitStack() as stack:
-        master = stack.enter_context(RedisServer(*config))
-        replica = stack.enter_context(RedisServer(f"replicaof {HOST} {master.port}", *config))
+        master = stack.enter_context(RedisServer())
+        replica = stack.enter_context(RedisServer(f"replicaof {HOST} {master.port}"))
         tracker = (
             f"sentinel monitor {MASTER_NAME} {HOST} {master.port} 2",
             f"sentinel down-after-milliseconds {MASTER_NAME} 500",
@@ -377,13 +350,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(*config: str) -> Iterator[Cluster]:
-    """Run a Redis Cluster of three masters; ``config`` is for each, as ``"cluster-node-timeout 1000"``."""
+def cluster() -> Iterator[Cluster]:
+    """Run a Redis Cluster of three masters."""
     with ExitStack() as stack:
         # Long, for a busy machine must not lose a node; the bus port by name, as 10000 higher may be taken.
         lines = ("cluster-enabled yes", "cluster-node-timeout 5000")
         buses = [free_port() for _ in range(3)]
-        nodes = [stack.enter_context(RedisServer(*lines, f"cluster-port {bus}", *config)) for bus in buses]
+        nodes = [stack.enter_context(RedisServer(*lines, f"cluster-port {bus}")) for bus in buses]
         for number, node in enumerate(nodes):
             first, after = number * SLOTS // 3, (number + 1) * SLOTS // 3
             node.ask("CLUSTER", "ADDSLOTSRANGE", first, after - 1)

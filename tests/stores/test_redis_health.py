@@ -110,7 +110,10 @@ def test_who_may_not_ask_is_told_nothing(redis_server):
 
 def test_a_full_server_has_lost_nothing():
     # Less than it needs for itself.
-    with RedisServer(maxmemory="1kb") as server, closing(RedisStore(server.url)) as store:
+    with (
+        RedisServer("maxmemory 1kb", "maxmemory-policy noeviction") as server,
+        closing(RedisStore(server.url)) as store,
+    ):
         assert [store.remarks("p") for _ in range(2)] == [[], []]
 
 
