@@ -14,20 +14,15 @@ from paceline.emulator.settings import Settings
 from paceline.emulator.wire import Ask
 from paceline.emulator.world import Admitted, Level, Refused
 
-openai, azure, groq, anthropic, cohere, gemini = (
-    EmulatedOpenAI(),
-    EmulatedAzure(),
-    EmulatedGroq(),
-    EmulatedAnthropic(),
-    EmulatedCohere(),
-    EmulatedGemini(),
-)
+openai, azure, groq, proxy = EmulatedOpenAI(), EmulatedAzure(), EmulatedGroq(), EmulatedPlain()
+anthropic, cohere, gemini = EmulatedAnthropic(), EmulatedCohere(), EmulatedGemini()
 PLAIN = Settings()
 RATE = Refused("rate", "gpt-5", "gpt-5", "tokens", 60.0, 40_000, 34_513.2, 6_665, 1.7685)
 
 
-def text_of(answer) -> str:
-    return json.loads(answer.body)["error"]["message"]
+def error_of(answer) -> dict:
+    value = json.loads(answer.body)
+    return value.get("error", value)  # Cohere's is the whole body
 
 
 @pytest.mark.parametrize(
@@ -81,8 +76,10 @@ DAY_S = 86_400
              "output-tokens limit 10000", "output-tokens remaining 0", "output-tokens reset 2025-11-20T12:01:01Z",
              "tokens limit 60000", "tokens remaining 48000", "tokens reset 2025-11-20T12:01:01Z"],
         ),
+        (cohere, [("requests", 60, 10, 9, 6.0)], "", []),
+        (proxy, [("requests", 60, 500, 499, 0.12)], "", []),
     ],
-    ids=["openai", "groq", "azure", "anthropic"],
+    ids=["openai", "groq", "azure", "anthropic", "cohere", "proxy"],
 )  # fmt: skip
 def test_headers(dialect, levels, names, rows):
     found = dialect.rate_headers([Level(*one) for one in levels], 1_763_640_000.5)
@@ -99,6 +96,11 @@ CLAUDE = Refused("rate", "claude", "claude", "input_tokens", 60.0, 50_000, 49_00
 # Captured numbers: 414.72 s is what Groq printed for these.
 GROQ_DAY = Refused("rate", "llama", "llama", "tokens", DAY_S, 100_000, 99_996, 484, 414.72)
 GROQ_LARGE = Refused("too_large", "llama", "llama", "tokens", 60.0, 8_000, 0, 8_096, float("inf"))
+TRIAL = (
+    "You are using a Trial key, which is limited to 10 API calls / minute. You can continue to use the Trial key for free or upgrade to"
+    " a Production key."
+)
+TRIAL_TOKENS = "trial token rate limit exceeded, limit is 100000 tokens per minute"
 TOKENS = {"type": "tokens", "code": "rate_limit_exceeded"}
 
 
@@ -121,17 +123,20 @@ TOKENS = {"type": "tokens", "code": "rate_limit_exceeded"}
         (groq, GROQ_LARGE, 413, {}, TOKENS, "on tokens per minute (TPM): Limit 8000, Requested 8096, please reduce"),
         (azure, RATE, 429, {b"retry-after": b"2", b"retry-after-ms": b"1769", b"policy-id": b"DeploymentRatelimit-Token"}, {"code": "429"},
          "have exceeded token rate limit of your current OpenAI S0 pricing tier. Please retry after 2 seconds."),
+        (cohere, Refused("rate", "m", "m", "requests", 60.0, 10, 10, 1, 4.2), 429, {}, {"message": TRIAL}, TRIAL),
+        (cohere, Refused("rate", "m", "m", "tokens", 60.0, 100_000, 99_000, 2_000, 1.0), 429, {}, {"message": TRIAL_TOKENS},
+         TRIAL_TOKENS),
     ],
 )  # fmt: skip
 def test_refusals_by_a_quota(dialect, refused, status, waits, fields, text):
     answer = dialect.refusal(refused, PLAIN, 10)
     assert (answer.status, dict(answer.headers)) == (status, {b"content-type": b"application/json"} | waits)
-    error = json.loads(answer.body)["error"]
+    error = error_of(answer)
     assert error | fields == error
     assert text in error["message"]
     blind = dialect.refusal(refused, Settings(headers=False, body_numbers=False), 10)
     assert dict(blind.headers) == {b"content-type": b"application/json"}
-    assert not re.search(r"\d", re.sub("gpt-5(-2025)?|S0|2024-10-21|https:.*", "", text_of(blind)))
+    assert not re.search(r"\d", re.sub("gpt-5(-2025)?|S0|2024-10-21|https:.*", "", error_of(blind)["message"]))
 
 
 def test_an_error_of_anthropic_has_the_id_of_its_request():
@@ -141,11 +146,10 @@ def test_an_error_of_anthropic_has_the_id_of_its_request():
 
 @pytest.mark.parametrize("kind", ["rate", "capacity", "too_large"])
 def test_a_plain_server_names_nothing(kind):
-    answer = EmulatedPlain().refusal(replace(RATE, kind=kind), Settings(headers=False), 1)
+    answer = proxy.refusal(replace(RATE, kind=kind), Settings(headers=False), 1)
     assert (answer.status, dict(answer.headers)) == (429, {b"content-type": b"application/json"})
     assert json.loads(answer.body) == {"error": {"message": "Too many requests."}}
-    assert EmulatedPlain().rate_headers([Level("requests", 60, 500, 499, 0.12)], 0.0) == []
-    event = EmulatedPlain().error_event(Ask("responses", "m", stream=True), answer, 1).split(b"data: ")[1]
+    event = proxy.error_event(Ask("responses", "m", stream=True), answer, 1).split(b"data: ")[1]
     assert json.loads(event)["response"]["error"] == {"code": None, "message": "Too many requests."}
 
 
@@ -178,54 +182,24 @@ def test_the_wait_is_stated_with_or_without_other_headers(headers, retry_after, 
         (gemini, Refused("auth"), 400, {"status": "INVALID_ARGUMENT"}, None),
         (gemini, Refused("unknown_model", "m"), 404, {"status": "NOT_FOUND"}, None),
         (gemini, Refused("invalid", "m", detail="no"), 400, {"status": "INVALID_ARGUMENT"}, None),
+        (cohere, Refused("money", "m"), 402, {"message": "Please add or update your payment method to continue."}, None),
+        (cohere, Refused("capacity", "m", status=503), 503, {"message": "The service is overloaded; please try again later."}, None),
+        (cohere, Refused("auth", "m"), 401, {"message": "invalid api token"}, None),
+        (cohere, Refused("invalid", "m", detail="no"), 400, {"message": "no"}, None),
     ],
 )  # fmt: skip
 def test_other_refusals(dialect, refused, status, said, retry_after):
     answer = dialect.refusal(refused, PLAIN, 1)
-    error = json.loads(answer.body)["error"]
+    error = error_of(answer)
     if dialect is anthropic:
         error |= {"error_code": error.get("details", {}).get("error_code")}
-    assert (answer.status, dict(answer.headers).get(b"retry-after")) == (status, retry_after)
+    waits = {} if retry_after is None else {b"retry-after": retry_after}
+    assert (answer.status, dict(answer.headers)) == (status, {b"content-type": dialect.ERROR_TYPE} | waits)
     assert {name: error[name] for name in said} == said
 
 
-@pytest.mark.parametrize(
-    ("refused", "status", "message"),
-    [
-        (
-            Refused("rate", "m", "m", "requests", 60.0, 10, 10, 1, 4.2),
-            429,
-            (
-                "You are using a Trial key, which is limited to 10 API calls / minute. You can continue to use the Trial key"
-                " for free or upgrade to a Production key."
-            ),
-        ),
-        (
-            Refused("rate", "m", "m", "tokens", 60.0, 100_000, 99_000, 2_000, 1.0),
-            429,
-            "trial token rate limit exceeded, limit is 100000 tokens per minute",
-        ),
-        (Refused("money", "m"), 402, "Please add or update your payment method to continue."),
-        (Refused("capacity", "m", status=503), 503, "The service is overloaded; please try again later."),
-        (Refused("auth", "m"), 401, "invalid api token"),
-        (
-            Refused("invalid", "m", detail="invalid request: model is required"),
-            400,
-            "invalid request: model is required",
-        ),
-    ],
-)
-def test_cohere_refusals_have_a_message_and_no_header(refused, status, message):
-    answer = cohere.refusal(refused, PLAIN, 1)
-    assert (answer.status, answer.headers) == (status, [(b"content-type", b"application/json")])
-    assert json.loads(answer.body)["message"] == message
-    assert cohere.rate_headers([Level("requests", 60, 10, 9, 6.0)], 0.0) == []
-
-
 def test_cohere_refuses_without_numbers_and_inside_a_stream():
-    blind = Settings(body_numbers=False)
-    answer = cohere.refusal(Refused("rate", "m", "m", "requests", 60.0, 10, 10, 1, 4.2), blind, 1)
-    assert json.loads(answer.body)["message"] == "too many requests"
+    answer = cohere.refusal(RATE, Settings(body_numbers=False), 1)
     event = cohere.error_event(Ask("chat", "m", stream=True), answer, 1).split(b"data: ")[1]
     assert json.loads(event)["delta"] == {"finish_reason": "ERROR", "error": "too many requests"}
     assert cohere.failure(1).status == 500
