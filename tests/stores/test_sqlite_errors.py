@@ -185,10 +185,8 @@ class TestNotOurs:
         fails(opened(), "is no database: give another path, or delete it")
         assert path.read_text() == text
 
-    def test_a_folder(self, opened, tmp_path):
-        fails(opened(tmp_path), "is a folder: give the path of a file in it")
-
-    def test_a_file_where_its_folder_should_be(self, opened, path):
+    def test_a_folder_and_a_file_where_its_folder_should_be(self, opened, path):
+        fails(opened(path.parent), "is a folder: give the path of a file in it")
         path.write_text("hello")
         fails(opened(path / "books.db"), "cannot be made")
 
