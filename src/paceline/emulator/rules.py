@@ -29,11 +29,6 @@ class CountingRule(ABC):
         self.share, self.share_from = 0.0, 0.0
 
     @property
-    def burst(self) -> float:
-        """The most that can be charged at once, from full."""
-        return self.limit
-
-    @property
     def rate(self) -> float:
         """Amount per second that the other users leave; 0 for slots."""
         return self.limit * (1 - self.share) / self.period_s if self.period_s else 0.0
