@@ -11,14 +11,15 @@ from crew import Crew
 pytestmark = pytest.mark.long("several processes in real time")
 
 QUOTAS = ["300 requests/10s"]
-LIMITS = {"gpt-5": ",".join(QUOTAS)}
 BUSY = {"headroom_s": 2.0}  # the machine that tests run on may be busy with others: what leaves can be late
 JITTER = 3  # and in real time a few may be late all the same; on a quiet one it is none: `pytest -m soak` says so
 
 
 @pytest.fixture
-def provider(paceline_emulator):
-    return paceline_emulator(limits=LIMITS, latency_s=0.2, process=True)
+def provider(paceline_emulator, request):
+    """It has the quotas of the class, if that has others."""
+    quotas = getattr(request.cls, "QUOTAS", QUOTAS)
+    return paceline_emulator(limits={"gpt-5": ",".join(quotas)}, latency_s=0.2, process=True)
 
 
 def test_four_processes_share_a_quota(provider, store):
@@ -66,10 +67,6 @@ def test_redis_that_freezes_or_starts_again_with_nothing(provider, redis_server,
 class TestSlots:
     QUOTAS = ("4 concurrency", "6000 requests/min")
 
-    @pytest.fixture
-    def provider(self, paceline_emulator):
-        return paceline_emulator(limits={"gpt-5": ",".join(self.QUOTAS)}, latency_s=0.2, process=True)
-
     def test_never_more_than_there_are(self, provider, store):
         with Crew(provider, store, self.QUOTAS, requests=32, workers=5) as crew:
             _, tally = crew.results()
@@ -90,10 +87,6 @@ class TestSlots:
 @pytest.mark.soak
 class TestForAMinute:
     QUOTAS = ("2400 requests/min", "4M tokens/min")
-
-    @pytest.fixture
-    def provider(self, paceline_emulator):
-        return paceline_emulator(limits={"gpt-5": ",".join(self.QUOTAS)}, latency_s=0.2, process=True)
 
     def test_eight_hundred_workers(self, provider, store):
         with Crew(provider, store, self.QUOTAS, count=8, workers=100, requests=6_400, bound_s=300) as crew:
