@@ -119,13 +119,6 @@ class TestLessons:
         assert (learned.shifted_ns, learned.burst_cap, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
         assert learned.version == 4
 
-    def test_only_who_does_not_know_is_told(self, pool):
-        assert pool.tell("a", versions=[-1]).standings[0].learned.version == 0
-        assert pool.tell("a").standings[0].learned is None
-        pool.tell("b", Change(0, "cap_burst", 20.0))
-        assert pool.tell("a").standings[0].learned.burst_cap == 20
-        assert pool.tell("a", versions=[1]).standings[0].learned is None
-
     def test_an_adopted_amount(self):
         learned = self.learned("60 tokens/min", ("set_ceiling", 0.5), ("adopt", 120.0))
         assert (learned.quota, learned.ceiling) == (Quota("tokens", 120), 1)
