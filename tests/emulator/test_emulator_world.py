@@ -24,12 +24,6 @@ def test_openai_style_quota_holds_input_and_max_output():
     assert w.levels(0.0, "gpt-5")[1].remaining == 398_500  # not settled
 
 
-def test_without_max_output_only_the_input_is_held():
-    w = world()
-    w.admit(0.0, "m", 1_000)
-    assert w.levels(0.0, "m")[1].remaining == 399_000
-
-
 @given(st.integers(1, 2_000), st.one_of(st.none(), st.integers(1, 2_000)))
 def test_settle_actual_ends_at_what_was_used(size, most):
     w = world(settle="actual")
@@ -95,12 +89,6 @@ def test_refused_requests_count_when_told_to():
     assert polite.total.admitted == 60 + 119
     assert hammered.total.admitted == 60 + 6  # the burst's own refill; after that each refusal takes what came back
     assert isinstance(hammered.admit(121.0, "m", 1), Admitted)  # but there is no debt
-
-
-def test_money_ends_and_stays_ended():
-    w = world(money_after=3)
-    kinds = [getattr(w.admit(float(i) * 100, "m", 1), "kind", "admitted") for i in range(5)]
-    assert kinds == ["admitted"] * 3 + ["money"] * 2
 
 
 def test_models_share_a_pool_and_others_have_their_own():

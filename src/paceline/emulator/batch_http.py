@@ -28,13 +28,7 @@ from paceline.emulator.batch_files import (
 )
 from paceline.emulator.batch_gemini import GeminiBatches
 from paceline.emulator.batch_shapes import anthropic_batch, file_of, mistral_job, openai_batch, together_job
-from paceline.emulator.batch_wire import (
-    BatchCall,
-    BatchError,
-    BatchReply,
-    answer_serial,
-    answer_to,
-)
+from paceline.emulator.batch_wire import BatchCall, BatchError, BatchReply, answer_serial, answer_to
 from paceline.emulator.batches import (
     MOST_BATCHES,
     BatchEntry,

@@ -26,11 +26,8 @@ class EmulatedCohere(Dialect):
     COUNTING = Counting(holds_output=False)
     STATES_WAIT = False  # no header is known
     REFUSALS = {  # noqa: RUF012
-        "capacity": (
-            503,
-            "The service is overloaded; please try again later.",
-            {},
-        ),  # the text is assumed, as is money's
+        # These two texts are assumed.
+        "capacity": (503, "The service is overloaded; please try again later.", {}),
         "money": (402, "Please add or update your payment method to continue.", {}),
         "auth": (401, "invalid api token", {}),
         "unknown_model": (404, "model '{refused.model}' not found, make sure the correct model ID was used", {}),
