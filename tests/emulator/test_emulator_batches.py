@@ -107,16 +107,6 @@ def test_openai_from_file_to_results(side):
     assert (found["input_tokens"], found["output_tokens"]) == (batch.usage.input_tokens, 200)
 
 
-def test_the_synchronous_quota_is_another_one(side):
-    one = side()
-    hello = {"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]}
-    one.client.chat.completions.create(**hello)
-    assert one.later(600, one.create(LINES)).status == "completed"
-    one.client.chat.completions.create(**hello)  # the minute is over on the provider's clock
-    with pytest.raises(openai.RateLimitError):
-        one.client.chat.completions.create(**hello)
-
-
 @pytest.mark.parametrize(
     ("lines", "code", "at"),
     [

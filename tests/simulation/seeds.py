@@ -129,12 +129,11 @@ def drawn(seed: int) -> Options:
     rnd = random.Random(seed)
     chance = lambda p: rnd.random() < p  # noqa: E731
     between = lambda a, b: round(rnd.uniform(a, b), 2)  # noqa: E731
-    o = Options(seed=seed)
     rate = rnd.choice([60, 120, 300, 600])
     tokens = ("tokens", rate * rnd.choice([400, 700, 1_500]))
     apart = (("input_tokens", rate * rnd.choice([400, 900])),)
-    o = replace(
-        o,
+    o = Options(
+        seed=seed,
         rule=rnd.choice(["bucket", "bucket", "bucket", "window", "sliding"]),
         limits=(("requests", rate), *rnd.choice([(tokens,), (tokens,), apart, ()])),
         period_s=rnd.choice([60, 60, 10]),
@@ -150,18 +149,17 @@ def drawn(seed: int) -> Options:
     o = replace(o, period_s=o.period_s if o.model == "openai/m" else 60)  # the headers of the others are about minutes
     o = replace(o, calls=min(rate * 3 * (6 if o.period_s == 10 else 1), 400))
     if chance(0.45):
-        o = replace(o, processes=rnd.choice([2, 3, 5]), shared=True)
+        processes = rnd.choice([2, 3, 5])
         o = replace(
             o,
-            skews_s=tuple(between(-3_600, 3_600) if chance(0.5) else 0.0 for _ in range(o.processes)),
-            late_s=tuple(between(0, 60) if chance(0.3) else 0.0 for _ in range(o.processes)),
+            processes=processes,
+            shared=True,
+            skews_s=tuple(between(-3_600, 3_600) if chance(0.5) else 0.0 for _ in range(processes)),
+            late_s=tuple(between(0, 60) if chance(0.3) else 0.0 for _ in range(processes)),
             crash_s=between(5, 60) if chance(0.2) else 0.0,
             store_away=((a := between(2, 50), a + between(1, 30)),) if chance(0.35) else (),
             store_cut=((a := between(2, 50), a + between(1, 30)),) if chance(0.2) else (),
             forget_s=between(5, 60) if chance(0.1) else 0.0,
-        )
-        o = replace(
-            o,
             store_lost=between(0.01, 0.05) if chance(0.15) else 0.0,
             store_steps=((between(5, 60), -between(0.5, rnd.choice([5, 3_600]))),) if chance(0.15) else (),
         )
@@ -198,10 +196,10 @@ def drawn(seed: int) -> Options:
         )
     if chance(0.25):
         limits, period_s = (("requests", 3_000), ("tokens", rnd.choice([24_000, 40_000]))), rnd.choice([10, 20])
+        size = {"slots": 0, "words": (100, 900), "calls": min(o.calls, 240), "workers": 60, "latency_s": 10.0}
         o = replace(
-            o, limits=limits, period_s=period_s, slots=0, words=(100, 900), calls=min(o.calls, 240), settle="never"
+            o, limits=limits, period_s=period_s, **size, settle="never", pulse_s=40.0, estimate=rnd.choice([1.3, 2.0])
         )
-        o = replace(o, pulse_s=40.0, latency_s=10.0, workers=60, estimate=rnd.choice([1.3, 2.0]))
     return o
 
 
