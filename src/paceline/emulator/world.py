@@ -225,13 +225,16 @@ class World:
         return None
 
     def _charge(self, now: float, pool: _Pool, admitted: Admitted, costs: list[float]) -> None:
-        """Charge all quotas, and count the request."""
+        """Charge all quotas, read what the cache has, and count the request."""
         for i, supply in enumerate(pool.supplies):
             supply.admit(now, costs[i])
         pool.count.admit(now)
         self.total.admit(now)
         self.timeline.add(now, 0)
-        self._use_cache(now, admitted)
+        if self._cache is not None and admitted.prompt is not None:
+            self._cache.refresh(now, admitted.prompt, admitted.cache)
+            read, written, *_ = admitted.cache
+            self.cached.update(input_tokens=admitted.input_tokens, read_tokens=read, written_tokens=written)
 
     def _unserved(self, pool: _Pool, model: str, fault: str | None) -> Refused | None:
         """The refusal of a request that meets a ``fault``; ``None`` for one on which its quotas decide."""
@@ -246,14 +249,6 @@ class World:
             return _NOTHING
         misses = self.settings.cache_misses
         return self._cache.find(now, prompt, miss=misses > 0 and self._random.random() < misses)
-
-    def _use_cache(self, now: float, admitted: Admitted) -> None:
-        """Read what was found, and count it."""
-        if self._cache is not None and admitted.prompt is not None:
-            self._cache.refresh(now, admitted.prompt, admitted.cache)
-            self.cached["input_tokens"] += admitted.input_tokens
-            self.cached["read_tokens"] += admitted.cache.read
-            self.cached["written_tokens"] += admitted.cache.written
 
     def _first_refusal(self, now: float, pool: _Pool, model: str, costs: list[float]) -> Refused | None:
         refusing: Supply | None = None

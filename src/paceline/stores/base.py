@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,26 @@ TIMEOUT_S = 1.0
 FILE_TIMEOUT_S = 5.0
 """How long an exchange waits for a file before it counts as lost: as long as sqlite3 by default. A busy disk takes seconds to make a file."""
 
-IN_USE = "this thread is using the store already"
-"""An error of a store that a finalizer, or the handler of a signal, needs while its own thread uses it: it would wait for itself."""
+
+class InTurn:
+    """A lock for one use of a store after the other.
+
+    A finalizer, or the handler of a signal, that needs the store while its own thread uses it would wait for itself: it gets an error.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._in_use = threading.RLock(), False
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._in_use:
+            self._lock.release()
+            raise StoreError("this thread is using the store already")
+        self._in_use = True
+
+    def __exit__(self, *_: object) -> None:
+        self._in_use = False
+        self._lock.release()
 
 
 def make_file(path: str | Path) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
-from paceline.stores.base import IN_USE, StoreError
+from paceline.stores.base import InTurn
 
 
 class MemoryStore:
@@ -18,23 +16,17 @@ class MemoryStore:
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._ledgers: dict[str, SharedLedger] = {}
-        self._lock, self._in_use = threading.RLock(), False
+        self._in_turn = InTurn()
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
-        with self._lock:
-            if self._in_use:
-                raise StoreError(IN_USE)
-            self._in_use = True
-            try:
-                return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
-            finally:
-                self._in_use = False
+        with self._in_turn:
+            return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`."""
 
     def after_fork(self) -> None:
-        self._lock, self._in_use = threading.RLock(), False
+        self._in_turn = InTurn()
 
     def close(self) -> None:
         """See :meth:`Store.close`."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.core.results import StoreFormatError
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Seen
-from paceline.stores.base import IN_USE, TIMEOUT_S, StoreError
+from paceline.stores.base import TIMEOUT_S, InTurn, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_health import LOOK, remarks
 from paceline.stores.redis_presence import Presence, is_closed
@@ -252,16 +252,13 @@ class _Connection:
     def __init__(self, connection: Any, presence: Presence) -> None:
         self._connection, self._presence = connection, presence
         self._answers = library().ResponseError
-        self._lock, self._in_use = threading.RLock(), False
+        self._in_turn = InTurn()
         self._used_s = 0.0  # when it was used last; 0.0: it is not open
 
     def execute(self, *command: str, asking: bool = False) -> Any:
         """Send a command, after ``ASKING`` where a node imports its key, and read the answer. Nothing is sent again."""
         connection = self._connection
-        with self._lock:
-            if self._in_use:
-                raise StoreError(IN_USE)
-            self._in_use = True
+        with self._in_turn:
             try:
                 if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
                     connection.disconnect()
@@ -276,8 +273,6 @@ class _Connection:
                 if not isinstance(error, self._answers):
                     connection.disconnect()  # an answer may still be on its way
                 raise
-            finally:
-                self._in_use = False
             self._used_s = time.monotonic()
             return answer
 
