@@ -18,7 +18,6 @@ from paceline.stores.sqlite import SQLiteStore
         ("/var/lib/q.db", "did you mean 'sqlite:/var/lib/q.db'?"),
         ("sqllite:q.db", "no store is called 'sqllite': did you mean 'sqlite'?"),
         ("SQLITE:q.db", "did you mean 'sqlite'?"),
-        ("redi://host", "did you mean 'redis'?"),
         ("mysql://host", "no store is called 'mysql': write 'memory:', 'sqlite:PATH', 'redis://HOST:PORT/DB'"),
         ("", "a store is given by its URL: write 'memory:'"),
         ("memory:x", "did you mean 'memory:', which is no store?"),

@@ -50,13 +50,10 @@ class Time:
 
 
 class TestArguments:
-    def test_a_path_is_needed(self):
-        with pytest.raises(StoreError, match=re.escape("write 'sqlite:PATH'")):
-            open_store("sqlite:")
-
     @pytest.mark.parametrize(
         ("url", "says"),
         [
+            ("sqlite:", "sqlite: has no path: write 'sqlite:PATH'"),
             ("sqlite:q.db?lost=open", "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s"),
             ("sqlite:q.db?lease_s=1", "on_store_failure and lease_s are arguments"),
             ("sqlite:q.db?prefix=a", "a prefix is given with Prefixed(open_store("),
