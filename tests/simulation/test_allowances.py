@@ -62,8 +62,11 @@ class Plan(Fleet):
         return f"{self.took_s:.0f} s of {self.ideal_s:.0f}, {len(self.refused)} refused"
 
 
-# hours, requests a window, windows; the most refusals a window
-WINDOWS = {"1 h": (1, 30, 4, 20), "5 h": (5, 30, 4, 20), "a day": (24, 30, 3, 32), "a week": (168, 10, 3, 175)}
+# hours, requests a window, windows; the most refusals a window; processes, several of them with a store
+WINDOWS = {
+    "1 h": (1, 30, 4, 20, 1), "5 h": (5, 30, 4, 20, 1), "a day": (24, 30, 3, 32, 1), "a week": (168, 10, 3, 175, 1),
+    "1 h, two processes": (1, 30, 3, 20, 2),
+}  # fmt: skip
 
 
 def limits(plan):
@@ -75,20 +78,12 @@ def limits(plan):
 @pytest.mark.parametrize("form", some([claude, codex], codex))
 @pytest.mark.parametrize("window", WINDOWS)
 def test_each_window_is_used_as_fast_as_the_first_one(monkeypatch, window, form):
-    hours, budget, windows, refused = WINDOWS[window]
-    plan = Plan(monkeypatch, form, hours, budget, windows).run(1e9)
+    hours, budget, windows, refused, hosts = WINDOWS[window]
+    plan = Plan(monkeypatch, form, hours, budget, windows, hosts=hosts, capacity={} if hosts > 1 else None).run(1e9)
     assert plan.lost == 0
     assert plan.took_s <= 1.01 * plan.ideal_s, plan.said()
     assert len(plan.refused) <= refused * plan.between, plan.said()
-    assert limits(plan) == [(60, {})]
-
-
-def test_processes_that_share_a_store_lose_nothing_either(monkeypatch):
-    plan = Plan(monkeypatch, codex, 1, 30, 3, hosts=2, capacity={}).run(1e9)
-    assert plan.lost == 0
-    assert plan.took_s <= 1.01 * plan.ideal_s, plan.said()
-    assert len(plan.refused) <= 20 * plan.between, plan.said()
-    assert limits(plan) == 2 * [(60, {})]
+    assert limits(plan) == hosts * [(60, {})]
 
 
 @pytest.mark.long("a world of thousands of requests")

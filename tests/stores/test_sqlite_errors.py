@@ -187,22 +187,21 @@ class TestNotOurs:
         path.write_text("hello")
         fails(opened(path / "books.db"), "cannot be made")
 
-    @pytest.mark.parametrize("version", [0, FORMAT, 7])
-    def test_another_programs_database(self, opened, path, version):
+    @pytest.mark.parametrize(
+        ("owner", "version", "says"),
+        [
+            *((0, version, "another program's database: give another path") for version in (0, FORMAT, 7)),
+            (APPLICATION_ID, FORMAT + 1, "newer paceline: update this one"),
+        ],
+    )
+    def test_another_programs_database_and_a_newer_format(self, opened, path, owner, version, says):
         by_hand(path, "CREATE TABLE pools (depth REAL)")
         by_hand(path, f"PRAGMA user_version = {version}")
+        by_hand(path, f"PRAGMA application_id = {owner}")
         before = path.read_bytes()
-        fails(opened(), "another program's database: give another path")
+        fails(opened(), says)
         assert path.read_bytes() == before
         assert len(list(path.parent.iterdir())) == 1
-
-    def test_a_newer_format(self, opened, path):
-        by_hand(path, "CREATE TABLE pools (name TEXT)")
-        by_hand(path, f"PRAGMA user_version = {FORMAT + 1}")
-        by_hand(path, f"PRAGMA application_id = {APPLICATION_ID}")
-        before = path.read_bytes()
-        fails(opened(), "newer paceline: update this one")
-        assert path.read_bytes() == before
 
     def test_an_older_ledger_is_read_without_its_processes(self, opened, path):
         take(opened())
