@@ -358,6 +358,14 @@ class TestTheLog:
         world.move(0.1)
         assert not limiter.pacer.pools.worker.contact._losses
 
+    def test_a_long_silence_after_another_is_no_turn(self, world, caplog):
+        """The share has waned meanwhile, so that a request waits for its turn."""
+        limiter, _ = pair(world)
+        for _ in range(3):
+            self.turns(world, limiter, 1)
+            world.move(61)
+        assert warnings(caplog) == 3 * [self.LOST, self.BACK]
+
     def test_many_pools_on_one_store(self, world, caplog):
         limiter = pools_of(world)
         names = [f"pool {number}" for number in range(20)]
