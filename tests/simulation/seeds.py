@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import random
 import re
 import sys
 import time
-import warnings
 from collections.abc import Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import count
 
-from tests.simulation.troubles import Freeze, Process, Simulation, Stall
+from tests.simulation.troubles import Freeze, Process, Simulation, Stall, silence
 
 import paceline
 from paceline.core.results import Reservation, SourceKind
@@ -491,19 +489,15 @@ async def _all(tasks: set[asyncio.Task]) -> None:
 
 def check(options: Options) -> str | None:
     """What is broken in a world; ``None`` for nothing."""
-    state, log = random.getstate(), logging.getLogger("paceline")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    state = random.getstate()
     random.seed(options.seed)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with silence():
             Checked(options).run()
     except BrokenPromiseError as error:
         return str(error)
     finally:
         random.setstate(state)
-        log.setLevel(level)
     return None
 
 

@@ -5,7 +5,10 @@ The store is the real shared ledger, behind a network that takes time, loses mes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +30,20 @@ from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.plan import SharedPlan
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Nothing is logged, and nothing warns: a world of troubles would say much."""
+    log = logging.getLogger("paceline")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 @dataclass(frozen=True, slots=True)

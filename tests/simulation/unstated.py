@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import logging
 import random
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from tests.simulation.fleet import Fleet
+from tests.simulation.troubles import silence
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.world import Admitted
@@ -315,15 +314,8 @@ def ideal_s(world: World, seed: int, sizes: Sequence[int]) -> float:
 
 def mean(world: World, seeds: Sequence[int]) -> Outcome:
     """The means of the runs with these seeds."""
-    log = logging.getLogger("paceline")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            runs = [run(world, seed) for seed in seeds]
-    finally:
-        log.setLevel(level)
+    with silence():
+        runs = [run(world, seed) for seed in seeds]
     names = "ideal_s", "took_s", "refused", "unserved"
     return Outcome(world, *(fmean(getattr(one, name) for one in runs) for name in names))
 
