@@ -61,25 +61,15 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
     A list: who, number, headroom, place, slack, versions, news, wants, held and windows (0: none), recalled, share, late, noted, fresh, gentle, leaving,
     alone, closed, present.
     """
-    parts = [
-        message.who,
-        message.number,
-        message.known.headroom_s,
-        message.place_ns,
-        message.slack_ns,
-        message.known.versions,
-        [_news(news) for news in message.news],
-        message.wants,
-        message.held if any(message.held) else 0,
-        _windows(message) if any(message.known.windows) else 0,
-        message.known.recalled,
-        message.share,
-        late_us,
-        message.known.noted,
-    ]
-    return _to_json(
-        [*parts, message.known.fresh, message.known.gentle, message.leaving, message.alone, message.closed, present]
-    )
+    known, news = message.known, [_news(one) for one in message.news]
+    held = message.held if any(message.held) else 0
+    windows = _windows(message) if any(known.windows) else 0
+    # In the order of ledger.lua.
+    return _to_json([
+        message.who, message.number, known.headroom_s, message.place_ns, message.slack_ns, known.versions, news,
+        message.wants, held, windows, known.recalled, message.share, late_us, known.noted,
+        known.fresh, known.gentle, message.leaving, message.alone, message.closed, present,
+    ])  # fmt: skip
 
 
 def _windows(message: Message) -> list[Any]:
