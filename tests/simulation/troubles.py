@@ -22,7 +22,7 @@ from paceline.core.quota import NS
 from paceline.core.results import SourceKind
 from paceline.pacing.clock import Clock, Timer
 from paceline.pacing.scheduler import Scheduler
-from paceline.planner import process, simulation
+from paceline.planner import simulation
 from paceline.planner.timeline import Timeline
 from paceline.planner.wire import Network, Request
 from paceline.shared.capacity import SharedCapacity
@@ -133,7 +133,7 @@ class ProcessClock:
         return self._clock.call_at(then_ns, callback)
 
 
-class Process(process.Process):
+class Process(simulation.Process):
     """A process that may be frozen, and may share its quotas by a store, in which it has a name."""
 
     def __init__(self, name: str, frozen: Sequence[Stall], network: Network, *args: Any, **options: Any) -> None:
@@ -144,7 +144,7 @@ class Process(process.Process):
         """End the process: it sends nothing more to the store. Its tasks have to be cancelled."""
         self.limiter.close()
 
-    async def send(self, request: Request) -> process.Sent:
+    async def send(self, request: Request) -> simulation.Sent:
         """Make one call, if need be at the end of a freeze."""
         for stall in self._frozen:
             if stall.from_s <= self._time.now_s < stall.to_s:
