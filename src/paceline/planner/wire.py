@@ -223,19 +223,17 @@ class SimulatedHttp:
         network: The way to the provider.
         request: The request.
         route: Where it goes.
-        ask: The request as the provider reads it.
         serial: The number of the answer.
     """
 
     is_async = True
-    __slots__ = ("_levels", "_sized", "_tap", "ask", "network", "request", "route", "serial")
+    __slots__ = ("_levels", "_sized", "_tap", "network", "request", "route", "serial")
 
     def __init__(self, network: Network, route: Route, request: Request, sized: Sized) -> None:
         self.network, self.route, self.request, self._sized = network, route, request, sized
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
         self._tap: Tap | None = None
         self.serial = 0
-        self.ask = sized.ask
 
     @property
     def address(self) -> str:
@@ -303,10 +301,10 @@ class SimulatedHttp:
 
     def _refuse(self, outcome: Outcome[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
-        settings, at_s = self.network.world.settings, self.network.time.epoch_s
-        status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
-        headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
-        answer = HttpAnswer(status, headers, body)
+        dialect = self.route.dialect
+        answer = dialect.refusal(refused, self.network.world.settings, self.serial)
+        if levels:
+            answer.headers.extend(dialect.rate_headers(levels, self.network.time.epoch_s))
         self.network.to_caller(lambda: outcome.set(self._reply(answer)))
 
     def _reply(self, answer: HttpAnswer) -> CallReply:
@@ -336,7 +334,7 @@ class SimulatedHttp:
         elif admitted.fault == "stream":
             raise ConnectionResetError("the answer breaks off")
         else:
-            beginning.take(b"", self.route.dialect.answer(self.ask, admitted, self.serial))
+            beginning.take(b"", self.route.dialect.answer(self._sized.ask, admitted, self.serial))
 
     def tap(self, response: CallReply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         """See ``Binding``."""
@@ -352,7 +350,7 @@ class SimulatedHttp:
         if tap is None or admitted is None:
             return
         try:
-            pieces = self.route.dialect.events(self.ask, admitted, self.serial)
+            pieces = self.route.dialect.events(self._sized.ask, admitted, self.serial)
             if self.request.stream and (rest_s := admitted.duration_s - admitted.first_s):
                 tap.feed(next(pieces)[1])
                 rest: Outcome[None] = Outcome()
