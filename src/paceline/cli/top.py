@@ -27,6 +27,9 @@ TIMEOUT_S: Final = 10.0
 ROWS_MAX: Final = 500
 """The pools that are shown, the limited ones first."""
 
+WAITS, PAUSED, STOPPED = 2, 3, 4
+"""How much a pool needs a look; less for one in which nothing waits."""
+
 BAR: Final = 12
 """The width of a level, in characters."""
 
@@ -134,7 +137,7 @@ def make_app(root: str, key: str | None) -> App[None]:
         def _render_all(self) -> None:
             wanted = self._filter.value.lower()
             found = [(name, pool) for name, pool in self._status["pools"].items() if wanted in name.lower()]
-            found.sort(key=lambda item: (-_rank(item[1]), -item[1]["waiting"], item[0]))
+            found.sort(key=lambda item: (-_state(item[1])[0], -item[1]["waiting"], item[0]))
             self._headline.update(self._problem or headline(found))
             table = self._table
             rows = {
@@ -194,24 +197,24 @@ def checked(status: Any) -> Mapping[str, Any]:
         ValueError, LookupError, TypeError, AttributeError: It is another document.
     """
     for name, pool in status["pools"].items():
-        _rows(name, pool), _rank(pool), details(name, pool, [], []), headline([(name, pool)])
+        _rows(name, pool), details(name, pool, [], []), headline([(name, pool)])
     return dict(status)
 
 
 def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
     """One sentence: what is limited, by what, until when."""
-    if not pools or _rank(pools[0][1]) < 2:
+    rank, state = _state(pools[0][1]) if pools else (0, "")
+    if rank < WAITS:
         return "Nothing waits: every request goes at once"
     name, pool = pools[0]
     waiting = f"{pool['waiting']:,} wait" if pool["waiting"] else "nothing waits"
-    if pool["stopped"]:
+    if rank == STOPPED:
         return plain(f"{name} is stopped: {pool['stopped']}")
-    if pool["binds"] == NO_ANSWER:
+    if state == NO_ANSWER:
         return plain(f"{name} gets no answers, and sends one request at a time: {waiting}")
-    if pool["cool_down_s"]:
-        return plain(f"{name} is {_paused(pool)}: {waiting}")
-    last = f", the last one goes in about {in_time(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
-    return plain(f"{name} is {_held(pool)}: {waiting}{last}")
+    if rank == WAITS and pool.get("eta_s") is not None:
+        waiting += f", the last one goes in about {in_time(pool['eta_s'])}"
+    return plain(f"{name} is {state}: {waiting}")
 
 
 def details(name: str, pool: Mapping[str, Any], levels: list[float], queues: list[int]) -> str:
@@ -233,7 +236,7 @@ def details(name: str, pool: Mapping[str, Any], levels: list[float], queues: lis
 
 def _rows(name: str, pool: Mapping[str, Any]) -> list[tuple[str, ...]]:
     refused = sum(count for kind, count in pool["counts"].items() if kind.startswith("refused_"))
-    of_pool = f"{pool['waiting']:,}", f"{pool['in_flight']:,}", f"{refused:,}", _state(pool)
+    of_pool = f"{pool['waiting']:,}", f"{pool['in_flight']:,}", f"{refused:,}", plain(_state(pool)[1])
     rows = list[tuple[str, ...]]()
     for i, quota in enumerate(pool["quotas"]):
         share = min(max(quota["remaining"] / (quota["limit"] or 1.0), 0.0), 1.0)
@@ -245,29 +248,17 @@ def _rows(name: str, pool: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _state(pool: Mapping[str, Any]) -> str:
+def _state(pool: Mapping[str, Any]) -> tuple[int, str]:
+    """How much a pool needs a look, and its state in words."""
     if pool["stopped"]:
-        return "stopped"
+        return STOPPED, "stopped"
     if pool["binds"] == NO_ANSWER:
-        return NO_ANSWER
+        return PAUSED, NO_ANSWER
     if pool["cool_down_s"]:
-        return plain(_paused(pool))
+        return PAUSED, f"paused for {in_time(pool['cool_down_s'])} {pool.get('paused') or ''}".rstrip()
     if pool["waiting"]:
-        return plain(_held(pool))
-    return "below its limit" if pool["in_flight"] else "not in use"
-
-
-def _paused(pool: Mapping[str, Any]) -> str:
-    return f"paused for {in_time(pool['cool_down_s'])} {pool.get('paused') or ''}".rstrip()
-
-
-def _held(pool: Mapping[str, Any]) -> str:
-    return f"at its limit of {pool['binds']}" if pool["binds"] else "sending"
-
-
-def _rank(pool: Mapping[str, Any]) -> int:
-    paused = pool["cool_down_s"] or pool["binds"] == NO_ANSWER
-    return 4 if pool["stopped"] else 3 if paused else 2 if pool["waiting"] else int(bool(pool["in_flight"]))
+        return WAITS, f"at its limit of {pool['binds']}" if pool["binds"] else "sending"
+    return (1, "below its limit") if pool["in_flight"] else (0, "not in use")
 
 
 def _spark(values: list[float] | list[int], most: float) -> str:
