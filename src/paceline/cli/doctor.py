@@ -194,10 +194,11 @@ class Page:
 
     def _limits(self, config: Config, environ: Mapping[str, str]) -> Iterator[Row]:
         """The limits that hold, and how they are known."""
-        self._see_ends(config)
         from paceline.config.show import rows
         from paceline.config.starter import providers_of
 
+        set_limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
+        self._see_end(*(set_limits.resolve(name).pool for name in config.limits if "*" not in name))
         shown = [row for row in rows(config) if row.name.startswith("limits")]
         for row in shown:
             yield row.name.removeprefix("limits").lstrip(".: "), f"{', '.join(row.value)} ({row.source})"
@@ -214,12 +215,8 @@ class Page:
                 f"{', '.join(map(str, published.quotas))} (published, {published.confidence}, {published.as_of}{tier})",
             )
 
-    def _see_ends(self, config: Config) -> None:
-        """The models of the settings that have ended, or end soon."""
-        limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
-        self._see_end(*(limits.resolve(name).pool for name in config.limits if "*" not in name))
-
     def _see_end(self, *pools: str) -> None:
+        """The models of these pools that have ended, or end soon."""
         ended = (f"the model {pool} {said}" for pool in pools if "/" in pool and (said := ending(*pool.split("/", 1))))
         self.problems += [one for one in ended if one not in self.problems]
 

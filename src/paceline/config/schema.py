@@ -379,30 +379,28 @@ def _named(its: Any, example: str, name: Any = Name) -> Any:
     return Annotated[dict[name, its], table(example)]
 
 
+def _read_by(function: Callable[[Any], Any], form: Any) -> Any:
+    """What ``function`` makes of a value; the JSON schema has its ``form``."""
+    return Annotated[Any, PlainValidator(function, json_schema_input_type=form)]
+
+
 FORMS: Final[dict[str, Any]] = {
     LIMITS: Limits,
     "defaults": Limits,
     "tier": Tier,
     "base_url": Annotated[Text, AfterValidator(parse_base_url)],
-    "store": Annotated[str, PlainValidator(_store, json_schema_input_type=str)],
+    "store": _read_by(_store, str),
     JOINT: _named(
-        Annotated[Any, PlainValidator(lambda value: check_units(_quotas(value)), json_schema_input_type=Written)],
-        '"openai/*" = "2500 requests/min"',
-        Pattern,
+        _read_by(lambda value: check_units(_quotas(value)), Written), '"openai/*" = "2500 requests/min"', Pattern
     ),
     CONCURRENCY: _named(Slots, "openai = 10"),
     LANES: _named(Annotated[LaneTable, table("weight = 4")], "wrap = { weight = 4 }"),
-    "starts": _named(
-        Annotated[Any, PlainValidator(_starts, json_schema_input_type=StartsTable | Literal[False])],
-        "gemini = { max_starts = 7, time_window = 60 }",
-    ),
+    "starts": _named(_read_by(_starts, StartsTable | Literal[False]), "gemini = { max_starts = 7, time_window = 60 }"),
     "priorities": _named(Annotated[int, within(-1_000_000, 1_000_000)], '"coordinator*" = 10'),
     "retry": Annotated[RetryTable, table("max_attempts = 3")],
     "plans": Annotated[PlansTable, table("keep = 0.1")],
-    BREAKER: Annotated[Any, PlainValidator(_breaker, json_schema_input_type=bool | BreakerTable)],
-    "budget": Annotated[
-        Any, PlainValidator(lambda value: check_budget(_quotas(value)), json_schema_input_type=str | list[str])
-    ],
+    BREAKER: _read_by(_breaker, bool | BreakerTable),
+    "budget": _read_by(lambda value: check_budget(_quotas(value)), str | list[str]),
     PRICES: _named(
         Annotated[PriceTable, table("input = 1.25, output = 10.0")],
         '"openai/my-model" = { input = 1.25, output = 10.0 }',
@@ -412,13 +410,10 @@ FORMS: Final[dict[str, Any]] = {
         'local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }',
     ),
     GROUPS: _named(Annotated[GroupTable, table('members = ["eu", "us"]')], 'gpt = { members = ["eu", "us"] }'),
-    NAMES: _named(
-        Annotated[Any, PlainValidator(_targets, json_schema_input_type=str | list[str])],
-        'smart = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]',
-    ),
+    NAMES: _named(_read_by(_targets, str | list[str]), 'smart = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]'),
     "unlisted": Annotated[tuple[Text, ...], expected('a list of names in [models], e.g. ["smart"]', bool)],
     "settings": Annotated[SynonymsTable, table("acquire_timeout = 300")],
-    FACTS: Annotated[Any, PlainValidator(_facts, json_schema_input_type=dict[str, Any])],
+    FACTS: _read_by(_facts, dict[str, Any]),
 }
 """The settings whose form in a file differs from their type: tables, and settings with several spellings."""
 

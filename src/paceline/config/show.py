@@ -102,14 +102,8 @@ def _published(config: Config, home: str | None) -> Iterator[SettingRow]:
             tier = config.tier if provider == home else None
             published = lookup(provider, DEFAULT, tier)
             source = f"{published.source} ({published.as_of}{f', {published.tier}' if published.tier else ''})"
-            yield _limit(
-                config,
-                f"{provider}/*",
-                published.quotas,
-                source,
-                _others(config, provider, published, tier),
-                given=False,
-            )
+            others = _others(config, provider, published, tier)
+            yield _limit(config, f"{provider}/*", published.quotas, source, others, given=False)
 
 
 def _others(config: Config, provider: str, default: Published, tier: str | int | None) -> str:
