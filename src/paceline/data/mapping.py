@@ -22,6 +22,7 @@ from collections.abc import (
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.hints import counted
@@ -127,29 +128,26 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
         self._most = concurrency or (MOST_THREADS if self._in_threads else MOST)
         self._progress = progress
         self._begun = False
-        self._awaited: Coroutine[Any, Any, Results[R]] | None = None
 
     def __await__(self) -> Generator[Any, None, Results[R]]:
         return self._collected().__await__()
 
     def send(self, value: Any) -> Any:
         """See :class:`collections.abc.Coroutine`."""
-        return self._coroutine().send(value)
+        return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
         """See :class:`collections.abc.Coroutine`."""
-        return self._coroutine().throw(*error)
+        return self._coroutine.throw(*error)
 
     def close(self) -> None:
         """See :class:`collections.abc.Coroutine`."""
-        if self._awaited is not None:
-            self._awaited.close()
+        self._coroutine.close()
 
+    @cached_property
     def _coroutine(self) -> Coroutine[Any, Any, Results[R]]:
         """All results, for an event loop that runs this object itself."""
-        if self._awaited is None:
-            self._awaited = self._collected()
-        return self._awaited
+        return self._collected()
 
     async def _collected(self) -> Results[R]:
         async with aclosing(self._each()) as dones:
