@@ -13,35 +13,25 @@ from virtual_time import virtual
 from waits import join, started
 
 
-def limiter_of(clock, most=3, store=None, **limits):
-    limits = limits or {"a": "6000 requests/min", "b": "6000 requests/min", "slow": "1 requests/min burst 1"}
-    said = {"limits": {f"openai/{model}": quotas for model, quotas in limits.items()}, "concurrency": {"openai": most}}
+def limiter_of(clock, most=3, store=None, limit="6000 requests/min", **settings):
+    """A limiter of a provider that takes ``most`` requests at once, each model with this limit."""
+    said = {"limits": {"openai/*": limit}, "concurrency": {"openai": most}, **settings}
     return Limiter(**Config().having(said, "test").arguments() | {"store": store}, clock=clock)
 
 
 class Traffic:
-    """Counts who is in flight."""
+    """Counts the requests in flight: now, and at most; and those of each model that have ended."""
 
     def __init__(self, limiter):
-        self.limiter, self.now, self.most, self.done = limiter, Counter(), Counter(), Counter()
+        self.limiter, self.now, self.most, self.done = limiter, 0, 0, Counter()
 
-    async def one(self, model, duration_s=1.0, **options):
-        async with self.limiter.acquire(f"openai/{model}", **options) as permit:
-            self.came(model)
+    async def one(self, model, duration_s=1.0):
+        async with self.limiter.acquire(f"openai/{model}"):
+            self.now += 1
+            self.most = max(self.most, self.now)
             await asyncio.sleep(duration_s)
-            self.went(model)
-            return permit
-
-    def came(self, model):
-        self.now[model] += 1
-        self.now["all"] += 1
-        for name in (model, "all"):
-            self.most[name] = max(self.most[name], self.now[name])
-
-    def went(self, model):
-        self.now[model] -= 1
-        self.now["all"] -= 1
-        self.done[model] += 1
+            self.now -= 1
+            self.done[model] += 1
 
 
 @virtual
@@ -49,14 +39,13 @@ async def test_never_more_and_always_as_many(clock):
     traffic = Traffic(limiter_of(clock))
     start_ns = clock.now_ns()
     await asyncio.gather(*(traffic.one(model) for _ in range(30) for model in "ab"))
-    assert traffic.most["all"] == 3
+    assert traffic.most == 3
     assert (clock.now_ns() - start_ns) / 1e9 == pytest.approx(20, abs=1)
 
 
 @virtual
 async def test_other_providers_have_slots_of_their_own(clock):
-    said = {"limits": {"default": {"rpm": 6_000}}, "concurrency": {"openai": 1, "default": 2}}
-    limiter = Limiter(**Config().having(said, "test").arguments(), clock=clock)
+    limiter = limiter_of(clock, limits={"default": {"rpm": 6_000}}, concurrency={"openai": 1, "default": 2})
     held = [await limiter.acquire(name) for name in ("openai/x", "groq/x", "groq/y", "anthropic/x")]
     assert len(held) == 4
     for full in ("openai/y", "groq/z"):
@@ -82,20 +71,17 @@ def test_every_end_gives_the_slot_back(end):
 
 @virtual
 async def test_the_probe_after_a_pause_goes(clock):
-    limiter = limiter_of(clock, 1, a="6000 requests/min", b="6000 requests/min")
+    limiter = limiter_of(clock, 1)
     limiter.pacer.pools.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
     traffic = Traffic(limiter)
     await asyncio.gather(*(traffic.one(model, 0.1) for model in "bbbaaa"))
-    assert traffic.most["all"] == 1
+    assert traffic.most == 1
     assert traffic.done == {"a": 3, "b": 3}
 
 
 @virtual
 async def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end(clock):
-    limiter = Config().having(
-        {"limits": {"openai/*": "6000 requests/min"}, "concurrency": {"openai": 1}, "ttl_s": 60}, "test"
-    )
-    limiter = Limiter(**limiter.arguments(), clock=clock)
+    limiter = limiter_of(clock, 1, ttl_s=60)
     start_ns = clock.now_ns()
     for model in "abcd":
         await limiter.acquire(f"openai/{model}")
@@ -105,8 +91,7 @@ async def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end(clock)
 def test_leaked_permits_do_not_pile_up(monkeypatch):
     monkeypatch.setattr("paceline.pacing.chain.PASSED_MIN", 4)
     clock = ManualClock()
-    limiter = Config(limits={"openai/a": Config().having({"limits": {"x": "9999 requests/s"}}, "").limits["x"]})
-    limiter = Limiter(**limiter.having({"ttl_s": 1, "concurrency": {"openai": 2}}, "test").arguments(), clock=clock)
+    limiter = limiter_of(clock, 2, limit="9999 requests/s", ttl_s=1)
     for _ in range(40):
         assert limiter.try_acquire("openai/a")
         clock.advance(1)
@@ -126,7 +111,7 @@ def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does
             return super().exchange(pool, message)
 
     clock, refused, said = ManualClock(), [], []
-    limiter = limiter_of(clock, 5, Pausing(clock=clock), a="100k requests/min")
+    limiter = limiter_of(clock, 5, Pausing(clock=clock), "100k requests/min")
     refused.append(limiter.try_acquire("openai/a"))
     join(started(lambda: said.append(limiter.try_acquire("openai/a"))))
     assert [(later.quota, later.retry_after_s) for later in said] == [("cool-down", pytest.approx(4, abs=0.1))]

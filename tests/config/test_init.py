@@ -81,6 +81,16 @@ def init(*words, stdin=None):
     return CliRunner().invoke(app, ["init", *map(str, words)], input=stdin)
 
 
+def converted(*deployments, name="m", **more):
+    """What deployments with one name become, with further tables of the file."""
+    return convert({"model_list": [{"model_name": name, "litellm_params": one} for one in deployments], **more})
+
+
+def read_back(made):
+    """The settings that the written file has."""
+    return Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
+
+
 class TestConversion:
     def test_ten_models(self, here):
         (here / "litellm.yaml").write_text(TEN)
@@ -114,11 +124,8 @@ class TestConversion:
         assert [one.root for one in gpt.servers] == [
             "https://eu.openai.azure.com/openai", "https://us.openai.azure.com/openai", "https://api.openai.com"
         ]  # fmt: skip
-        assert {one.renamed({"model": "gpt-4o"})["model"] for one in gpt.servers} == {
-            "gpt-4o-eu",
-            "gpt-4o-us",
-            "gpt-4o",
-        }
+        names = {one.renamed({"model": "gpt-4o"})["model"] for one in gpt.servers}
+        assert names == {"gpt-4o-eu", "gpt-4o-us", "gpt-4o"}
 
     @pytest.mark.parametrize(("entries", "limits", "said"), [
         ([{"model": "openai/a", "rpm": 10}, {"model": "openai/a", "rpm": 5}], {"openai/a": {"rpm": 15}}, "their limits are added"),
@@ -129,12 +136,11 @@ class TestConversion:
         ([{"model": "openai/a", "mock_response": "hidden"}], {}, "mock_response: it has no counterpart"),
     ])  # fmt: skip
     def test_what_is_special(self, entries, limits, said):
-        made = convert({"model_list": [{"model_name": "m", "litellm_params": one} for one in entries]})
+        made = converted(*entries)
         assert made.settings.get("limits", {}) == limits
         assert said in "\n".join(made.lost)
-        text = of_settings(made.settings, "x.yaml", made.lost)
-        assert "hidden" not in text
-        Config.load(given=tomllib.loads(text), environ={})
+        assert "hidden" not in of_settings(made.settings, "x.yaml", made.lost)
+        read_back(made)
 
     @pytest.mark.parametrize(("params", "more", "said"), [
         ({"api_base": "os.environ/MY_BASE"}, {}, "api_base is in the variable MY_BASE: set it and convert again, or write the address. Its server is left out"),
@@ -148,8 +154,7 @@ class TestConversion:
         ({}, {"environment_variables": {"OPENAI_API_BASE": "os.environ/MY_BASE"}}, "in the variable MY_BASE"),
     ])  # fmt: skip
     def test_the_key_of_a_service_whose_address_is_not_known_goes_nowhere(self, params, more, said):
-        one = {"model": "openai/foo", "api_key": "os.environ/MY_KEY", "rpm": 5, **params}
-        made = convert({"model_list": [{"model_name": "m", "litellm_params": one}], **more})
+        made = converted({"model": "openai/foo", "api_key": "os.environ/MY_KEY", "rpm": 5, **params}, **more)
         assert made.settings == {"limits": {"openai/foo": {"rpm": 5}}}
         lost = "\n".join(made.lost)
         assert said in lost
@@ -166,58 +171,43 @@ class TestConversion:
         ("bedrock/*", "bedrock/*", {}, "requests are signed"),
     ])  # fmt: skip
     def test_a_pattern_is_a_name(self, name, model, models, said):
-        entry = {"model_name": name, "litellm_params": {"model": model, "rpm": 5}}
-        made = convert({"model_list": [entry], "router_settings": {"model_group_alias": {"all": name}}})
+        router = {"model_group_alias": {"all": name}}
+        made = converted({"model": model, "rpm": 5}, name=name, router_settings=router)
         assert made.settings.get("models", {}) == models
         assert set(made.settings) <= {"models", "upstreams"}
         assert said in "\n".join(made.lost)
-        Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
+        read_back(made)
 
     def test_a_name_that_is_left_out_and_goes_to_a_pattern_is_told(self):
-        models = {
-            "nova": "bedrock/amazon.nova-pro-v1:0",
-            "*": "openai/*",
-            "vertex-a": "vertex_ai/a",
-            "vertex-*": "groq/*",
-        }
+        models = {"nova": "bedrock/amazon.nova-pro", "*": "openai/*", "vertex-a": "vertex_ai/a", "vertex-*": "groq/*"}
         entries = [{"model_name": name, "litellm_params": {"model": model}} for name, model in models.items()]
         lost = convert({"model_list": entries}).lost
-        assert (
-            'model_list[1] (nova): its requests go to openai/* now, by the name "*": write its name to [models]' in lost
-        )
-        assert (
-            'model_list[3] (vertex-a): its requests go to groq/* now, by the name "vertex-*": write its name to [models]'
-            in lost
-        )
+        told = 'model_list[{}] ({}): its requests go to {} now, by the name "{}": write its name to [models]'
+        assert told.format(1, "nova", "openai/*", "*") in lost
+        assert told.format(3, "vertex-a", "groq/*", "vertex-*") in lost
         other = {"model_name": "no", "litellm_params": {"model": "openai/a"}}
         assert not any("its requests go to" in one for one in convert({"model_list": [entries[0], other]}).lost)
 
-    def test_who_retries_a_fault_and_where_a_password_goes_is_told(self):
-        entry = {"model_name": "m", "litellm_params": {"model": "openai/a"}}
-        router = {"num_retries": 2, "redis_host": "h", "redis_password": "hidden"}
-        lost = "\n".join(convert({"model_list": [entry], "router_settings": router}).lost)
+    def test_what_differs_of_the_router_is_told(self):
+        router = {"num_retries": 2, "redis_host": "h", "redis_password": "hidden", "max_fallbacks": 9}
+        made = converted({"model": "openai/a"}, router_settings=router)
+        lost = "\n".join(made.lost)
         assert "num_retries: the client's SDK retries a 5xx or a broken connection; with faults = true" in lost
         assert "no store is written; set the variable PACELINE_STORE to redis://:PASSWORD@HOST:PORT" in lost
         assert "hidden" not in lost
-
-    def test_the_most_places_of_a_name_are_those_that_it_may_have(self):
-        entry = {"model_name": "m", "litellm_params": {"model": "openai/a"}}
-        lost = convert({"model_list": [entry], "router_settings": {"max_fallbacks": 9}}).lost
-        assert f"router_settings: max_fallbacks: a name has {TARGETS_MAX} places at most" in lost
+        assert f"router_settings: max_fallbacks: a name has {TARGETS_MAX} places at most" in made.lost
 
     @pytest.mark.parametrize("key", ["none", "EMPTY", "sk-no-key-required", "fake-api-key", "lm-studio", "sk-1234"])
     @pytest.mark.parametrize("model", ["hosted_vllm/a", "openai/a"])
     def test_a_key_that_stands_for_none_is_not_asked_for(self, key, model):
-        one = {"model": model, "api_base": "http://127.0.0.1:8000/v1", "api_key": key}
-        made = convert({"model_list": [{"model_name": "m", "litellm_params": one}]})
-        config = Config.load(given=tomllib.loads(of_settings(made.settings, "x.yaml", made.lost)), environ={})
+        made = converted({"model": model, "api_base": "http://127.0.0.1:8000/v1", "api_key": key})
+        config = read_back(made)
         if key == "sk-1234":
             assert len(made.variables) == 1
         else:
             assert made.variables == []
-            assert [one.key for one in Upstreams(config, {"OPENAI_API_KEY": "sk-of-openai"}).servers.values()] == [
-                "none"
-            ]
+            [server] = Upstreams(config, {"OPENAI_API_KEY": "sk-of-openai"}).servers.values()
+            assert server.key == "none"
 
     def test_fallbacks_of_a_pattern_and_hidden_names(self):
         entries = [("*-luna", "groq/*"), ("gpt-*", "openai/gpt-*"), ("m", "groq/m")]
@@ -231,12 +221,11 @@ class TestConversion:
         assert (made.settings["unlisted"], made.lost) == (["n"], [])
 
     def test_an_address_for_all_is_that_of_each_deployment(self):
-        deployments = [{"model_name": "m", "litellm_params": {"model": "openai/foo", "api_key": "os.environ/MY_KEY"}}]
         for more in (
             {"environment_variables": {"OPENAI_BASE_URL": "https://near.example/v1"}},
             {"router_settings": {"default_litellm_params": {"api_base": "https://near.example/v1"}}},
         ):
-            made = convert({"model_list": deployments, **more})
+            made = converted({"model": "openai/foo", "api_key": "os.environ/MY_KEY"}, **more)
             assert {one["base_url"] for one in made.settings["upstreams"].values()} == {"https://near.example/v1"}
 
     @pytest.mark.parametrize(("table", "name", "value"), [
@@ -248,18 +237,14 @@ class TestConversion:
         ("router_settings", "redis_url", "redis://u:hidden@h"),
     ])  # fmt: skip
     def test_a_value_that_cannot_be_read_is_said_and_not_shown(self, table, name, value):
-        deployments = [{"model_name": "m", "litellm_params": {"model": "openai/a"}}]
-        made = convert({"model_list": deployments, table: {name: value}})
+        made = converted({"model": "openai/a"}, **{table: {name: value}})
         assert set(made.settings) == {"upstreams", "models"}
         assert [one for one in made.lost if one.startswith(f"{table}: {name}")]
         assert "hidden" not in "".join(made.lost)
 
     def test_orders_are_a_group_in_order(self):
-        both = [
-            {"model": "openai/a", "order": 2},
-            {"model": "openai/a", "api_base": "https://near.example/v1", "order": 1},
-        ]
-        made = convert({"model_list": [{"model_name": "m", "litellm_params": one} for one in both]})
+        near = {"model": "openai/a", "api_base": "https://near.example/v1", "order": 1}
+        made = converted({"model": "openai/a", "order": 2}, near)
         assert made.settings["groups"] == {"m": {"members": ["openai_near", "openai"], "in_order": True}}
 
     @pytest.mark.parametrize(("text", "said"), [
