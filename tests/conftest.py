@@ -63,7 +63,9 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-# No test sees the facts of the user who runs it, and its processes inherit these.
+# No test sees the settings and the facts of the user who runs it, and its processes inherit these.
+for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+    del os.environ[name]
 os.environ["PACELINE_FACTS"] = str(Path(__file__).with_name("facts"))
 
 

@@ -15,12 +15,8 @@ from paceline.core.results import SettingsError
 
 
 @pytest.fixture(autouse=True)
-def no_environment(monkeypatch):
-    for name in [
-        name
-        for name in os.environ
-        if (name.startswith("PACELINE_") and name != "PACELINE_FACTS") or name.endswith("_API_KEY")
-    ]:
+def no_keys(monkeypatch):
+    for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
 
 

@@ -1,13 +1,9 @@
-import os
-
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def nothing_said(monkeypatch, tmp_path):
-    """No variable of paceline's, and an empty current folder."""
-    for name in [name for name in os.environ if name.startswith("PACELINE_") and name != "PACELINE_FACTS"]:
-        monkeypatch.delenv(name)
+def empty_folder(monkeypatch, tmp_path):
+    """An empty current folder, where no file of settings is found."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
@@ -30,8 +29,6 @@ def page():
         pytest.MonkeyPatch.context() as patch,
         redirect_stdout(printed),
     ):
-        for name in [name for name in os.environ if name.startswith("PACELINE_") and name != "PACELINE_FACTS"]:
-            patch.delenv(name)
         patch.setenv("OPENAI_API_KEY", "none")
         patch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
         for block in BLOCKS["python"]:
