@@ -393,35 +393,24 @@ class TestJournal:
             results = await quiet(second, [1], journal=journal)
         assert f"the journal {journal} is in use" in str(results.errors[0])
 
-    async def test_the_file_of_another_program_stays_as_it_is(self, journal):
-        with sqlite3.connect(journal) as db:
-            db.execute("CREATE TABLE customers (name TEXT)")
-        db.close()
+    @pytest.mark.parametrize(("is_journal", "change", "said"), [
+        (True, ("UPDATE entries SET entry = ?", (b"\xff{",)), "is damaged: the value of"),
+        (True, ("PRAGMA user_version = 9",), "in format 9: update paceline"),
+        (False, ("CREATE TABLE customers (name TEXT)",), "belongs to another program"),
+        (False, None, "not a database"),
+    ], ids=["a damaged value", "a newer format", "another program's", "a text"])  # fmt: skip
+    async def test_what_it_cannot_read_stays_as_it_is(self, journal, is_journal, change, said):
+        if is_journal:
+            await quiet(double, [1], journal=journal)
+        if change is None:
+            journal.write_text("id,text\n" * 100)
+        else:
+            with closing(sqlite3.connect(journal)) as db, db:
+                db.execute(*change)
         before = journal.read_bytes()
-        with pytest.raises(paceline.StoreError, match="belongs to another program"):
-            await quiet(double, [1], journal=journal)
-        assert journal.read_bytes() == before
-
-    async def test_no_database(self, journal):
-        journal.write_text("id,text\n" * 100)
-        with pytest.raises(paceline.StoreError, match="not a database"):
-            await quiet(double, [1], journal=journal)
-
-    @pytest.mark.parametrize(
-        ("change", "said"),
-        [
-            (("UPDATE entries SET entry = ?", (b"\xff{",)), "is damaged: the value of"),
-            (("PRAGMA user_version = 9",), "in format 9: update paceline"),
-        ],
-        ids=["a damaged value", "a newer format"],
-    )
-    async def test_what_it_cannot_read(self, journal, change, said):
-        await quiet(double, [1], journal=journal)
-        with sqlite3.connect(journal) as db:
-            db.execute(*change)
-        db.close()
         with pytest.raises(paceline.StoreError, match=said):
             await quiet(double, [1], journal=journal)
+        assert journal.read_bytes() == before
 
     def test_a_disk_that_is_full_for_a_while(self, journal, monkeypatch):
         """A value is written again: it is paid for."""
