@@ -49,6 +49,13 @@ def served(app):
         join(thread)
 
 
+@pytest.fixture
+def page(limiter):
+    """The root of a server with the status of ``limiter``."""
+    with served(paceline.status_app(limiter)) as url:
+        yield url
+
+
 @contextmanager
 def saying(*pieces, then=None):
     """The address of a server that sends some bytes, and then waits for the event ``then`` if there is one."""
@@ -75,9 +82,8 @@ def paceline_status(*words, env=None):
 
 
 class TestCommandReadsAPage:
-    def test_one_line_for_each_quota(self, limiter):
-        with served(paceline.status_app(limiter)) as url:
-            shown = paceline_status(url)
+    def test_one_line_for_each_quota(self, page):
+        shown = paceline_status(page)
         assert shown.exit_code == 0
         assert [line.split("\t") for line in shown.output.splitlines()] == [
             ["pool", "quota", "left", "spent", "waiting", "in flight", "state"],
@@ -86,21 +92,18 @@ class TestCommandReadsAPage:
             ["openai/gpt-5", "400k tokens/min", "399,000", "1,000", "0", "0", "-"],
         ]
 
-    def test_as_json(self, limiter):
-        with served(paceline.status_app(limiter)) as url:
-            assert json.loads(paceline_status(url, "--json").output) == limiter.status()
+    def test_as_json(self, limiter, page):
+        assert json.loads(paceline_status(page, "--json").output) == limiter.status()
 
-    def test_one_pool(self, limiter):
-        with served(paceline.status_app(limiter)) as url:
-            assert "\njobs\t60 requests/min burst 2\t" in paceline_status(f"{url}/status/jobs").output
+    def test_one_pool(self, page):
+        assert "\njobs\t60 requests/min burst 2\t" in paceline_status(f"{page}/status/jobs").output
 
-    async def test_what_holds_a_pool_up(self, limiter):
+    async def test_what_holds_a_pool_up(self, limiter, page):
         waiting = asyncio.ensure_future(limiter.acquire("jobs"))
         await asyncio.sleep(0)
         with limiter.acquire("openai/gpt-5") as permit:
             permit.refused(retry_after_s=7)
-        with served(paceline.status_app(limiter)) as url:
-            jobs, gpt, *_ = (await asyncio.to_thread(paceline_status, url)).output.splitlines()[1:]
+        jobs, gpt, *_ = (await asyncio.to_thread(paceline_status, page)).output.splitlines()[1:]
         waiting.cancel()
         assert jobs.split("\t")[4:] == ["1", "1", "limited by 60 requests/min burst 2"]
         assert gpt.split("\t")[-1] == "cool-down 7 s after a refusal or failures"
@@ -109,7 +112,7 @@ class TestCommandReadsAPage:
             "openai/gpt-5 is paused for 7.0 s after a refusal or failures: nothing waits"
         )
 
-    async def test_a_silent_pool_is_not_paused_by_the_provider(self, limiter):
+    async def test_a_silent_pool_is_not_paused_by_the_provider(self, limiter, page):
         """It pauses itself for 2 s after each request, as the fields of its status say, too."""
         scheduler = limiter.pacer.pools.scheduler("openai/gpt-5")
         scheduler.pause(scheduler.now_ns() + 2 * NS, NO_ANSWER)
@@ -118,8 +121,7 @@ class TestCommandReadsAPage:
         await asyncio.sleep(0)
         pool = limiter.status()["pools"]["openai/gpt-5"]
         assert (pool["binds"], pool["cool_down_s"]) == ("no answer", 2)
-        with served(paceline.status_app(limiter)) as url:
-            gpt = (await asyncio.to_thread(paceline_status, url)).output.splitlines()[2]
+        gpt = (await asyncio.to_thread(paceline_status, page)).output.splitlines()[2]
         waiting.cancel()
         assert gpt.split("\t")[-1] == "no answer"
         assert headline([("openai/gpt-5", pool)]) == (
@@ -136,9 +138,8 @@ class TestCommandReadsAPage:
         shown = paceline_status(url)
         assert (shown.exit_code, said in shown.output, "hunter2" in shown.output) == (code, True, False)
 
-    def test_no_such_pool(self, limiter):
-        with served(paceline.status_app(limiter)) as url:
-            shown = paceline_status(f"{url}/status/nobody")
+    def test_no_such_pool(self, page):
+        shown = paceline_status(f"{page}/status/nobody")
         assert shown.exit_code == 1
         assert "answers 404: there is no pool 'nobody'" in shown.output
 
@@ -198,28 +199,21 @@ class TestCommandReadsAStore:
         shutil.rmtree(folder)
 
     @pytest.fixture
-    def closed_store(self, store):
-        assert not Path(f"{store.removeprefix('sqlite:')}-wal").exists()
-        return store
-
-    @pytest.fixture
     def store(self, open_folder):
         url = f"sqlite:{open_folder}/quotas.db"
         quotas = {"openai/gpt-5": ["500 requests/day window utc", "400k tokens/day window utc", "9 concurrency"]}
         limiter = paceline.Limiter(quotas, store=url)
         limiter.acquire("openai/gpt-5", input_tokens=1_000).wait().settle()
         limiter.close()
+        assert not (open_folder / "quotas.db-wal").exists()
         return url
 
     def test_what_is_left_and_who_shares_it(self, store):
         shown = paceline_status("--store", store)
         assert shown.exit_code == 0
         requests, tokens, slots = (line.split("\t") for line in shown.output.splitlines()[1:])
-        assert (requests[1], tokens[1], slots[1:3]) == (
-            "500 requests/day window utc",
-            "400k tokens/day window utc",
-            ["9 concurrency", "9"],
-        )
+        assert (requests[1], tokens[1]) == ("500 requests/day window utc", "400k tokens/day window utc")
+        assert slots[1:3] == ["9 concurrency", "9"]
         assert 499 <= float(requests[2]) < 499.5
         assert tokens[3:] == ["1,000", "-", "-", "processes: 0"]
 
@@ -258,11 +252,11 @@ class TestCommandReadsAStore:
         assert not (tmp_path / "none.db").exists()
 
     @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
-    def test_a_reader_needs_no_right_to_write(self, closed_store, other_user):
-        file = Path(closed_store.removeprefix("sqlite:"))
+    def test_a_reader_needs_no_right_to_write(self, store, other_user):
+        file = Path(store.removeprefix("sqlite:"))
         before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
         with other_user(file, folder=0o555, rights=0o444):
-            shown = paceline_status("--store", closed_store)
+            shown = paceline_status("--store", store)
         assert (shown.exit_code, shown.output.count("\n")) == (0, 4), shown.output
         assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
 
@@ -280,9 +274,9 @@ class TestCommandReadsAStore:
 
     @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
     @pytest.mark.parametrize(("folder", "rights"), [(0o755, 0o000), (0o000, 0o644)])
-    def test_without_the_right_to_read(self, closed_store, other_user, folder, rights):
-        with other_user(Path(closed_store.removeprefix("sqlite:")), folder=folder, rights=rights):
-            shown = paceline_status("--store", closed_store)
+    def test_without_the_right_to_read(self, store, other_user, folder, rights):
+        with other_user(Path(store.removeprefix("sqlite:")), folder=folder, rights=rights):
+            shown = paceline_status("--store", store)
         assert (shown.exit_code, "this user needs to read the file" in shown.output) == (1, True), shown.output
 
     def test_one_or_the_other(self, store):
