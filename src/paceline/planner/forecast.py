@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count, starmap
+from itertools import chain, count
 
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
@@ -298,7 +298,7 @@ class _Replay:
             stage.further = [self.add(other, latency_ns) for other in scheduler.further]  # joint limits, shared slots
             for at_ns, request in stage.landing(self.start_ns):
                 self._at(at_ns, partial(self._end, request))
-        stage.line.work = chain(stage.line.work, starmap(stage.request, self._counted(rows)))
+        stage.line.work = chain(stage.line.work, (self._request(stage, *row) for row in rows))
         return stage
 
     def add_rivals(self, pacer: Pacer) -> None:
@@ -308,15 +308,12 @@ class _Replay:
             if scheduler not in self.stages and any(further in self.stages for further in scheduler.further):
                 self.add(scheduler, latency_ns)
 
-    def _counted(self, rows: Iterable[_Row]) -> Iterator[_Row]:
-        for row in rows:
-            self._count()
-            yield row
-
-    def _count(self) -> None:
+    def _request(self, stage: _Stage, cost: Mapping[str, float], talk: _Talk | None) -> _Request:
+        """A further request; a replay has no more than :data:`REQUESTS_MAX`."""
         self._left -= 1
         if self._left < 0:
             raise QuotaError(f"more than {REQUESTS_MAX:,} requests: forecast a part of them, and scale the result")
+        return stage.request(cost, talk)
 
     def _at(self, at_ns: int, event: Callable[[int], None]) -> None:
         """Let ``event`` happen then."""
@@ -337,9 +334,8 @@ class _Replay:
         request.stage.last_ns = now_ns
         talk = request.talk
         if talk is not None and (cost := next(talk.costs, None)) is not None:
-            self._count()
             line = request.stage.line.cached if talk.first else request.stage.line.late
-            self._at(now_ns + talk.think_ns, partial(self._follow, line, request.stage.request(cost, talk)))
+            self._at(now_ns + talk.think_ns, partial(self._follow, line, self._request(request.stage, cost, talk)))
         for stage, reservation in request.held:
             stage.ledger.settle(now_ns, reservation, None)
             self._pump(now_ns, stage)
