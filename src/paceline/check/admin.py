@@ -22,6 +22,7 @@ from paceline.core.results import SettingsError
 from paceline.pacing.durable import replacing
 from paceline.providers.registry import PROVIDERS, credentials, provider_named
 from paceline.providers.roots import host_root, without_version
+from paceline.responses.values import decode
 
 TIMEOUT_S: Final = 30.0
 PAGES_MAX: Final = 100
@@ -233,10 +234,7 @@ def _page(client: httpx2.Client, one: Question, params: dict[str, str]) -> dict[
         raise SettingsError(f"no answer from {one.provider} to GET {one.url}: {reason}") from None
     if answer.status_code != 200:
         raise SettingsError(_refused(one, answer.status_code))
-    try:
-        page = answer.json()
-    except ValueError:
-        page = None
+    page = decode(answer.content)
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
         raise SettingsError(
             f"{one.provider} did not answer GET {one.url} with a list (200): is it the address of its API?"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +9,7 @@ import click
 
 from paceline.cli.line import GATEWAY, USUAL, plain
 from paceline.core.results import StoreError
+from paceline.responses.values import decode
 
 if TYPE_CHECKING:  # `paceline status --line` is called again and again
     import httpx2
@@ -63,10 +63,7 @@ def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "G
         trust = "name the certificate of its authority: export SSL_CERT_FILE=authority.pem"
         hint = trust if why.startswith(UNTRUSTED) else "is the program running, and is this its page?"
         raise ReadError(f"{where} cannot be read ({why}): {hint}") from None
-    try:
-        page = json.loads(body)
-    except ValueError:
-        page = None
+    page = decode(body)
     if code != 200:
         message = page.get("error") if isinstance(page, dict) else None
         if isinstance(message, dict):  # the gateway's form

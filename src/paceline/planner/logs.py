@@ -5,8 +5,6 @@ No message quotes a value: it can be a prompt or a key.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from paceline.core.results import SettingsError
 from paceline.planner.simulation import Request
 from paceline.planner.workload import CALLS_MAX, Item, Work
 from paceline.providers.registry import head_of, is_provider
-from paceline.responses.values import table_beside
+from paceline.responses.values import decode, table_beside
 
 Names = Sequence[str]
 """Names of fields; the first with a value counts."""
@@ -84,9 +82,8 @@ class Outcome:
     def of(self, record: Mapping[str, Any]) -> tuple[bool, bool, bool]:
         """Whether a request was refused, whether it failed for another reason, and whether the record tells."""
         for path in self.status:
-            try:
-                status = float(_at(record, path))
-            except (TypeError, ValueError):
+            status = _as_float(_at(record, path))
+            if status is None:
                 continue
             if status >= 400 or self.decided or not self.failed:  # a span of HTTP can have failed with a 200
                 refused = status in REFUSED
@@ -477,13 +474,8 @@ def _attributes(attributes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {one["key"]: next(iter(one.get("value", {}).values()), None) for one in attributes}
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> Any:
-    """The object in a text, as a cell of a CSV has it; ``None`` where there is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+_parsed: Final = lru_cache(maxsize=64)(decode)
+"""The object in a text, as a cell of a CSV has it; ``None`` where there is none."""
 
 
 def _has(record: Mapping[str, Any], path: str) -> bool:
@@ -510,6 +502,14 @@ def _sum(values: Mapping[str, Any], part: str) -> float | None:
     return sum(numbers) if numbers else None
 
 
+def _as_float(value: Any) -> float | None:
+    """The number that a value is, or that it has as its text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def _first(record: Mapping[str, Any], names: Names) -> Any:
     return next((value for name in names if (value := _at(record, name)) is not None), None)
 
@@ -520,11 +520,8 @@ def _number(record: Mapping[str, Any], names: Iterable[str], *, strict: bool = T
         value = _at(record, name)
         if value is None:
             continue
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if 0 <= number < 1e12:
+        number = _as_float(value)
+        if number is not None and 0 <= number < 1e12:
             return number
         if strict:
             raise _RecordError(f"{name} is {_kind(value)}: it must be a number of 0 or more")
@@ -537,9 +534,7 @@ def _time(record: Mapping[str, Any], names: Names) -> float | None:
     if name is None:
         return None
     value = _at(record, name)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    if (number := _as_float(value)) is None:
         try:
             moment = datetime.fromisoformat(str(value).removesuffix(" UTC"))
         except ValueError:
@@ -558,10 +553,8 @@ def _kind(value: Any) -> str:
         return "missing"
     if isinstance(value, bool | Mapping | list):
         return f"a {type(value).__name__}"
-    try:
-        return f"{float(value):.6g}"
-    except (TypeError, ValueError, OverflowError):
-        return f"a text of {len(str(value))} characters"
+    number = _as_float(value)
+    return f"a text of {len(str(value))} characters" if number is None else f"{number:.6g}"
 
 
 def _shortly(seconds: float) -> str:

@@ -70,7 +70,7 @@ def as_text(value: Any) -> str:
     return str(value)[:20] if isinstance(value, int) and not isinstance(value, bool) else ""
 
 
-def decode(body: bytes | bytearray) -> Any:
+def decode(body: str | bytes | bytearray) -> Any:
     """The JSON in ``body``, or ``None``."""
     try:
         return json.loads(body)
