@@ -142,19 +142,14 @@ def _request(provider: str, model: str) -> tuple[str, dict[str, Any]]:
     return placed(provider, "/v1/chat/completions"), body
 
 
-class _Recorder(httpx2.BaseTransport):
+class _Recorder(httpx2.HTTPTransport):
     """Keeps the provider's own answer: the pacing transport replaces the answer of a refused attempt."""
 
-    def __init__(self) -> None:
-        self.inner = httpx2.HTTPTransport()
-        self.answer: httpx2.Response | None = None
+    answer: httpx2.Response | None = None
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.answer = self.inner.handle_request(request)
+        self.answer = super().handle_request(request)
         return self.answer
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 def probe(target: ProbeTarget, config: Config) -> Checked:
