@@ -187,7 +187,7 @@ class TestCrowd:
         await quiet(double, range(3 * AHEAD + 1), journal=tmp_path / "answers.db")
         assert not recwarn.list
 
-    def paced(self, limits, items, seconds, function=None, **options):
+    def paced(self, limits, items, seconds, **options):
         """The virtual time of a map, the most calls in flight, and the most that waited."""
         clock = ManualClock()
         limiter = paceline.Limiter({"jobs": limits}, headroom_s=0, clock=clock)
@@ -208,7 +208,7 @@ class TestCrowd:
 
         async def main():
             begun_ns = clock.now_ns()
-            assert await quiet(function or call, items, **options) == list(items)
+            assert await quiet(call, items, **options) == list(items)
             return (clock.now_ns() - begun_ns) / 1e9
 
         return run_virtual(main(), clock), seen["flight"], seen["waiting"]

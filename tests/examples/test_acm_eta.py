@@ -29,12 +29,12 @@ def limiter_of(clock, *quotas, **options):
     return paceline.Limiter({POOL: list(quotas)}, clock=clock, **options)
 
 
-async def work_off(limiter, clock, costs, latency_s, pool=POOL):
+async def work_off(limiter, clock, costs, latency_s):
     """Ask for all of it at once; the seconds until the last answer."""
     start_ns = clock.now_ns()
 
     async def call(cost):
-        async with limiter.acquire(pool, **cost) as permit:
+        async with limiter.acquire(POOL, **cost) as permit:
             await asyncio.sleep(latency_s)
             permit.settle(**cost)
 

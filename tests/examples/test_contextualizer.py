@@ -24,18 +24,11 @@ from limited_settings import MODEL, POOL, SettingError, Settings  # noqa: E402
 START_NS = ManualClock().now_ns()
 
 
-class ProviderError(Exception):
+class TooManyRequestsError(Exception):
     """As SDKs make them: an exception with the HTTP answer."""
 
-    def __init__(self, status, headers=(), body=b""):
-        super().__init__("no")
-        self.status_code = status
-        self.response = types.SimpleNamespace(status_code=status, headers=dict(headers), content=body)
-
-
-class TooManyRequestsError(ProviderError):
-    def __init__(self, retry_after=None, body=b""):
-        super().__init__(429, {} if retry_after is None else {"retry-after": str(retry_after)}, body)
+    status_code = 429
+    response = types.SimpleNamespace(status_code=429, headers={}, content=b"")
 
 
 class Model:
