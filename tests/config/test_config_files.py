@@ -1,6 +1,5 @@
 """Settings in a file, the environment and on the command line, their precedence, and which settings are invalid."""
 
-import json
 import linecache
 import re
 import subprocess
@@ -451,9 +450,7 @@ def test_overrides_in_the_environment(write):
 
 def test_the_examples_of_the_documentation_hold(write):
     text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
-    blocks = [part.partition("\n") for part in text.split("```")[1::2]]
-    files = [(language, body) for language, _, body in blocks if language in ("toml", "yaml")]
+    files = re.findall(r"```(toml|yaml)\n(.*?)```", text, re.DOTALL)
     assert [language for language, _ in files] == ["toml", "yaml", "yaml"]
     for language, body in files:
         assert paceline.Limiter.load(write(body, f"example.{language}")).limits.given
-        assert json.loads(json.dumps([str(origin) for origin in load(f"example.{language}").origins.values()]))

@@ -38,8 +38,3 @@ class TestSettings:
             with paceline.lane("wrap", **said):
                 assert lane_of(limiter) == spec
         assert lane_of(limiter, lane=LaneSpec("wrap")) == LaneSpec("wrap", 1, 0)
-
-    def test_a_limiter_takes_specs(self):
-        limiter = paceline.Limiter({"jobs": "1 requests/s"}, lanes=[LaneSpec("wrap", 4)])
-        with paceline.lane("wrap"):
-            assert lane_of(limiter) == LaneSpec("wrap", 4)

@@ -1,10 +1,8 @@
 """The page on lanes: its examples run and print what it says, and what it says beside them holds."""
 
 import asyncio
-import io
 import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -23,17 +21,12 @@ BLOCKS = {language: re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for
 @pytest.fixture(scope="module")
 def page():
     """Every example run, in the order of the page and in one space; OpenAI is an emulator."""
-    space, printed = {}, io.StringIO()
-    with (
-        Emulator({"gpt-6-luna": "500 requests/min,500k tokens/min"}) as world,
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(printed),
-    ):
+    space, limits = {}, {"gpt-6-luna": "500 requests/min,500k tokens/min"}
+    with Emulator(limits) as world, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OPENAI_API_KEY", "none")
         patch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
         for block in BLOCKS["python"]:
             exec(block, space)
-        space["printed"] = printed.getvalue().splitlines()
         yield space
 
 

@@ -60,8 +60,18 @@ def quiet(function, items, **options):
     return paceline.map(function, items, progress=False, **options)
 
 
-async def test_results_have_the_order_of_the_items():
-    assert await quiet(double, range(20)) == [2 * number for number in range(20)]
+class Doubling:
+    """An object with an async call."""
+
+    async def __call__(self, number):
+        return await double(number)
+
+
+@pytest.mark.parametrize("function", [
+    double, Doubling(), lambda number: double(number),  # noqa: PLW0108  (it is not async itself)
+], ids=["async", "object", "returns a coroutine"])  # fmt: skip
+async def test_results_have_the_order_of_the_items(function):
+    assert await quiet(function, range(20)) == [2 * number for number in range(20)]
 
 
 async def test_results_as_they_come():
@@ -149,16 +159,6 @@ class TestSync:
         assert paceline.map_sync(double, range(3), progress=False) == [0, 2, 4]
         with pytest.raises(LookupError):
             paceline.map_sync(double, iter(lambda: {}["missing"], None), progress=False)
-
-    async def test_a_function_that_returns_a_coroutine(self):
-        assert await quiet(lambda number: double(number + 1), range(3)) == [2, 4, 6]
-
-    async def test_an_object_with_an_async_call(self):
-        class Doubling:
-            async def __call__(self, number):
-                return await double(number)
-
-        assert await quiet(Doubling(), range(3)) == [0, 2, 4]
 
     async def test_stop_iteration_is_an_error(self):
         with pytest.warns(paceline.PacelineWarning):
