@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import sys
 import time
 from contextlib import asynccontextmanager, closing
 
@@ -123,6 +124,14 @@ def test_without_a_terminal_it_names_the_other_command():
     done = CliRunner().invoke(app, ["top", "http://127.0.0.1:9"])
     assert done.exit_code == 1
     assert "needs a terminal; `paceline status http://127.0.0.1:9`" in done.output
+
+
+def test_a_package_that_its_module_imports_and_that_does_not_load_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "paceline.cli.top")
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    done = CliRunner().invoke(app, ["top"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("paceline top: it needs the extra 'top': pip install 'paceline[top]' (")
 
 
 def test_the_command_shows_what_was_not_paced(page, monkeypatch):

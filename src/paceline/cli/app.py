@@ -21,10 +21,11 @@ class LazyGroup(HelpedGroup):
         """The names, in the order of use."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import ``paceline.cli.<name>`` and take its ``command``."""
         if cmd_name not in COMMANDS:
             return None
+        ctx.invoked_subcommand = cmd_name  # click notes it after the import, which may fail
         command: click.Command = import_module(f"paceline.cli.{cmd_name}").command
         return command
 
