@@ -13,12 +13,14 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from pages import BLOCKS, PAGES, ROOT, Block, environment_of, split
 
 import paceline
 from paceline.cli import serve
 from paceline.cli.app import app
 from paceline.config import Config
+from paceline.config.schema import json_schema
 from paceline.emulator.settings import Settings
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
@@ -250,6 +252,7 @@ OTHERS = {
 }
 """The beginning of settings that are not paceline's."""
 
+VALIDATOR = Draft202012Validator(json_schema())
 SETTINGS = [
     pytest.param(block, id=str(block))
     for block in BLOCKS
@@ -257,21 +260,26 @@ SETTINGS = [
 ]
 
 
+def test_the_settings_of_the_examples_are_found():
+    assert len(SETTINGS) >= 8
+
+
 @pytest.mark.parametrize("block", SETTINGS)
 def test_settings_of_an_example_are_valid(block, tmp_path):
+    values = tomllib.loads(block.text) if block.language == "toml" else yaml.safe_load(block.text)
     if block.text.startswith("summary"):
-        values = tomllib.loads(block.text)
         assert set(values) <= Settings().values().keys() | {"summary", "client_limits"}
         return
     file = tmp_path / f"paceline.{block.language}"
     file.write_text(block.text, "utf-8")
     if "[[phases]]" in block.text:
         example = (ROOT / "examples" / "plan" / "documents.toml").read_text("utf-8")
-        assert tomllib.loads(block.text) == tomllib.loads(example)
+        assert values == tomllib.loads(example)
         return
     config = Config.load(file, {})
     assert config.origins
     config.arguments()
+    assert [error.message for error in VALIDATOR.iter_errors(values)] == []
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/**/*.y*ml")), ids=lambda path: str(path.relative_to(ROOT)))
