@@ -43,11 +43,6 @@ def test_it_is_shown_with_its_source(write):
     assert shown["joint_limits: openai/*"] == (["2.5k requests/min", "1M tokens/min"], write(FILE))
 
 
-def test_a_run_has_it(write):
-    arguments = Config.load(Path(write(FILE))).arguments(patient=True)
-    assert list(arguments["joint_limits"]) == ["openai/*", "gpt-5, o3"]
-
-
 @pytest.mark.parametrize(
     ("entry", "said"),
     [

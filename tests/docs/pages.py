@@ -68,12 +68,3 @@ def started(command: str, url: str, **where: Any) -> subprocess.Popen[bytes]:
         assert server.poll() is None, f"{command!r} has ended"
         assert time.monotonic() < deadline_s, f"{command!r} does not answer"
         time.sleep(0.02)
-
-
-def by_page(*languages: str) -> dict[str, list[Block]]:
-    """The blocks in ``languages`` of each page that has any."""
-    found: dict[str, list[Block]] = {}
-    for block in BLOCKS:
-        if block.language in languages:
-            found.setdefault(block.page, []).append(block)
-    return found

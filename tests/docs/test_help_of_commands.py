@@ -31,14 +31,10 @@ def below(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, cli
 
 COMMANDS = dict(below(app, click.Context(app, info_name="paceline")))
 EXAMPLES = [example for guide in GUIDES.values() for example in guide.examples]
+ALONE = {"plan", "replay", "merge", "keys", "init", "config", "limits"}
 WITHOUT_A_SERVER = [
-    example
-    for example in EXAMPLES
-    if (
-        example.split()[1] in {"plan", "replay", "merge", "keys", "init", "config", "limits"}
-        and "update" not in example
-    )  # to a newer data set
-    or example in {"paceline emulate --scenarios", "paceline status --store sqlite:quotas.db --json"}
+    *(one for one in EXAMPLES if one.split()[1] in ALONE and "update" not in one),  # to a newer data set
+    *(one for one in EXAMPLES if "emulate --scenarios" in one or "status --store sqlite:" in one),
 ]
 
 

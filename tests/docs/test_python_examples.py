@@ -19,7 +19,7 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from pages import BLOCKS, Block, by_page, environment_of, split, started
+from pages import BLOCKS, Block, environment_of, split, started
 
 import paceline
 from grids import some
@@ -28,9 +28,10 @@ from paceline.providers.base import Usage
 from paceline.providers.plan_headers import PlanReading
 from paceline.stores.memory import MemoryStore
 
-PYTHON = {
-    page: [block for block in blocks if not block.text.startswith(">>>")] for page, blocks in by_page("python").items()
-}
+PYTHON: dict[str, list[Block]] = {}
+for block in BLOCKS:
+    if block.language == "python" and not block.text.startswith(">>>"):
+        PYTHON.setdefault(block.page, []).append(block)
 
 SHELL = {"docs/first_minutes.md"}
 """The pages whose commands run, too. The others' are parsed: ``test_commands_and_settings.py``."""

@@ -22,8 +22,8 @@ def gemini(*names):
     return [(name, "gemini", "gemini-3.8-flash") for name in names]
 
 
-def start_all(*agents, mode=None, after_s=(), **options):
-    """When each agent started, in seconds since all called; some call later."""
+def start_all(*agents, mode=None, later=None, **options):
+    """When each agent started, in seconds since all called; some call ``later``, by name."""
 
     async def main(clock):
         limiter, start_ns = example.limiter_of(mode=mode, clock=clock, **options), clock.now_ns()
@@ -33,8 +33,7 @@ def start_all(*agents, mode=None, after_s=(), **options):
             await example.start(limiter, *agent)
             return agent[0], round((clock.now_ns() - start_ns) / 1e9, 6)
 
-        later = dict(after_s)
-        return dict(await asyncio.gather(*(start(agent, later.get(agent[0], 0.0)) for agent in agents)))
+        return dict(await asyncio.gather(*(start(agent, (later or {}).get(agent[0], 0.0)) for agent in agents)))
 
     return run_virtual(main)
 
@@ -53,7 +52,7 @@ class TestAllFiftyStartInAboutSevenMinutes:
 class TestPerBackend:
     def test_a_backend_without_a_limit_starts_at_once_while_another_waits(self):
         helpers = [(f"helper_{number}", "openai", "gpt-6-luna") for number in range(100)]
-        at_s = start_all(*gemini(*FIFTY), *helpers, after_s=[("helper_99", 100.0)])
+        at_s = start_all(*gemini(*FIFTY), *helpers, later={"helper_99": 100.0})
         assert {at_s[name] for name, *_ in helpers[:99]} == {0.0}
         assert at_s["helper_99"] == 100.0
         assert at_s["agent_49"] == 420
