@@ -49,9 +49,19 @@ class Model:
         return self.generate(prompt, max_tokens)
 
 
-def limited(clock, model, settings=None, **options):
-    settings = settings or Settings(tpm_safety_factor=1.0)
-    return Limited(model, settings.limiter(clock=clock), **options)
+@pytest.fixture
+def limited(clock, monkeypatch):
+    """Make a limited model; with ``tokens`` there is a tokenizer, which counts as many in each text, or calls it."""
+
+    def make(tokens=None, *, settings=None, used=(0, 0), errors=(), **options):
+        if tokens is not None:
+            count = tokens if callable(tokens) else lambda _: tokens
+            installed = types.SimpleNamespace(batch_count=lambda texts, name: list(map(count, texts)))
+            monkeypatch.setitem(sys.modules, "toktok", installed)
+        settings = settings or Settings(tpm_safety_factor=1.0)
+        return Limited(Model(clock, used, errors), settings.limiter(clock=clock), **options)
+
+    return make
 
 
 @pytest.fixture
@@ -71,44 +81,29 @@ def made():
 # --- before the call: the estimate
 
 
-@pytest.fixture
-def tokenizer(monkeypatch):
-    """Put a tokenizer there: ``tokenizer(function)``."""
-
-    def install(count):
-        monkeypatch.setitem(sys.modules, "toktok", types.SimpleNamespace(batch_count=count))
-
-    return install
-
-
-def test_estimate_by_a_tokenizer_if_one_is_there(clock, tokenizer):
-    tokenizer(lambda texts, name: [7 * len(texts)])
-    provider = limited(clock, Model(clock))
+def test_estimate_by_a_tokenizer_if_one_is_there(limited):
+    provider = limited(7)
     provider.generate("whatever it says")
     assert provider.last.estimated == 8 + 500  # 7 and 10 %; no max_tokens
 
 
-def test_above_max_tokens_per_call_names_both_numbers_and_nothing_is_called(clock, tokenizer):
-    tokenizer(lambda texts, name: [1_000])
-    model = Model(clock)
-    provider = limited(clock, model, Settings(tpm_safety_factor=1.0, max_tokens_per_call=1_500))
-    with pytest.raises(
-        paceline.TooLargeError, match=re.escape("estimated at 1,600 tokens, and one call may have 1,500")
-    ) as caught:
+def test_above_max_tokens_per_call_names_both_numbers_and_nothing_is_called(limited):
+    provider = limited(1_000, settings=Settings(tpm_safety_factor=1.0, max_tokens_per_call=1_500))
+    said = "estimated at 1,600 tokens, and one call may have 1,500"
+    with pytest.raises(paceline.TooLargeError, match=said) as caught:
         provider.generate("long", max_tokens=500)
     assert (caught.value.cost, caught.value.most) == (1_600, 1_500)
-    assert model.at_s == []
+    assert provider.provider.at_s == []
     assert provider.room().used == 0
     provider.generate("just short enough", max_tokens=400)
-    assert len(model.at_s) == 1
+    assert len(provider.provider.at_s) == 1
 
 
 # --- waiting for room
 
 
-def test_the_caller_learns_what_is_used_and_what_is_left(clock, tokenizer):
-    tokenizer(lambda texts, name: [10_000])
-    provider = limited(clock, Model(clock, used=(9_000, 1_000)))
+def test_the_caller_learns_what_is_used_and_what_is_left(clock, limited):
+    provider = limited(10_000, used=(9_000, 1_000))
     assert (provider.room().limit, provider.room().left) == (30_000, 30_000)
     provider.generate("x", max_tokens=1_000)
     assert (provider.room().used, provider.room().left) == (10_000, 20_000)
@@ -118,12 +113,11 @@ def test_the_caller_learns_what_is_used_and_what_is_left(clock, tokenizer):
     assert provider.room().used == 0
 
 
-def test_a_safety_factor_of_85_percent_is_a_setting(clock):
-    assert limited(clock, Model(clock), Settings(tpm_safety_factor=0.85)).room().limit == 25_500
+def test_a_safety_factor_of_85_percent_is_a_setting(limited):
+    assert limited(settings=Settings(tpm_safety_factor=0.85)).room().limit == 25_500
 
 
-def test_10_threads_of_100_records_lose_nothing(tokenizer):
-    tokenizer(lambda texts, name: [1])
+def test_10_threads_of_100_records_lose_nothing():
     settings = Settings(max_tpm=1_000_000_000)
     limiter = settings.limiter()
     provider = Limited(Model(ManualClock(), used=(5, 2)), limiter)
@@ -146,9 +140,8 @@ def test_10_threads_of_100_records_lose_nothing(tokenizer):
 # --- after the call
 
 
-def test_what_was_really_used_is_recorded(clock, tokenizer):
-    tokenizer(lambda texts, name: [10_000])
-    provider = limited(clock, Model(clock, used=(2_000, 300)))
+def test_what_was_really_used_is_recorded(limited):
+    provider = limited(10_000, used=(2_000, 300))
     provider.generate("x", max_tokens=5_000)
     assert (provider.last.estimated, provider.last.used, provider.tokens) == (16_000, 2_300, 2_300)
     assert provider.room().used == 2_300  # the rest was given back
@@ -157,28 +150,23 @@ def test_what_was_really_used_is_recorded(clock, tokenizer):
     assert provider.room().used == 30_300  # more than there was: a debt
 
 
-def test_a_provider_that_keeps_max_tokens_stays_charged_with_them(clock, tokenizer):
-    tokenizer(lambda texts, name: [1_000])
-    provider = limited(clock, Model(clock, used=(1_000, 100)), keeps_max_tokens=True)
+def test_a_provider_that_keeps_max_tokens_stays_charged_with_them(limited):
+    provider = limited(1_000, used=(1_000, 100), keeps_max_tokens=True)
     provider.generate("x", max_tokens=400)
     assert (provider.last.used, provider.room().used) == (1_100, 1_400)
 
 
 @pytest.mark.parametrize("answer", [{"tokens_used": 2_300}, types.SimpleNamespace(tokens_used=2_300)])
-def test_use_is_also_reported_as_tokens_used(clock, tokenizer, monkeypatch, answer):
-    tokenizer(lambda texts, name: [10_000])
-    model = Model(clock)
-    monkeypatch.setattr(model, "generate", lambda prompt, max_tokens=0: answer)
-    provider = limited(clock, model)
+def test_use_is_also_reported_as_tokens_used(limited, monkeypatch, answer):
+    provider = limited(10_000)
+    monkeypatch.setattr(provider.provider, "generate", lambda prompt, max_tokens=0: answer)
     provider.generate("x", max_tokens=5_000)
     assert (provider.last.used, provider.room().used) == (2_300, 2_300)
 
 
-def test_an_answer_without_usage_counts_by_its_length(clock, tokenizer, monkeypatch):
-    tokenizer(lambda texts, name: [len(texts[0])])
-    model = Model(clock)
-    monkeypatch.setattr(model, "generate", lambda prompt, max_tokens=0: "ten chars.")
-    provider = limited(clock, model)
+def test_an_answer_without_usage_counts_by_its_length(limited, monkeypatch):
+    provider = limited(len)
+    monkeypatch.setattr(provider.provider, "generate", lambda prompt, max_tokens=0: "ten chars.")
     provider.generate("ask", max_tokens=50)
     assert provider.last.used == 3 + 10
 
@@ -187,9 +175,9 @@ def test_an_answer_without_usage_counts_by_its_length(clock, tokenizer, monkeypa
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.5, 1.0])
-def test_3_attempts_the_first_wait_2_s_doubling_within_25_percent(clock, monkeypatch, luck):
+def test_3_attempts_the_first_wait_2_s_doubling_within_25_percent(clock, limited, monkeypatch, luck):
     monkeypatch.setattr("random.random", lambda: luck)
-    provider = limited(clock, Model(clock, errors=[TooManyRequestsError(), TooManyRequestsError()]))
+    provider = limited(errors=[TooManyRequestsError(), TooManyRequestsError()])
     play(clock, provider.generate, "x", max_tokens=0)
     factor = 0.75 + luck / 2
     assert provider.provider.at_s == pytest.approx([0, 2 * factor, 6 * factor], abs=0.01)
@@ -197,23 +185,23 @@ def test_3_attempts_the_first_wait_2_s_doubling_within_25_percent(clock, monkeyp
     assert provider.records[-1].waited_s == pytest.approx(6 * factor, abs=0.01)
 
 
-def test_attempts_and_first_wait_are_settings(clock):
-    model = Model(clock, errors=[TooManyRequestsError()] * 9)
+def test_attempts_and_first_wait_are_settings(clock, limited):
     settings = Settings(retry_max_attempts=2, retry_initial_wait_s=8.0)
+    provider = limited(settings=settings, errors=[TooManyRequestsError()] * 9)
     with pytest.raises(paceline.GaveUpError, match="2 attempts made"):
-        play(clock, limited(clock, model, settings).generate, "x", max_tokens=0)
-    assert 6 <= model.at_s[1] <= 10.1  # with the time of the first answer
+        play(clock, provider.generate, "x", max_tokens=0)
+    assert 6 <= provider.provider.at_s[1] <= 10.1  # with the time of the first answer
 
 
 # --- the wrapper and the factory
 
 
-def test_any_provider_with_the_two_functions_becomes_limited(clock):
-    provider = limited(clock, model := Model(clock, used=(3, 4)))
+def test_any_provider_with_the_two_functions_becomes_limited(limited):
+    provider = limited(used=(3, 4))
     answer = provider.generate_structured("x", schema={"type": "object"}, max_tokens=10)
     assert answer == {"usage": {"input_tokens": 3, "output_tokens": 4}}
     assert provider.last.method == "generate_structured"
-    assert provider.name == model.name  # the rest is as it was
+    assert provider.name == Model.name  # the rest is as it was
 
 
 def test_the_factory_returns_the_provider_wrapped(paceline_emulator, made):
