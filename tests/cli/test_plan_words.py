@@ -26,12 +26,8 @@ def test_a_window():
     assert (plan_words.name(ROW), plan_words.name(FABLE)) == ("5 h", "7 d, Fable")
     assert [plan_words.name(ROW | {"window": one}) for one in ("codex 7d", "7d_new", "overage")] == ["codex 7 d", "7d_new", "overage"]  # fmt: skip
     assert (plan_words.ends(ROW, NOW_S), plan_words.ends(FABLE, NOW_S)) == ("11:40, in 1 h 12 min", "Thu 09:00")
-    assert [plan_words.ends(ROW | {"ends_s": one}, NOW_S) for one in (None, 1e18, 864_000.0)] == [
-        "-",
-        "-",
-        "8 Dec 10:28",
-    ]
-    assert plan_words.ends(ROW | {"ends_s": 20.0}, NOW_S) == "10:28, in 20 s"
+    for ends_s, said in ((None, "-"), (1e18, "-"), (864_000.0, "8 Dec 10:28"), (20.0, "10:28, in 20 s")):
+        assert plan_words.ends(ROW | {"ends_s": ends_s}, NOW_S) == said
     past = ROW | {"ends_s": -70.0, "state": "shut", "waiting": 1}
     assert plan_words.ends(past, NOW_S) == "10:26, past"
     assert plan_words.line([past], NOW_S) == "5 h used up (41% here), 1 wait"
@@ -65,11 +61,8 @@ def test_a_line():
     )
     held = ROW | {"used": 0.93, "own": None, "state": "held", "waiting": 2, "test_s": 600.0}
     assert plan_words.line([held], NOW_S) == "5 h 93%, 2 held back until 10:38"
-    other = week | {"account": "openai@01a2203c"}
-    assert (
-        plan_words.line([ROW, other], NOW_S)
-        == "anthropic@7f3a91 5 h 62% (41% here) until 11:40 · openai@01a2203c 7 d 31%"
-    )
+    both = plan_words.line([ROW, week | {"account": "openai@01a2203c"}], NOW_S)
+    assert both == "anthropic@7f3a91 5 h 62% (41% here) until 11:40 · openai@01a2203c 7 d 31%"
 
 
 def test_a_line_that_is_too_long_ends_with_a_whole_window():

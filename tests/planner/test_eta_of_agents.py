@@ -41,9 +41,8 @@ def test_what_is_not_found_in_the_cache_is_charged_again():
 def test_follow_ups_go_first_or_last_by_the_order_of_the_limiter():
     talk = Conversations(60, turns=2, prompt_tokens=20_000, grows=20_000, think_s=1.0, cached=0.9)
     ends = [forecast(talk, prompt_cache=on).pools[POOL] for on in (True, False)]
-    assert (
-        ends[1] < ends[0] < ends[1] + 5.0
-    )  # ordered, the last agent starts last, and then answers and thinks once more
+    # Ordered, the last agent starts last, and then answers and thinks once more.
+    assert ends[1] < ends[0] < ends[1] + 5.0
 
 
 def test_the_requests_of_a_forecast_are_bounded(monkeypatch):

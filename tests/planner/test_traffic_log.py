@@ -23,11 +23,14 @@ PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
 
 @pytest.fixture
 def connect():
-    """Make a client of openai, closed at the end."""
+    """Attach a client of openai, closed at the end, to a limiter."""
     with contextlib.ExitStack() as stack:
-        yield lambda base_url, key: stack.enter_context(
-            openai.OpenAI(base_url=f"{base_url}/v1", api_key=key, max_retries=0)
-        )
+
+        def connect(limiter, emulator, key):
+            client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key=key, max_retries=0)
+            return limiter.attach(stack.enter_context(client), provider="openai")
+
+        yield connect
 
 
 @pytest.fixture
@@ -41,9 +44,7 @@ def lines(log):
 
 def test_an_attached_client_is_not_held_and_sees_the_providers_refusals(log, connect):
     with Emulator(limits={"gpt-5": "3 requests/min"}) as emulator:
-        limiter = paceline.Limiter({"gpt-5": "1 requests/hour"}, shadow=log)
-        client = connect(emulator.base_url, "sk-the-key")
-        limiter.attach(client, provider="openai")
+        client = connect(paceline.Limiter({"gpt-5": "1 requests/hour"}, shadow=log), emulator, "sk-the-key")
         for _ in range(3):
             client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=20)
         with pytest.raises(openai.RateLimitError) as caught:
@@ -110,8 +111,7 @@ class TestHeld:
     def test_a_client_is_held_and_logged_from_its_arrival_on(self, log, connect):
         with Emulator(limits={"gpt-5": "600 requests/min"}) as emulator:
             limiter = paceline.Limiter({"gpt-5": "200 requests/min burst 1"}, traffic_log=log)
-            client = connect(emulator.base_url, "sk-the-key")
-            limiter.attach(client, provider="openai")
+            client = connect(limiter, emulator, "sk-the-key")
             asked = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 200}
             run_all([partial(client.chat.completions.create, **asked)] * 4)
             assert emulator.tally()["refused"] == {}
@@ -119,17 +119,14 @@ class TestHeld:
         assert [line["status"] for line in found] == [200] * 4
         assert all(0 < line["output_tokens"] < line["max_output_tokens"] == 200 for line in found)  # used, and charged
         assert all(line["input_tokens"] > 0 for line in found)
-        assert (
-            max(line["start"] for line in found) - min(line["start"] for line in found) < 0.6
-        )  # the last one is sent after 0.9 s
+        starts = [line["start"] for line in found]
+        assert max(starts) - min(starts) < 0.6  # the last one is sent after 0.9 s
         assert "secret" not in log.read_text()
         assert "sk-the-key" not in log.read_text()
 
     def test_errors_have_their_status_and_are_left_out_of_a_replay(self, log, connect):
         with Emulator(limits={"*": "600 requests/min"}, valid_key="sk-right") as emulator:
-            limiter = paceline.Limiter({"*": "600 requests/min"}, traffic_log=log)
-            client = connect(emulator.base_url, "sk-wrong")
-            limiter.attach(client, provider="openai")
+            client = connect(paceline.Limiter({"*": "600 requests/min"}, traffic_log=log), emulator, "sk-wrong")
             with pytest.raises(openai.AuthenticationError):
                 client.chat.completions.create(model="gpt-5", messages=PROMPT)
         (line,) = lines(log)
