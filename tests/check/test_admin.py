@@ -121,6 +121,10 @@ def stated(name, model, tier=None):
     return [str(quota) for quota in found.quotas], found.tier
 
 
+def amounts(model):
+    return {quota.unit: quota.amount for quota in lookup("anthropic", model).quotas}
+
+
 def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, keys, monkeypatch):
     url, seen = provider(ANTHROPIC, {ADMIN})
     before = stated("anthropic", "claude-test-7")
@@ -142,17 +146,13 @@ def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, ke
 
     found, tier = stated("anthropic", "claude-test-7")
     assert (found, tier) == (["1007 requests/min", "100007 input_tokens/min", "9007 output_tokens/min"], "organization")
-    assert {quota.unit: quota.amount for quota in lookup("anthropic", "claude-test-7-20261001").quotas} == {
-        "requests": 1_007, "input_tokens": 100_007, "output_tokens": 9_007,
-    }  # fmt: skip
-    assert lookup("anthropic", "count_tokens").quotas[0].amount == 8_000
-    assert lookup("anthropic", "message_batches").quotas[0].amount == 4_000
+    its = {"requests": 1_007, "input_tokens": 100_007, "output_tokens": 9_007}
+    assert amounts("claude-test-7-20261001") == its
+    assert (amounts("count_tokens"), amounts("message_batches")) == ({"requests": 8_000}, {"requests": 4_000})
     resolved = paceline.Limiter({}).limits.model("anthropic", "claude-test-7")
     assert {source.kind for source in resolved.sources} == {SourceKind.PUBLISHED}
-    shown = run("anthropic", "claude-test-7", of=limits)
-    assert (
-        "1007 requests/min, 100007 input_tokens/min, 9007 output_tokens/min\tclaude-test-7\tyour file" in shown.output
-    )
+    shown = run("anthropic", "claude-test-7", of=limits).output
+    assert "1007 requests/min, 100007 input_tokens/min, 9007 output_tokens/min\tclaude-test-7\tyour file" in shown
 
     assert stated("anthropic", "claude-not-listed") == stated("anthropic", "claude-not-listed", "start")
     assert stated("anthropic", "claude-test-7", "start") != (found, tier)  # a tier that is named holds
@@ -207,9 +207,7 @@ def test_a_workspace_has_its_own_limits_and_the_organization_s(provider, keys):
     result = admin(url, "--workspace", "wrkspc_1", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["organizations"][0]["limits"] == 20
-    assert {quota.unit: quota.amount for quota in lookup("anthropic", "claude-test-3").quotas} == {
-        "requests": 7, "input_tokens": 100_003, "output_tokens": 9_003,
-    }  # fmt: skip
+    assert amounts("claude-test-3") == {"requests": 7, "input_tokens": 100_003, "output_tokens": 9_003}
 
 
 def test_openai_tells_the_ends_of_models_and_the_limits_of_a_project(provider, keys, monkeypatch):

@@ -192,9 +192,8 @@ def test_what_cannot_be_meant_is_code_2(arguments, message):
     ],
 )
 def test_every_model_goes_to_its_provider(name, provider, url):
-    keys = {f"{maker}_API_KEY": "k" for maker in ("OPENAI", "ANTHROPIC", "GEMINI", "GROQ", "MISTRAL", "ZAI")} | {
-        "GITHUB_TOKEN": "k"
-    }
+    makers = ("OPENAI", "ANTHROPIC", "GEMINI", "GROQ", "MISTRAL", "ZAI")
+    keys = dict.fromkeys([*(f"{maker}_API_KEY" for maker in makers), "GITHUB_TOKEN"], "k")
     one = target(name, Config(provider=provider), keys)
     assert one.url == url
     assert one.provider.describe(url.partition(".com")[2] or url.partition(".ai")[2], one.body) is not None

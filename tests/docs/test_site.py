@@ -137,9 +137,8 @@ def test_each_promise_names_tests_that_exist():
     assert len(named) > 20
     for file, test in named:
         tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
-        assert test in {
-            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        }, (file, test)
+        functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+        assert test in {node.name for node in functions}, (file, test)
 
 
 @pytest.mark.parametrize(

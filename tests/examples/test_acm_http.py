@@ -16,11 +16,9 @@ async def test_the_whole_program(capsys):
     assert outcome.evaluation.failed == []
     assert outcome.evaluation.answered == 120
     assert set(outcome.tallies) == set(clients.PROVIDERS)
-    assert {provider: tally["refused_total"] for provider, tally in outcome.tallies.items()} == dict.fromkeys(
-        clients.PROVIDERS, 0
-    )
     most = {"openai": 10, "anthropic": 5, "google": 10, "azure": 10, "groq": 5}
     for provider, tally in outcome.tallies.items():
+        assert tally["refused_total"] == 0
         assert 2 <= tally["in_flight_peak"] <= most[provider]
     said = capsys.readouterr().out
     assert said.startswith("120 calls: about ")

@@ -45,12 +45,8 @@ LEFT = {
     "openai/gpt-6.1-sol": (500, 499, 150_000, 149_800),
     "anthropic/claude-sonnet-5-5": (50, 49, 40_000, 39_500),
     "google/gemini-3.8-flash": (60, 59, 120_000, 119_850),  # its tokens are input alone
-    "azure/a-deployment": (
-        100,
-        99,
-        80_000,
-        79_800,
-    ),  # it states no limits: the file's hold, and what is left is above them
+    # It states no limits: the file's hold, and what is left is above them.
+    "azure/a-deployment": (100, 99, 80_000, 79_800),
     "groq/openai/gpt-oss-120b": (30, 29, 6_000, 5_800),  # of a minute, though Groq's own count the day
 }
 """Of each sample: the limit and what is left, of requests and of tokens a minute."""
@@ -111,10 +107,8 @@ def test_what_is_actual_is_the_usage_and_not_the_charge(file, log):
     clock.advance(2)
     limiter.try_acquire("openai/gpt-6.1-sol").settle({"usage": {"prompt_tokens": 5_000, "completion_tokens": 100}})
     assert (log.records[-1].actual_tokens, log.records[-1].estimation_ratio) == (5_100, None)
-    assert (
-        'token_estimation_ratio{provider="openai",model="gpt-6.1-sol"} 0.2355'
-        in monitoring.exported(limiter).splitlines()
-    )
+    lines = monitoring.exported(limiter).splitlines()
+    assert 'token_estimation_ratio{provider="openai",model="gpt-6.1-sol"} 0.2355' in lines
 
 
 def test_a_refusal_is_a_warning_with_retry_after(file, log):
