@@ -94,9 +94,8 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     provider, model = _provider_of(name, config)
     if provider.name in _SIGNED:
         raise SettingsError(f"{provider.name}: its requests are signed with credentials that this command does not use")
-    root, key = registry.locate(
-        provider, config.base_url or root_named(provider, environ)[0] or usual_root(provider), environ
-    )
+    root = config.base_url or root_named(provider, environ)[0] or usual_root(provider)
+    root, key = registry.locate(provider, root, environ)
     path, body = _request(provider.name, model)
     headers = {**dict([registry.credentials(provider, path, key)]), "user-agent": "paceline"}
     if provider.name == "anthropic":

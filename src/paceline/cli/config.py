@@ -25,9 +25,8 @@ class Documented(Helped):
         from paceline.config.settings import reference
 
         with formatter.section("Settings of a file, or PACELINE_<NAME> in the environment"):
-            formatter.write_dl(
-                [(name, f"{text} [{default}]" if default else text) for name, default, text in reference()]
-            )
+            rows = [(name, f"{text} [{default}]" if default else text) for name, default, text in reference()]
+            formatter.write_dl(rows)
         super().format_epilog(ctx, formatter)
 
 

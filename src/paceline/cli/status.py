@@ -129,9 +129,8 @@ def _print(status: Mapping[str, Any]) -> None:
         click.echo(plain(remark), err=True)
     if runs := status.get("runs"):
         click.echo()
-        print_table(
-            ("run", "done", "failed", "429", "requests/min", "time left", "shards"), list(map(_run, runs[:RUNS_SHOWN]))
-        )
+        header = ("run", "done", "failed", "429", "requests/min", "time left", "shards")
+        print_table(header, [_run(run) for run in runs[:RUNS_SHOWN]])
         if len(runs) > RUNS_SHOWN:
             click.echo(f"{len(runs) - RUNS_SHOWN:,} runs that reported earlier are listed with --json", err=True)
 

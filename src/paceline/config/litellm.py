@@ -242,9 +242,8 @@ class _Conversion:
         if known is not None and urlsplit(root).hostname in known.hosts:
             root = ""
         if provider == "azure" and not urlsplit(root).path:
-            root += (
-                "/openai"  # requests go to Azure's API /openai/v1, as litellm's clients send no deployments in paths
-            )
+            # Requests go to Azure's API /openai/v1, as litellm's clients send no deployments in paths.
+            root += "/openai"
         return self._entry(provider, root, self._variable(provider, root, key, place))
 
     def _variable(self, provider: str, root: str, key: str, place: str) -> str | None:
@@ -403,9 +402,8 @@ class _Conversion:
 
     def _models(self) -> dict[str, Any]:
         """The table of names."""
-        found = {
-            name: self._targets(name) for name in dict.fromkeys(one.name for one in self._deployments)
-        } | self._patterns
+        names = dict.fromkeys(one.name for one in self._deployments)
+        found = {name: self._targets(name) for name in names} | self._patterns
         found = {name: list(dict.fromkeys(targets)) for name, targets in found.items() if targets}
         for alias, meant in _table(_table(self._values, "router_settings"), "model_group_alias").items():
             name = meant.get("model") if isinstance(meant, Mapping) else meant

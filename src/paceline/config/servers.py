@@ -157,9 +157,8 @@ def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
     if key and variable:
         _check_named(config, name, base_url, named)
     provider = at_host if at_host is not None and at_host.name == named.name else named
-    if name != registry.base_of(provider.name) and any(
-        name in table.get("members", ()) for table in config.groups.values()
-    ):
+    is_member = any(name in one.get("members", ()) for one in config.groups.values())
+    if is_member and name != registry.base_of(provider.name):
         provider = registry.changed(provider, name=f"{registry.base_of(provider.name)}@{name}")
     return Server(name, provider, base_url, variable, key, table.get("models", {}), file)
 
@@ -172,12 +171,8 @@ def check_address(config: Config) -> None:
     """
     if config.base_url:
         at_host = registry.provider_for_host(urlsplit(config.base_url).hostname or "")
-        provider = (
-            registry.provider_named(config.provider)
-            if config.provider
-            else at_host or registry.provider_named("openai")
-        )
-        _check_named(config, "", config.base_url, provider)
+        named = registry.provider_named(config.provider) if config.provider else at_host
+        _check_named(config, "", config.base_url, named or registry.provider_named("openai"))
 
 
 def _server_key(
@@ -222,9 +217,8 @@ def _why_foreign(provider: Provider, host: str, scheme: str, netloc: str) -> str
     """Why an address is not one where the provider alone reads keys; empty if it is."""
     rootless, at_host = registry.head_of(provider.name).rootless, registry.provider_for_host(host)
     if rootless or not registry.is_own(provider, host):
-        theirs = (
-            at_host is not None and registry.base_of(at_host.name) == registry.base_of(provider.name) and not rootless
-        )
+        at_home = at_host is not None and registry.base_of(at_host.name) == registry.base_of(provider.name)
+        theirs = at_home and not rootless
         return f"which any customer of {provider.name} may have" if theirs else f"which is no host of {provider.name}"
     if scheme != "https":
         return "in clear text: write https"

@@ -105,9 +105,8 @@ def _key(name: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return (
-            "{ " + ", ".join(f"{_key(name)} = {_value(own)}" for name, own in value.items()) + " }" if value else "{}"
-        )
+        entries = ", ".join(f"{_key(name)} = {_value(own)}" for name, own in value.items())
+        return f"{{ {entries} }}" if entries else "{}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, float) and value.is_integer():

@@ -167,9 +167,8 @@ class Map(Coroutine[Any, Any, "Results[R]"], Generic[T, R]):
             if isinstance(journal, str | os.PathLike):
                 own = journal = stack.enter_context(closing(OwnJournal(journal)))
                 stack.enter_context(_every(LOOK_S, own.look))
-            shown = stack.enter_context(
-                bar(len(self._items) if isinstance(self._items, Sized) else None, self._progress)
-            )
+            total = len(self._items) if isinstance(self._items, Sized) else None
+            shown = stack.enter_context(bar(total, self._progress))
             crowd = Crowd(self._most)
             around_waits.append(crowd.around_wait)
             stack.callback(around_waits.remove, crowd.around_wait)

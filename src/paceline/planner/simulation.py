@@ -103,9 +103,8 @@ class Process:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
         route = self.route(request.model)
         sized = route.sized(request)
-        found = metered(
-            self.limiter.pacer, route.provider, sized.call, route.scheduler, request.body if request.parts else None
-        )
+        body = request.body if request.parts else None
+        found = metered(self.limiter.pacer, route.provider, sized.call, route.scheduler, body)
         http = SimulatedHttp(self._network, route, request, sized)
         exchange = Exchange(self.limiter.pacer, http, found, timeout_s=request.timeout_s, name=request.name)
         sent = Sent(request, route.scheduler.pool.name, self._network.time.now_s)

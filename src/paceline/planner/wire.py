@@ -274,9 +274,8 @@ class SimulatedHttp:
             return
         if network.on_admit is not None:
             free = 0 if dialect.COUNTING.counts_cached else admitted.cache.read
-            network.on_admit(
-                pool, {unit: cost - free * (unit in INPUT) for unit, cost in held.items()} if free else held
-            )
+            held = {unit: cost - free * (unit in INPUT) for unit, cost in held.items()} if free else held
+            network.on_admit(pool, held)
         if admitted.fault not in ("500", "drop"):  # the output of the request in place of the one that was drawn
             factor = admitted.first_s / world.settings.latency_s if world.settings.latency_s else 1.0
             admitted.output_tokens = request.output_tokens
