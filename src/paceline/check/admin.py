@@ -93,11 +93,8 @@ def questions(
         if path and not (key and key.isascii() and key.isprintable()):
             raise SettingsError(f"no key to ask {provider} with: set the environment variable {variable}")
         if path:
-            headers = {
-                **dict([credentials(known, path, key)]),
-                "anthropic-version": "2023-06-01",
-                "user-agent": "paceline",
-            }
+            headers = dict([credentials(known, path, key)])
+            headers |= {"anthropic-version": "2023-06-01", "user-agent": "paceline"}
             kind = facts.MODELS if read is openai_ends else facts.LIMITS
             asked.append(Question(provider, f"{root}{path}", variable, headers, kind, read))
     return asked

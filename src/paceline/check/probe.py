@@ -128,11 +128,8 @@ def _request(provider: str, model: str) -> tuple[str, dict[str, Any]]:
     if provider == "anthropic":
         return "/v1/messages", {"model": model, "max_tokens": 1, "messages": messages}
     if provider == "gemini":
-        contents = [{"role": "user", "parts": [{"text": TEXT}]}]
-        return registry.method_path(model), {
-            "contents": contents,
-            "generationConfig": {"maxOutputTokens": MAX_OUTPUT_TOKENS},
-        }
+        contents, limit = [{"role": "user", "parts": [{"text": TEXT}]}], {"maxOutputTokens": MAX_OUTPUT_TOKENS}
+        return registry.method_path(model), {"contents": contents, "generationConfig": limit}
     if provider == "cohere":
         return "/v2/chat", {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
     if embeds(model):

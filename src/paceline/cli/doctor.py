@@ -52,6 +52,7 @@ PAST: Final = {
 
 OURS: Final = ("pydantic", "pyyaml", "click", "redis", "starlette", "uvicorn", "genai-prices", "opentelemetry-sdk")
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+_LOCAL: Final = re.compile(r"https?://(127\.|localhost|\[::1\])")
 FILES_FEW: Final = 1_024
 """The limit of open files below which a few hundred requests in flight can fail."""
 
@@ -210,10 +211,8 @@ class Page:
                 continue
             published = lookup(name, DEFAULT, config.tier if name == config.home else None)
             tier = f", {published.tier}" if published.tier else ""
-            yield (
-                f"{name}/*",
-                f"{', '.join(map(str, published.quotas))} (published, {published.confidence}, {published.as_of}{tier})",
-            )
+            quotas = ", ".join(map(str, published.quotas))
+            yield f"{name}/*", f"{quotas} (published, {published.confidence}, {published.as_of}{tier})"
 
     def _see_end(self, *pools: str) -> None:
         """The models of these pools that have ended, or end soon."""
@@ -268,18 +267,11 @@ class Page:
                 self.problems.append(f"only {soft:,} files can be open: ulimit -n 65536")
 
     def _proxies(self, environ: Mapping[str, str]) -> Iterator[Row]:
-        both = {
-            name.upper(): environ[name]
-            for name in sorted(environ, reverse=True)
-            if name.upper() in PROXIES and environ[name].strip()
-        }
+        given = [name for name in sorted(environ, reverse=True) if environ[name].strip()]
+        both = {name.upper(): environ[name] for name in given if name.upper() in PROXIES}
         for name, value in both.items():
             yield name, value if name == "NO_PROXY" else re.sub(r"[^/@\s]*@", "...@", value)
-        local = [
-            name
-            for name in environ
-            if name.endswith("_BASE_URL") and re.match(r"https?://(127\.|localhost|\[::1\])", environ[name])
-        ]
+        local = [name for name in environ if name.endswith("_BASE_URL") and _LOCAL.match(environ[name])]
         passes = re.search(r"(^|,)\s*(\*|127\.0\.0\.1|localhost)", both.get("NO_PROXY", ""))
         if local and not passes and both.keys() & {"HTTP_PROXY", "ALL_PROXY"}:
             self.problems.append(

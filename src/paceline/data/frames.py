@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from importlib import import_module
+from itertools import repeat
 from typing import Any, Final
 
 from paceline.core.hints import shown_names
@@ -121,11 +122,8 @@ def _named(row: Any) -> dict[str, Any]:
 def _part(rows: Any) -> str:
     """What to give instead of several tables."""
     name = next(iter(rows), None) if isinstance(rows, Mapping) else None
-    is_many = (
-        name is not None
-        and not isinstance(rows[name], str)
-        and (is_table(rows[name]) or hasattr(rows[name], "features"))
-    )
+    first = None if name is None else rows[name]
+    is_many = not isinstance(first, str) and (is_table(first) or hasattr(first, "features"))
     return f"; one of its tables is rows[{name!r}]" if is_many else ""
 
 
@@ -133,11 +131,8 @@ def _pandas(rows: Any) -> _Read:
     require_unique(rows.columns, "rows")
     names = list(map(_name, rows.columns))
     columns = [column.tolist() for _, column in rows.items()]  # Python's numbers and dates
-    found = (
-        [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-        if names
-        else [{} for _ in range(len(rows))]
-    )
+    cells = zip(*columns, strict=True) if names else repeat((), len(rows))
+    found = [dict(zip(names, values, strict=True)) for values in cells]
     depth = rows.columns.nlevels
 
     def joined(_: list[dict[str, Any]], columns: dict[str, list[Any]]) -> Any:

@@ -485,12 +485,8 @@ def map_sync(
 
     async def results() -> Results[R]:
         running.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
-        return cast(
-            "Results[R]",
-            await map(
-                function, items, journal=journal, key=key, again=again, concurrency=concurrency, progress=progress
-            ),
-        )
+        mapped = map(function, items, journal=journal, key=key, again=again, concurrency=concurrency, progress=progress)
+        return cast("Results[R]", await mapped)
 
     if not in_a_loop():
         return asyncio.run(results())
