@@ -192,9 +192,8 @@ class _Conversion:
         if limits:
             self._lose(place, LIMITS_OF_ALL)
         if name.count("*") > 1 or target.count("*") > name.count("*"):
-            self._lose(
-                place, "a name has one * at most, and what it stands for none without it: name each model in [models]"
-            )
+            why = "a name has one * at most, and what it stands for none without it: name each model in [models]"
+            self._lose(place, why)
         elif target:
             self._patterns.setdefault(name, []).append(target)
 
@@ -226,16 +225,13 @@ class _Conversion:
         key, known = str(params.get("api_key") or ""), PROVIDERS.get(provider)
         if provider in SIGNED and not key:
             instead = f"; with a key in {SIGNED[provider]} it can" if SIGNED[provider] else ""
-            self._lose(
-                place, f"requests are signed, so that paceline serve cannot pass them on{instead}; its limits apply"
-            )
+            why = f"requests are signed, so that paceline serve cannot pass them on{instead}; its limits apply"
+            self._lose(place, why)
             return ""
         root = self._root(provider, params, place)
         if root == "" and (known is None or host_root(provider_named(provider)) is None):
-            self._lose(
-                place,
-                f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits apply",
-            )
+            why = f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits apply"
+            self._lose(place, why)
             return ""
         if root is None:
             return ""
@@ -302,9 +298,8 @@ class _Conversion:
                 why = f"api_base: {error}"
             else:
                 if found != base:
-                    self._lose(
-                        place, f"api_base: the address that {str(base).removeprefix(VARIABLE)} has now is written"
-                    )
+                    told = f"api_base: the address that {str(base).removeprefix(VARIABLE)} has now is written"
+                    self._lose(place, told)
                 return root
         if not why:
             return ""
@@ -336,10 +331,8 @@ class _Conversion:
         found = re.fullmatch(r"([1-9]\d*)(mo|[smhd])", str(period))
         if period is None:
             self._top["budget"] = [f"{most:g} usd/36500d window"]
-            self._lose(
-                "litellm_settings",
-                "max_budget: without a budget_duration it never restarts: it is a budget for a hundred years",
-            )
+            why = "max_budget: without a budget_duration it never restarts: it is a budget for a hundred years"
+            self._lose("litellm_settings", why)
         elif found and (found[2] != "mo" or found[1] == "1"):
             self._top["budget"] = [f"{most:g} usd/{_period(*found.groups())}"]
         else:
@@ -424,9 +417,8 @@ class _Conversion:
             pattern = next((name for name in patterns if part_of(one.name, name) is not None), "")
             if pattern and one.name not in found:
                 to = ", ".join(found[pattern])
-                self._lose(
-                    one.place, f'its requests go to {to} now, by the name "{pattern}": write its name to [models]'
-                )
+                why = f'its requests go to {to} now, by the name "{pattern}": write its name to [models]'
+                self._lose(one.place, why)
 
     def _targets(self, name: str) -> list[str]:
         """Where the requests for one name go: to its group, if it has several servers."""
@@ -489,9 +481,8 @@ class _Conversion:
                     mine = listed.setdefault(str(name), [])
                     mine += [str(one) for one in _entries(others) if isinstance(one, str)]
                     if any(not isinstance(one, str) for one in _entries(others)):
-                        self._lose(
-                            place, f"fallbacks: {name}: a fallback with other parameters than its name is left out"
-                        )
+                        why = f"fallbacks: {name}: a fallback with other parameters than its name is left out"
+                        self._lose(place, why)
             default += [str(one) for one in _entries(table.get("default_fallbacks"))]
         return listed, default
 
