@@ -29,6 +29,7 @@ def group(models, rpm, itpm, otpm, kind="model_group", **more):
     return {"type": "rate_limit", "group_type": kind, "models": models, "limits": stated}
 
 
+LIMITS = "/v1/organizations/rate_limits"
 GROUPS = [
     group([f"claude-test-{n}", f"claude-test-{n}-20261001"], 1_000 + n, 100_000 + n, 9_000 + n) for n in range(18)
 ]
@@ -132,10 +133,7 @@ def test_twenty_rows_are_written_and_the_next_run_uses_them(provider, folder, ke
     assert result.exit_code == 0, result.output
     assert "anthropic: 20 rows of limits, 0 of ends of models, in " in result.output
     assert "changes nothing there" in result.output
-    assert [(method, path) for method, path, _ in seen] == [
-        ("GET", "/v1/organizations/rate_limits"),
-        ("GET", "/v1/organizations/rate_limits?page=two"),
-    ]
+    assert [(method, path) for method, path, _ in seen] == [("GET", LIMITS), ("GET", f"{LIMITS}?page=two")]
     [file] = folder.rglob("*.json")
     text = file.read_text()
     assert not any(key in text + str(file) + result.output for key in (ADMIN, USUAL))
@@ -311,9 +309,6 @@ def test_a_file_that_cannot_be_read_is_named(folder, keys, words, found):
     assert result.exit_code in (1, 2)
     assert str(file) in result.stderr
     assert "Delete this file, and run `paceline check --admin` again" in result.stderr
-
-
-LIMITS = "/v1/organizations/rate_limits"
 
 
 @pytest.mark.parametrize(

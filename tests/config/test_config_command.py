@@ -145,11 +145,8 @@ def test_models_that_have_a_line_are_not_counted_again(limits):
 
 
 def test_an_override_of_all_that_differs_leaves_no_others(limits):
-    told = (
-        limits("provider = 'mistral'", "--json")["mistral/*"][1],
-        limits("provider = 'bedrock'", *BOTH)["bedrock/*"][1],
-    )
-    assert [others(source) for source in told] == [(0, []), (0, [])]
+    for provider, arguments in (("mistral", ["--json"]), ("bedrock", BOTH)):
+        assert others(limits(f"provider = '{provider}'", *arguments)[f"{provider}/*"][1]) == (0, [])
 
 
 def test_a_bare_model_beside_the_provider_s_own_says_where_it_does_not_hold(limits):

@@ -64,10 +64,8 @@ def parse(args: list[str], command: click.Command = app, name: str = "paceline")
         below = command.get_command(ctx, args[0])
         assert below is not None, f"{name} has no command {args[0]!r}"
         return parse(args[1:], below, f"{name} {args[0]}")
-    ctx.allow_interspersed_args, ctx.ignore_unknown_options = (
-        command.allow_interspersed_args,
-        command.ignore_unknown_options,
-    )
+    ctx.allow_interspersed_args = command.allow_interspersed_args
+    ctx.ignore_unknown_options = command.ignore_unknown_options
     values, _, _ = command.make_parser(ctx).parse_args(list(args))
     for param in command.get_params(ctx):
         given = values.get(param.name)

@@ -142,10 +142,8 @@ def test_what_cannot_be_meant_is_said(words, said, capsys, monkeypatch):
 
 def test_without_a_file_the_plan_s_defaults_hold(tmp_path, capsys):
     limiter = program.limiter_of(program.parse(["--limits", str(tmp_path / "limits.yml"), "--speed", "2"]))
-    assert [str(quota) for quota in limiter.limits.given["openai/gpt-6.1-sol"]] == [
-        "1k requests/min",
-        "300k tokens/min",
-    ]
+    given = limiter.limits.given["openai/gpt-6.1-sol"]
+    assert [str(quota) for quota in given] == ["1k requests/min", "300k tokens/min"]
     assert "limits.yml: no such file: the limits are those of defaults.yaml" in capsys.readouterr().err
     limiter = paceline.Limiter.load(program.DEFAULTS)
     metrics = {name: limiter.pacer.pools.scheduler(name).status()["metrics"] for name in ("groq/new", "mistral/new")}

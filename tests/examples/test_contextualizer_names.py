@@ -195,10 +195,8 @@ class TestThrottle:
 
 class TestRetries:
     def test_arguments_are_passed_on(self, clock):
-        assert RetryHandler(clock=clock).execute_with_retry(lambda *args, **more: (args, more), 1, a=2) == (
-            (1,),
-            {"a": 2},
-        )
+        call = RetryHandler(clock=clock).execute_with_retry
+        assert call(lambda *args, **more: (args, more), 1, a=2) == ((1,), {"a": 2})
 
     @pytest.mark.parametrize("luck", [0.0, 0.5, 1.0])
     def test_a_rate_limit_by_its_text_waits_2_s_then_4_s_within_25_percent(

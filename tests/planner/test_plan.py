@@ -106,10 +106,8 @@ def work_of(calls, workers=None, **fields):
 
 def test_the_arithmetic_of_one_bucket():
     """A burst at once, then one each second; the last answer comes a latency later."""
-    made = plan(
-        work_of(100, provider={"latency_s": 5.0, "headers": False}),
-        {"quotas": {"m": "60 requests/min burst 10"}, "headroom_s": 0.0},
-    )
+    work = work_of(100, provider={"latency_s": 5.0, "headers": False})
+    made = plan(work, {"quotas": {"m": "60 requests/min burst 10"}, "headroom_s": 0.0})
     assert made.seconds == pytest.approx(90 + 5, abs=0.1)
     assert made.lanes["default"].longest_s == pytest.approx(90, abs=0.01)
     assert sum(made.pools["m"].quotas[0].timeline) * made.seconds / 60 == pytest.approx(100, rel=0.01)
@@ -195,10 +193,8 @@ def test_agents_on_the_command_line():
 
 
 def test_what_is_left_out_is_extended_at_the_steady_speed():
-    whole, part = (
-        plan(of_calls([Request("m")] * 500, workers=50, most=most), {"quotas": {"m": "150 requests/min"}})
-        for most in (500, 300)
-    )
+    calls, options = [Request("m")] * 500, {"quotas": {"m": "150 requests/min"}}
+    whole, part = (plan(of_calls(calls, workers=50, most=most), options) for most in (500, 300))
     assert part.extended
     assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
 
