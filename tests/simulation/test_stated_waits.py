@@ -6,9 +6,8 @@ import pytest
 from tests.simulation.fleet import Fleet
 
 from grids import some
-from paceline.emulator.wire import HttpAnswer
+from paceline.emulator.wire import Dialect, HttpAnswer
 from paceline.emulator.world import World
-from paceline.planner import wire
 
 UNKNOWN = "8 concurrency"
 WINDOW = "30 requests/15s window"
@@ -18,22 +17,17 @@ BUCKET = "10 requests/10s"
 def run(monkeypatch, told, true, jobs, seed, header_s, text_s=None):
     """The refusals, and the seconds; ``header_s`` and ``text_s``: the waits that a refusal states, from the true one."""
 
-    def refuse(self, outcome, refused, levels):
-        def answer(status, headers, body):
-            if text_s is not None:
-                said = rb'\1 Please try again in %.1fs."' % text_s(refused.wait_s)
-                body = re.sub(rb'(Rate limit reached[^"]*)"', said, body)
-            wait_s, other = header_s(refused.wait_s), [one for one in headers if not one[0].startswith(b"retry-after")]
-            stated = (
-                (b"retry-after", b"%d" % wait_s) if wait_s >= 60 else (b"retry-after-ms", b"%d" % (1_000 * wait_s + 1))
-            )
-            return HttpAnswer(status, [*other, stated], body)
+    def refusal(self, refused, settings, serial):
+        status, headers, body = refusal_as_written(self, refused, settings, serial)
+        if text_s is not None:
+            said = rb'\1 Please try again in %.1fs."' % text_s(refused.wait_s)
+            body = re.sub(rb'(Rate limit reached[^"]*)"', said, body)
+        wait_s, other = header_s(refused.wait_s), [one for one in headers if not one[0].startswith(b"retry-after")]
+        in_s, in_ms = (b"retry-after", b"%d" % wait_s), (b"retry-after-ms", b"%d" % (1_000 * wait_s + 1))
+        return HttpAnswer(status, [*other, in_s if wait_s >= 60 else in_ms], body)
 
-        monkeypatch.setattr(wire, "HttpAnswer", answer)
-        return refuse_as_written(self, outcome, refused, levels)
-
-    refuse_as_written = wire.SimulatedHttp._refuse
-    monkeypatch.setattr(wire.SimulatedHttp, "_refuse", refuse)
+    refusal_as_written = Dialect.refusal
+    monkeypatch.setattr(Dialect, "refusal", refusal)
     monkeypatch.setattr(World, "levels", lambda *_: [])  # the headers state nothing but the waits
     settings = {"limits": {"m": true}, "body_numbers": False, "latency_s": 1.0, "jitter": 0.3}
     source = "assumed" if told == UNKNOWN else "given"
