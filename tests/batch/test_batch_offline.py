@@ -294,7 +294,7 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
     async def killed(self, load, check):
         if lost:
             return await create(self, load, check)
-        lost.append(self.batches.journal.intend(load, self.ends[load.kind.provider].web.account))
+        lost.append(self.batches.journal.intend(load, self.ends[load.kind.provider].web.address.account))
         raise offline.StopError(130, "killed")
 
     monkeypatch.setattr(offline.Flight, "create", killed)

@@ -7,7 +7,7 @@ import pytest
 
 from odd_server import chunk_of, frame_of
 from paceline.batch.acceptance import Acceptance
-from paceline.batch.endpoints import endpoints
+from paceline.batch.endpoints import ENDPOINTS
 from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
 from paceline.responses.errors import blocks
@@ -251,7 +251,7 @@ def test_the_results_of_every_batch_api(provider):
         return {"id": "1", "custom_id": "a", "response": response, "error": None}
 
     form, line = kinds.get(provider, (form, line))
-    ends, seen = endpoints(provider, SimpleNamespace(account="a")), set()
+    ends, seen = ENDPOINTS[provider](SimpleNamespace(account="a")), set()
     for name, (body, state, _) in CASES.items():
         if name.partition(",")[0] == form:
             result = ends.result(line(body))

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from operator import itemgetter
 from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar
@@ -28,7 +29,7 @@ from paceline.batch.index import Index
 from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
-from paceline.batch.results import read_json
+from paceline.batch.results import explaining, read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
 from paceline.pacing.lack import lack_of
@@ -136,22 +137,20 @@ def id_in(value: dict[str, Any], name: str = "id") -> str:
     return found
 
 
+_spooling: Final = partial(
+    explaining, "no temporary file can be made", "; set TMPDIR to a folder with room", BrokenError
+)
+
+
 @contextmanager
 def spool() -> Iterator[IO[bytes]]:
     """A temporary file for results.
 
     Raises:
-        BrokenError: This machine cannot have one now.
+        BrokenError: This machine cannot have one now; also because of what is written at its end.
     """
-    try:
-        with tempfile.TemporaryFile() as file:
-            yield file
-    except OSError as error:  # also of what is written at its end
-        raise _without_room(error) from None
-
-
-def _without_room(error: OSError) -> BrokenError:
-    return BrokenError(f"no temporary file can be made: {error.strerror}; set TMPDIR to a folder with room")
+    with _spooling(), tempfile.TemporaryFile() as file:
+        yield file
 
 
 class Problem(NamedTuple):
@@ -170,7 +169,7 @@ class SeenBatch:
         id: Its id.
         state: The provider's word.
         ended: Whether nothing in it will change any more.
-        total: Its requests.
+        total: Its requests; 0 where no search compares them.
         done: Those that have ended.
         answered: Those that have an answer; ``None`` where the provider does not count them apart.
         stated: The results that its files have, by the provider's own count; 0 before it has ended, or where none is stated.
@@ -222,13 +221,6 @@ def _honest(result: Result) -> Result:
     return result._replace(error=error, again=again)
 
 
-def _write(file: IO[bytes], part: bytes) -> None:
-    try:
-        file.write(part)
-    except OSError as error:
-        raise _without_room(error) from None
-
-
 def _following(place: str, location: str) -> str:
     """The URL of a redirect from ``place``.
 
@@ -268,11 +260,6 @@ class Web:
 
     def __post_init__(self) -> None:
         self._reach = Reach(lambda _: None, again=False)  # for certificates; what else fails is said of each batch
-
-    @property
-    def account(self) -> str:
-        """The name of the account; see :func:`paceline.batch.address.account`."""
-        return self.address.account
 
     async def call(self, method: str, path: str, expect: type = dict, **options: Any) -> Any:
         """The JSON value of an answer, of the type ``expect``.
@@ -389,14 +376,11 @@ class Web:
             if size > most:
                 raise BrokenError(f"the answer is larger than {most // 2**20} MB")
             if file is not None and 200 <= response.status < 300:
-                _write(file, part)
+                with _spooling():
+                    file.write(part)
             elif size <= SMALL_MAX:
                 parts.append(part)
         return b"".join(parts)
-
-    def clean(self, raw: bytes) -> bytes:
-        """``raw`` without keys."""
-        return self.secrets(raw)
 
 
 Following = Callable[[Any, list[SeenBatch]], str]
@@ -416,6 +400,7 @@ class Endpoints(ABC):
         ID: What the lines of results call the id.
         MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
+        CANCEL: What the path of a batch has in addition where it is cancelled.
         pause_s: The seconds between two looks at a file that is not ready.
         run: The id of the run.
     """
@@ -429,6 +414,7 @@ class Endpoints(ABC):
     ID: ClassVar[str] = "custom_id"
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
+    CANCEL: ClassVar[str] = "/cancel"
 
     def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
         self.web, self.pause_s, self.run = web, pause_s, run
@@ -536,16 +522,24 @@ class Endpoints(ABC):
         return next((seen.id for seen in found if seen.mark == mark), None)
 
     @abstractmethod
+    def _batch(self, chunk: Chunk) -> str:
+        """The path of a batch."""
+
+    @abstractmethod
     async def look(self, chunk: Chunk) -> SeenBatch:
         """A batch as it is now."""
 
-    @abstractmethod
     async def cancel(self, chunk: Chunk) -> None:
         """Ask for the end of a batch; nothing if it has ended.
 
         Raises:
             BrokenError: It is not known whether that was heard.
         """
+        try:
+            await self.web.call("POST", self._batch(chunk) + self.CANCEL)
+        except RefusedError as error:
+            if error.status == 429:
+                raise BrokenError("too many calls") from None  # any other refusal: it has ended
 
     async def results(self, place: str, file: IO[bytes], own_ids: Mapping[str, str]) -> Iterator[Result]:
         """The results at one of the places of :attr:`SeenBatch.files`, by way of a temporary ``file``.
@@ -576,7 +570,7 @@ class Endpoints(ABC):
                 continue
             lines += 1
             try:
-                result = self.result(read_json(self.web.clean(raw)))
+                result = self.result(read_json(self.web.secrets(raw)))
                 yield _honest(result)._replace(custom_id=self._own_id(result.custom_id, own_ids))
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

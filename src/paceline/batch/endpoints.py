@@ -64,14 +64,6 @@ def _after(name: str) -> Callable[[Any, list[SeenBatch]], str]:
     return following
 
 
-async def _cancel(web: Web, path: str) -> None:
-    try:
-        await web.call("POST", path)
-    except RefusedError as error:
-        if error.status == 429:
-            raise BrokenError("too many calls") from None  # any other refusal: it has ended
-
-
 class OpenAIEndpoints(Endpoints):
     """``/v1/files`` and ``/v1/batches``."""
 
@@ -143,13 +135,10 @@ class OpenAIEndpoints(Endpoints):
         problems = list(map(_problem, _objects(errors.get("data") if isinstance(errors, dict) else errors)))
         done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
         return SeenBatch(
-            id_in(value), state, state in self.ENDED, counts.get("total") or 0, done,
+            id_in(value), state, state in self.ENDED, done=done,
             created_s=float(value.get("created_at") or "inf"), problems=problems, answered=counts.get("completed") or 0,
             files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))], mark=_mark_in(value),
         )  # fmt: skip
-
-    async def cancel(self, chunk: Chunk) -> None:
-        await _cancel(self.web, f"{self._batch(chunk)}/cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, response, error = value["custom_id"], value.get("response"), value.get("error")
@@ -245,7 +234,7 @@ class MistralEndpoints(OpenAIEndpoints):
     def _seen(self, value: dict[str, Any]) -> SeenBatch:
         state, errors = str(value.get("status")).lower(), _objects(value.get("errors"))
         return SeenBatch(
-            id_in(value), state, state in self.ENDED, value.get("total_requests") or 0, value.get("completed_requests") or 0,
+            id_in(value), state, state in self.ENDED, done=value.get("completed_requests") or 0,
             answered=value.get("succeeded_requests") or 0, mark=_mark_in(value),
             files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))],
             problems=[Problem("batch_error", one_line(str(e.get("message"))), None) for e in errors],
@@ -306,7 +295,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
         files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
         return SeenBatch(
-            id_in(value), state, self.has_ended(state), len(chunk.lines), min(done, len(chunk.lines)),
+            id_in(value), state, self.has_ended(state), done=min(done, len(chunk.lines)),
             stated=len(chunk.lines) if state == self.WHOLE else 0,
             files=[f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in files],
             problems=[Problem("batch_error", one_line(str(why)), None)] if why and state == "failed" else [],
@@ -364,6 +353,9 @@ class AnthropicEndpoints(Endpoints):
             raise unknown
         return None
 
+    def _batch(self, chunk: Chunk) -> str:
+        return f"{self.PATH}/{quote(chunk.batch)}"
+
     async def _first_id(self, seen: SeenBatch) -> str:
         """The id in the first line of a batch's results.
 
@@ -384,7 +376,7 @@ class AnthropicEndpoints(Endpoints):
                 raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
     async def look(self, chunk: Chunk) -> SeenBatch:
-        seen = self._seen(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
+        seen = self._seen(await self.web.call("GET", self._batch(chunk)))
         seen.stated = len(chunk.lines) if self.has_ended(seen.state) else 0
         return seen
 
@@ -396,9 +388,6 @@ class AnthropicEndpoints(Endpoints):
             created_s=_time_of(value.get("created_at")), answered=counts.get("succeeded") or 0,
             files=[f"{self.PATH}/{quote(batch)}/results"] if state == "ended" else [],
         )  # fmt: skip
-
-    async def cancel(self, chunk: Chunk) -> None:
-        await _cancel(self.web, f"{self.PATH}/{quote(chunk.batch)}/cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, result = value["custom_id"], value["result"]
@@ -431,7 +420,7 @@ class GeminiEndpoints(Endpoints):
     LINES_MAX = 50_000
     ID = "key"
     MISSING = frozenset([403, 404, 410])  # 403: "or it may not exist" (ai.google.dev/gemini-api/docs/troubleshooting)
-    ONE, MANY = ":generateContent", ":batchGenerateContent"
+    ONE, MANY, CANCEL = ":generateContent", ":batchGenerateContent", ":cancel"
     GOING = ("unspecified", "queued", "pending", "running", "cancelling", "paused", "updating")
     ENDED = ("succeeded", "failed", "cancelled", "expired")
     WHOLE = "succeeded"
@@ -447,6 +436,9 @@ class GeminiEndpoints(Endpoints):
     def _at(chunk: Chunk, what: str) -> str:
         """``what`` beside the models: ``/v1beta/batches``."""
         return f"{chunk.kind.path.partition('/models/')[0]}/{what}"
+
+    def _batch(self, chunk: Chunk) -> str:
+        return self._at(chunk, quote(chunk.batch))
 
     async def create(self, chunk: Chunk, content: list[bytes]) -> str:
         with uploading():
@@ -485,17 +477,15 @@ class GeminiEndpoints(Endpoints):
         return SeenBatch(id_in(value, "name"), self._state(value), ended=False, mark=str(about.get("displayName")))
 
     async def look(self, chunk: Chunk) -> SeenBatch:
-        value = await self.web.call("GET", self._at(chunk, quote(chunk.batch)))
+        value = await self.web.call("GET", self._batch(chunk))
         about = value.get("metadata") or {}
         state, counts = self._state(value), about.get("batchStats") or {}
-        total, succeeded, failed = (
-            int(counts.get(f"{name}Count") or 0) for name in ("request", "successfulRequest", "failedRequest")
-        )
+        succeeded, failed = (int(counts.get(f"{name}RequestCount") or 0) for name in ("successful", "failed"))
         file = (about.get("output") or value.get("response") or {}).get("responsesFile")
         why, ended = value.get("error"), self.has_ended(state)
         stated = len(chunk.lines) if state == self.WHOLE else succeeded + failed if ended and file else 0
         return SeenBatch(
-            id_in(value, "name"), state, ended, total, succeeded + failed, stated, answered=0 if ended and not file else succeeded,
+            id_in(value, "name"), state, ended, done=succeeded + failed, stated=stated, answered=0 if ended and not file else succeeded,
             files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
         )  # fmt: skip
@@ -506,9 +496,6 @@ class GeminiEndpoints(Endpoints):
         if operation.get("done") is True and state not in self.ENDED:
             return "failed" if operation.get("error") else self.WHOLE
         return state
-
-    async def cancel(self, chunk: Chunk) -> None:
-        await _cancel(self.web, f"{self._at(chunk, quote(chunk.batch))}:cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
         if (body := value.get("response")) is not None:
@@ -531,7 +518,7 @@ def _error_of(status: dict[str, Any]) -> tuple[str, str]:
     return _CODES[number] if number < len(_CODES) else code or "batch_error", one_line(words)
 
 
-_ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
+ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
     "openai": OpenAIEndpoints,
     "groq": OpenAIEndpoints,
     "azure": AzureEndpoints,
@@ -540,18 +527,4 @@ _ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
     "gemini": GeminiEndpoints,
     "anthropic": AnthropicEndpoints,
 }
-
-
-def endpoints(provider: str, web: Web, pause_s: float = 5.0, run: str = "") -> Endpoints:
-    """The Batch API of a provider; ``pause_s`` and ``run`` as in :class:`Endpoints`."""
-    return _ENDPOINTS[provider](web, pause_s, run)
-
-
-def has_batches(provider: str) -> bool:
-    """Whether the Batch API of a provider is known here."""
-    return provider in _ENDPOINTS
-
-
-def is_apart(provider: str) -> bool:
-    """Whether requests that were made for batches of a provider cannot be sent one by one; see :class:`Endpoints`."""
-    return provider in _ENDPOINTS and _ENDPOINTS[provider].APART
+"""The Batch APIs that are known here, by the provider's name."""

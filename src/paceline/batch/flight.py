@@ -279,7 +279,7 @@ class Flight:
         """
         ends, refusal = self.ends[load.kind.provider], None
         check()
-        chunk = self.batches.journal.intend(load, ends.web.account)
+        chunk = self.batches.journal.intend(load, ends.web.address.account)
         self.batches.hold(chunk)
         try:
             with known_form():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paceline.batch.check import InputPlan
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import has_batches, is_apart
+from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.journal import BatchJournal
 from paceline.batch.offline import deadline_in
 from paceline.batch.progress import ProgressView, eta_s
@@ -42,10 +42,10 @@ class Batching:
         Raises:
             SettingsError: There is one.
         """
-        unknown = [name for name in providers if not has_batches(name)]
+        unknown = [name for name in providers if name not in ENDPOINTS]
         if self.mode != "sync" and unknown:
             raise SettingsError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
-        apart = [name for name in providers if is_apart(name)]
+        apart = [name for name in providers if name in ENDPOINTS and ENDPOINTS[name].APART]
         if self.mode == "auto" and apart:
             text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
             raise SettingsError(f"--mode auto: {apart[0]} {text}")

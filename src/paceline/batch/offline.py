@@ -19,7 +19,7 @@ from paceline.batch.api import BYTES_MAX, Endpoints, Web
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import endpoints
+from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import AnswerWriter, Flight
 from paceline.batch.journal import BatchJournal
@@ -121,7 +121,7 @@ class Offline:
         proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
         for name, address in self._addresses.items():
             web = Web(client, address, secrets, CALL_S, proxy)
-            self._ends[name] = endpoints(name, web, self._time.retry_s, self.batches.journal.run)
+            self._ends[name] = ENDPOINTS[name](web, self._time.retry_s, self.batches.journal.run)
         progress = asyncio.create_task(self._show())
         looks = asyncio.create_task(look_after(self._answers.results, self._answers.view, self.batches.journal.settle))
         try:
@@ -153,7 +153,7 @@ class Offline:
         """Go on with the batches of an earlier process."""
         for chunk in list(self.batches.journal.chunks(self.batches.index)):
             lost, ends = self.batches.journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
-            if ends is None or ends.web.account != chunk.account:
+            if ends is None or ends.web.address.account != chunk.account:
                 if lost:
                     continue
                 raise StopError(
