@@ -21,7 +21,6 @@ from paceline.batch import offline, timing
 from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, NotYetError, RefusedError, Web
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
-from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import (
     AnthropicEndpoints,
     GeminiEndpoints,
@@ -887,8 +886,8 @@ class TestDeadline:
 
 
 def test_when_the_batches_are_left():
-    now = [0.0]
-    deadline = Deadline(3_600, lambda count: count / 10, lag_s=600, last_s=60, clock=lambda: now[0])
+    now, lasts = [0.0], timing.Timing(cancel_s=600, last_s=60)
+    deadline = timing.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: now[0])
     assert deadline.needs(8_000) == 1_660
     assert not deadline.due(8_000)
     now[0] = 1_939
@@ -896,14 +895,14 @@ def test_when_the_batches_are_left():
     now[0] = 1_940
     assert deadline.due(8_000)
     assert not deadline.due(7_000)  # what is done in the batches needs not be sent
-    bet = Deadline(3_600, lambda count: count / 10, lag_s=600, last_s=60, clock=lambda: now[0] - 1_940)
+    bet = timing.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: now[0] - 1_940)
     assert not bet.due(80_000)  # not even if it left them at once
     assert bet.bet
     now[0] += 2_939
     assert not bet.due(80_000)
     now[0] += 1
     assert bet.due(80_000)
-    saved = Deadline(3_600, lambda count: count / 10, lag_s=600, last_s=60, clock=lambda: 0.0)
+    saved = timing.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: 0.0)
     assert not saved.due(80_000)
     assert not saved.due(8_000)
     assert not saved.bet

@@ -22,8 +22,8 @@ import os
 import secrets
 import time
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import count, takewhile
 from pathlib import Path
@@ -238,18 +238,25 @@ class BatchJournal:
         Raises:
             OutputError: It is not at its name, and cannot be written there again.
         """
-        self._do(lambda file: file.settle())
+        with self._writing() as file:
+            file.settle()
 
     def _write(self, event: dict[str, Any]) -> None:
         raw = json.dumps(event).encode() + b"\n"
-        self._do(lambda file: _append(file, raw))
+        with self._writing() as file:
+            try:
+                file.append(raw, synced=True)
+            except LostFileError:  # it is written again now: no batch is created before
+                file.append(raw, synced=True)
         self._end += len(raw)
 
-    def _do(self, step: Callable[[WatchedFile], object]) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[WatchedFile]:
+        """The open file; refuse to go on if the block cannot write it, or has moved it."""
         assert self._file is not None
         then = "; no batch is created without it: make room, and run the same command again"
         with explaining(f"{self.path}: cannot be written", then):
-            step(self._file)
+            yield self._file
         if self._file.moved:
             raise OutputError(
                 f"{self.path}: another file has this name now, and was left as it is: the journal of batches is in"
@@ -263,10 +270,3 @@ class BatchJournal:
                 self._file.settle()
             self._file.close()
             self._file = None
-
-
-def _append(file: WatchedFile, line: bytes) -> None:
-    try:
-        file.append(line, synced=True)
-    except LostFileError:  # it is written again now: no batch is created before
-        file.append(line, synced=True)

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from paceline.batch import offline
 from paceline.batch.check import InputPlan
-from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.journal import BatchJournal
-from paceline.batch.offline import deadline_in
 from paceline.batch.progress import ProgressView, eta_s
 from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.summary import RunTally, in_time
+from paceline.batch.timing import Deadline
 from paceline.core.hints import counted
 from paceline.core.results import SettingsError
 from paceline.limiter.limiter import Limiter
@@ -87,7 +87,7 @@ class Batching:
             view.say("the deadline of the unfinished run has passed: the unanswered requests are sent one by one")
         elif given[0] - left_s >= 1:
             view.say(f"the deadline of the unfinished run applies: {in_time(left_s)} are left")
-        deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
+        deadline = Deadline(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count), offline.TIMING)
         needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
         if 0 <= left_s <= reserve_s:
             view.say(

@@ -18,7 +18,6 @@ from paceline.batch.answers import RunAnswers
 from paceline.batch.api import BYTES_MAX, Endpoints, Web
 from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
-from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import AnswerWriter, Flight
@@ -27,7 +26,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
-from paceline.batch.timing import CALL_S, FULL_ALL_S, StopError, Timing
+from paceline.batch.timing import CALL_S, FULL_ALL_S, Deadline, StopError, Timing
 from paceline.batch.transport import session
 from paceline.core.hints import counted
 from paceline.http.describe import Metered
@@ -288,8 +287,3 @@ class Offline:
             f"{self.batches.tokens:,.0f} tokens in the queue",
         ]
         return "  ".join(parts), done / max(tally.requests, 1)
-
-
-def deadline_in(seconds: float, need_s: Callable[[int], float]) -> Deadline:
-    """A deadline, with the durations of :data:`TIMING`; see :class:`Deadline`."""
-    return Deadline(seconds, need_s, lag_s=TIMING.cancel_s, last_s=TIMING.last_s)

@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -58,11 +59,11 @@ class Reach:
     def __init__(self, say: Callable[[str], None], *, again: bool, proxy: str | None = None) -> None:
         self._say, self._again = say, "; trying again" if again else ""
         self._via = f" through the proxy {origin(proxy)}" if proxy else ""
-        self._addresses: dict[str, _Address] = {}
+        self._addresses = defaultdict[str, _Address](_Address)
 
     def failed(self, name: str, error: BaseException, sent_s: float, now_s: float) -> None:
         """An attempt sent at ``sent_s`` to the address ``name`` got no connection; ignored if another was answered since."""
-        address, is_untrusted = self._address(name), _is_untrusted(error)
+        address, is_untrusted = self._addresses[name], _is_untrusted(error)
         if (address.connected_s if is_untrusted else address.answered_s) > sent_s:
             return
         address.why, address.failed_s = reason(error), now_s
@@ -73,12 +74,12 @@ class Reach:
 
     def connected(self, name: str, now_s: float) -> None:
         """A new connection to the address is open: its certificate is trusted, as answers over older connections do not show."""
-        address = self._address(name)
+        address = self._addresses[name]
         address.connected_s, address.untrusted = now_s, 0
 
     def answered(self, name: str, sent_s: float, now_s: float) -> None:
         """An attempt sent at ``sent_s`` was answered; over an older connection that says nothing of new ones."""
-        address = self._address(name)
+        address = self._addresses[name]
         address.answered_s = now_s
         if address.why and sent_s >= address.failed_s and not address.untrusted:
             address.why = ""
@@ -88,12 +89,12 @@ class Reach:
 
     def distrusts(self, name: str) -> bool:
         """Whether no certificate of an address will be trusted: its first one was not, or many in a row were not."""
-        address = self._address(name)
+        address = self._addresses[name]
         return address.untrusted >= (1 if address.connected_s == -math.inf else UNTRUSTED_MAX)
 
     def lose(self, name: str, error: BaseException) -> str:
         """A request got no connection and is not retried; returns the message for its record."""
-        self._address(name).lost = reason(error)
+        self._addresses[name].lost = reason(error)
         return self._unreached(name, reason(error))
 
     def at_end(self) -> list[str]:
@@ -104,12 +105,6 @@ class Reach:
 
     def _unreached(self, name: str, why: str) -> str:
         return f"cannot reach {name}{self._via}: {why}"
-
-    def _address(self, name: str) -> _Address:
-        address = self._addresses.get(name)
-        if address is None:
-            address = self._addresses[name] = _Address()
-        return address
 
 
 def origin(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,9 @@ CALL_S: Final = 1_800.0
 
 FULL_ALL_S: Final = 86_400.0
 """How long the queue may be full without a batch of this run in it, before the run stops."""
+
+SHARE: Final = 0.8
+"""The part of the speed under the limits that is relied on before a deadline: retries and other users take the rest."""
 
 LIFE_S: Final = 8 * 86_400.0
 """The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week."""
@@ -54,6 +58,46 @@ class Timing:
     retry_s: float = 5.0
     cancel_s: float = 600.0
     last_s: float = 60.0
+
+
+class Deadline:
+    """Keeps what is unfinished within what can be sent one by one in the time that is left.
+
+    The speed one by one is certain, and the speed of batches is not. So batches go on while the rest could still be sent, and are
+    cancelled when it only just can. Where it cannot from the start, they go on as long as they can be of use.
+
+    Args:
+        seconds: The time from now to the deadline.
+        need_s: The seconds in which the limits admit so many requests.
+        timing: How long it takes to cancel batches, and what the last answers take.
+        clock: The time, in seconds.
+
+    Attributes:
+        bet: Whether the deadline can only be kept if the batches end in time.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        need_s: Callable[[int], float],
+        timing: Timing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._need_s, self._clock, self._least_s = need_s, clock, timing.cancel_s + timing.last_s
+        self._end_s = clock() + seconds
+        self.bet = True
+
+    def needs(self, unfinished: int) -> float:
+        """The seconds in which batches can be cancelled and the rest be sent one by one."""
+        return self._least_s + self._need_s(unfinished) / SHARE
+
+    def due(self, unfinished: int) -> bool:
+        """Whether to leave the batches now."""
+        left_s = self._end_s - self._clock()
+        if left_s > self.needs(unfinished):
+            self.bet = False
+            return False
+        return not self.bet or left_s <= self._least_s
 
 
 def jittered(seconds: float) -> float:
