@@ -103,6 +103,15 @@ def read_answers(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
+def ids_in(path):
+    return [answer["custom_id"] for answer in read_answers(path)]
+
+
+def errors_in(path):
+    """The code of the error of each answer, by its id."""
+    return {answer["custom_id"]: answer["error"] and answer["error"]["code"] for answer in read_answers(path)}
+
+
 def words(args, base_url, limit):
     return ["run", *map(str, args), "--base-url", base_url, "--limit", f"*={limit}"]
 

@@ -2,8 +2,10 @@ import os
 
 import pytest
 from batch_helpers import FAST, start
+from batch_times import KEYS, SOON
 
 import paceline
+from paceline.batch import offline
 from paceline.batch.index import Index
 from paceline.emulator import Emulator
 
@@ -17,14 +19,26 @@ def server():
 @pytest.fixture
 def emulator(server):
     """A fresh emulator with fast limits, at no latency."""
-    server.reset(latency_s=0.0, faults={}, valid_key=None, money_after=None, limits={"*": FAST})
+    usual = {"faults": {}, "valid_key": None, "money_after": None, "batches": {}, "dialect": "", "limits": {"*": FAST}}
+    server.reset(latency_s=0.0, **usual)
     return server
+
+
+@pytest.fixture
+def timing(monkeypatch):
+    """Runs in batches that wait for short times; a call changes some of these."""
+
+    def change(**changed):
+        monkeypatch.setattr(offline, "TIMING", offline.Timing(**SOON | changed))
+
+    change()
+    return change
 
 
 @pytest.fixture
 def ask(emulator, monkeypatch):
     """`paceline.run` at the emulator."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef")
+    monkeypatch.setenv("OPENAI_API_KEY", KEYS["OPENAI_API_KEY"])
 
     def ask(rows, **options):
         settings = {"base_url": emulator.base_url, "limits": {"*": FAST}, "model": "gpt-5", "progress": False}

@@ -4,8 +4,9 @@ import sys
 
 import pytest
 from batch_helpers import Said, chat, chats, run_job, write_lines
+from batch_times import KEYS, QUICK
 
-from paceline.batch import cost, offline
+from paceline.batch import cost
 from paceline.batch.cost import Bill
 from paceline.providers.base import Usage
 
@@ -43,9 +44,8 @@ def test_cached_input_long_answers_and_models_without_a_price():
 
 
 def test_public_prices_by_length():
-    short, long = (
-        bill_of(("gemini", "gemini-2.5-pro", Usage(tokens, 0), False))["usd"] for tokens in (100_000, 400_000)
-    )
+    answers = [("gemini", "gemini-2.5-pro", Usage(tokens, 0), False) for tokens in (100_000, 400_000)]
+    short, long = (bill_of(answer)["usd"] for answer in answers)
     assert 0 < 4 * short < long
 
 
@@ -57,23 +57,22 @@ def test_without_the_prices_there_is_no_cost(monkeypatch):
 
 
 @pytest.mark.parametrize(("mode", "part"), [("sync", 1.0), ("batch", 0.5)])
-def test_the_summary_of_a_run_has_it(emulator, tmp_path, monkeypatch, mode, part):
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.02, poll_most_s=0.05))
-    emulator.reset(batches={"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0})
+@pytest.mark.usefixtures("timing")
+def test_the_summary_of_a_run_has_it(emulator, tmp_path, mode, part):
+    emulator.reset(batches=QUICK)
     source = write_lines(tmp_path / "in.jsonl", chats(8))
-    given = {"prices": {"gpt-5": {"input": 1e3, "output": 1e3}}, "environ": {"OPENAI_API_KEY": "k" * 20}}
+    given = {"prices": {"gpt-5": {"input": 1e3, "output": 1e3}}, "environ": KEYS}
     code, report = run_job(source, emulator.base_url, said := Said(), mode=mode, **given)
     assert code == 0
     whole = (report["input_tokens"] + report["output_tokens"]) / 1e3
     assert report["usd"] == pytest.approx(whole * part)
     assert report["usd_saved"] == pytest.approx(whole * (1 - part))
     assert sum(line.startswith("cost by list prices: ") for line in said.lines) == 1
-    emulator.reset(batches={})
 
 
 def test_another_host_has_the_prices_of_the_provider_that_is_named(emulator, tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat("r")])
-    given = {"limits": {}, "environ": {"OPENAI_API_KEY": "k" * 20}}
+    given = {"limits": {}, "environ": KEYS}
     _, report = run_job(source, emulator.base_url, said := Said(), **given)
     assert (report["usd"], report["unpriced"]) == (0, 1)
     assert any("whose prices apply with --provider" in line for line in said.lines)

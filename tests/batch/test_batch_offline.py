@@ -8,16 +8,19 @@ import time
 from array import array
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import openai
 import pytest
 from batch_helpers import FAST, Said, call, chat, chats, contents, finish, message, read_answers, run_job, write_lines
+from batch_times import KEYS, QUICK, SOON
 from crashing import CrashError, Crashing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grids import some
-from paceline.batch import offline, timing
+from paceline.batch import offline
+from paceline.batch import timing as timing_module
 from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, NotYetError, RefusedError, Web
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
@@ -37,24 +40,6 @@ from paceline.batch.runner import Runner
 from paceline.core.results import SettingsError
 from paceline.providers.registry import provider_named
 from waits import until
-
-KEYS = {
-    "OPENAI_API_KEY": "sk-0123456789abcdef",
-    "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef",
-    "AZURE_OPENAI_API_KEY": "az-0123456789abcdef",
-    "MISTRAL_API_KEY": "mi-0123456789abcdef",
-    "TOGETHER_API_KEY": "to-0123456789abcdef",
-    "GEMINI_API_KEY": "ge-0123456789abcdef",
-}
-QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
-SHORT = {
-    "poll_first_s": 0.002,
-    "poll_most_s": 0.03,
-    "settle_s": 0.0,
-    "full_first_s": 0.05,
-    "full_most_s": 0.2,
-    "retry_s": 0.005,
-}
 
 
 def lines_of(style, count):
@@ -116,9 +101,7 @@ class Run:
         return answers
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT))
+pytestmark = pytest.mark.usefixtures("timing")
 
 
 @pytest.fixture
@@ -129,8 +112,7 @@ def run(emulator, tmp_path):
         provider = None if style in ("", "openai", "anthropic") else style
         return Run(emulator, tmp_path, lines or lines_of(style, count), provider)
 
-    yield make
-    emulator.reset(batches={}, dialect="")
+    return make
 
 
 @pytest.fixture
@@ -155,9 +137,8 @@ def test_rows_that_cannot_be_sent_are_in_no_batch(run, tmp_path):
     one = run()
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     one.source = tmp_path / "rows.csv"
-    one.source.write_text(
-        f"id,text,photo\na,What?,{tmp_path / 'a.png'}\nb,,{tmp_path / 'a.png'}\nc,What?,{tmp_path / 'b.png'}\n"
-    )
+    photo, none = tmp_path / "a.png", tmp_path / "b.png"
+    one.source.write_text(f"id,text,photo\na,What?,{photo}\nb,,{photo}\nc,What?,{none}\n")
     one.output = tmp_path / "rows.csv.results.jsonl"
     code, report = one.start(form=Form("gpt-5", column="text", files=("photo",)))
     assert (code, report["ok"], report["errors"]) == (1, 1, {"invalid_row": 2})
@@ -171,9 +152,8 @@ def test_a_file_that_is_gone_is_the_error_of_its_row(run, tmp_path, monkeypatch)
     one = run()
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n")
-    one.source = write_lines(
-        tmp_path / "rows.jsonl", [{"id": n, "prompt": "?", "photo": str(tmp_path / n)} for n in ("a.png", "b.png")]
-    )
+    rows = [{"id": name, "prompt": "?", "photo": str(tmp_path / name)} for name in ("a.png", "b.png")]
+    one.source = write_lines(tmp_path / "rows.jsonl", rows)
     one.output = tmp_path / "rows.results.jsonl"
     one.said.say = lambda text: (tmp_path / "b.png").unlink(missing_ok=True) if text.startswith("2 requests") else None
     code, report = one.start(form=Form("gpt-5", files=("photo",)))
@@ -241,8 +221,8 @@ def test_azure_takes_a_batch_when_its_file_was_processed(run):
     assert report["attempts"] >= 3 * 5  # each: an upload, a look at the file, a creation, a look at the batch, results
 
 
-def test_azure_is_asked_seldom(run, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"poll_first_s": 0.001, "poll_most_s": 0.4}))
+def test_azure_is_asked_seldom(run, timing):
+    timing(poll_first_s=0.001, poll_most_s=0.4)
     one = run(count=4, style="azure", turnaround_s=0.1)
     assert one.start()[1]["attempts"] <= 5  # file, batch, two looks at it, and its results
     one.check()
@@ -302,9 +282,8 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
     assert other.start()[0] == 0
     assert one.batches()["created"] == 2
     assert BatchJournal(str(one.output)).known.isdisjoint(BatchJournal(str(other.output)).known)
-    assert sorted(answer["custom_id"] for answer in read_answers(other.output)) == [
-        one["custom_id"] for one in other.lines
-    ]
+    ids = [[one["custom_id"] for one in found] for found in (other.lines, read_answers(other.output))]
+    assert ids[0] == sorted(ids[1])
     assert one.batches()["unread"] == 0
 
 
@@ -377,9 +356,9 @@ def test_geminis_answers_are_those_of_requests_one_by_one(run):
     one_by_one = read_answers(one.output)
 
     def shape(answers):
+        told = {one["custom_id"]: (one["response"], one["error"]) for one in answers}
         return {
-            one["custom_id"]: (one["response"]["status_code"], one["response"]["body"]["modelVersion"], one["error"])
-            for one in answers
+            name: (said["status_code"], said["body"]["modelVersion"], error) for name, (said, error) in told.items()
         }
 
     assert shape(by_batch) == shape(one_by_one)
@@ -540,11 +519,11 @@ def test_single_requests_that_fail_are_sent_again_then_recorded_and_sent_by_the_
 
 def test_lines_that_the_validation_refuses_are_recorded_and_the_others_sent(run, monkeypatch):
     encode = OpenAIEndpoints.encode
-    monkeypatch.setattr(
-        OpenAIEndpoints,
-        "encode",
-        lambda self, request: b"{" if request.custom_id in ("r3", "r7") else encode(self, request),
-    )
+
+    def broken(self, request):
+        return b"{" if request.custom_id in ("r3", "r7") else encode(self, request)
+
+    monkeypatch.setattr(OpenAIEndpoints, "encode", broken)
     one = run(count=10)
     code, report = one.start(most=10)
     assert (code, report["errors"]) == (1, {"invalid_json_line": 2})
@@ -552,7 +531,7 @@ def test_lines_that_the_validation_refuses_are_recorded_and_the_others_sent(run,
     assert answers["r3"] == {"code": "invalid_json_line", "message": "This line is not parseable as valid JSON."}
 
 
-def test_a_batch_that_was_deleted_may_be_paid_and_is_sent_again_on_demand(run, monkeypatch):
+def test_a_batch_that_was_deleted_may_be_paid_and_is_sent_again_on_demand(run, monkeypatch, timing):
     one = run([message(f"c{n}") for n in range(4)])
     look = AnthropicEndpoints.look
     gone = []
@@ -564,7 +543,7 @@ def test_a_batch_that_was_deleted_may_be_paid_and_is_sent_again_on_demand(run, m
         return await look(self, chunk)
 
     monkeypatch.setattr(AnthropicEndpoints, "look", deletes)
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"lost_s": 0.3}))
+    timing(lost_s=0.3)
     code, report = one.start()
     assert (code, report["errors"]) == (1, {"result_unread": 4})
     assert gone[0] not in read_answers(one.output)[0]["error"]["message"]
@@ -596,7 +575,7 @@ ODD = ({}, {"id": None}, {"data": [None]}, {"data": 7, "operations": [{"metadata
 
 
 @pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral", "together", "gemini"])
-def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, style):
+def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, timing, style):
     """After an odd answer to a creation there is a batch, or none."""
     dice, ask = random.Random(style), Web._answer
     odd = []
@@ -609,7 +588,7 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
         return ([None] if isinstance(value, list) else dice.choice(ODD)), headers
 
     monkeypatch.setattr(Web, "_answer", answer)
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"quiet_s": 0.0}))
+    timing(quiet_s=0.0)
     one = run(count=24, style=style)
     one.completes(most=3)
     assert len(odd) > 5
@@ -633,12 +612,12 @@ def test_a_page_in_the_place_of_results_is_not_taken_for_them(run, monkeypatch, 
     assert not pages
 
 
-def test_results_that_are_gone_at_gemini_are_given_up(run, monkeypatch):
+def test_results_that_are_gone_at_gemini_are_given_up(run, monkeypatch, timing):
     async def gone(*_):
         raise RefusedError(403, "", "You do not have permission to access it, or it may not exist.")
 
     monkeypatch.setattr(Web, "fetch", gone)
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"lost_s": 0.03}))
+    timing(lost_s=0.03)
     one = run(count=4, style="gemini")
     code, report = one.start()
     assert (code, report["errors"], report["batches_in_progress"]) == (1, {"result_unread": 4}, 0)
@@ -711,17 +690,9 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
 )  # fmt: skip
 def test_processes_killed_again_and_again(run, command, seed, style):
     """Real processes and real kills, after random steps, with lost answers and mistaken refusals."""
-    one = run(
-        count=60,
-        style=style,
-        pending_s=0.1,
-        lost_answers=0.2,
-        full_by_mistake=0.2,
-        enqueued_tokens=2_000,
-        turnaround_s=0.3,
-        turnaround_spread=3,
-    )
-    setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SHORT | {'settle_s': 0.3}})"
+    odd = {"lost_answers": 0.2, "full_by_mistake": 0.2, "enqueued_tokens": 2_000, "turnaround_spread": 3}
+    one = run(count=60, style=style, pending_s=0.1, turnaround_s=0.3, **odd)
+    setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SOON | {'settle_s': 0.3}})"
     args = [one.source, "--mode", "batch", "--batch-lines", "10", "--provider", style]
     dice, kills = random.Random(seed), 0
 
@@ -760,16 +731,14 @@ def test_options_of_the_command(run):
 
 # --- a deadline ------------------------------------------------------------------------------------------------------
 
-HURRY = {"cancel_s": 0.4, "last_s": 0.4, "poll_most_s": 0.05}
 
-
-@pytest.fixture
-def hurry(monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY))
-
-
-@pytest.mark.usefixtures("hurry")
 class TestDeadline:
+    HURRY: ClassVar = {"cancel_s": 0.4, "last_s": 0.4, "poll_most_s": 0.05}
+
+    @pytest.fixture(autouse=True)
+    def hurry(self, timing):
+        timing(**self.HURRY)
+
     def test_batches_that_end_in_time_do_everything(self, run):
         one = run(count=20)
         code, report = one.start(mode="auto", most=5, deadline_s=30.0)
@@ -799,9 +768,9 @@ class TestDeadline:
         assert BatchJournal(str(one.output)).unfinished == 0
 
     @pytest.mark.long("runs for seconds of real time")
-    def test_the_rest_is_what_can_just_be_sent_in_time(self, run, monkeypatch):
+    def test_the_rest_is_what_can_just_be_sent_in_time(self, run, timing):
         """60 requests at 20 a second: the batches are left about 40 / 20 / 0.8 + 3.4 s before the deadline."""
-        monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))
+        timing(**self.HURRY | {"last_s": 3.0})
         limits = {"limits": {"*": "20 requests/s, 60M tokens/min"}}
         one = run(count=60, turnaround_s=1_000.0, settings=limits)
         started_s = time.monotonic()
@@ -833,10 +802,8 @@ class TestDeadline:
         one.said = Said()
         code, report = one.start(mode="auto", deadline_s=600.0)
         assert (code, report["ok"]) == (0, 8)
-        assert (
-            "the deadline of the unfinished run has passed: the unanswered requests are sent one by one"
-            in one.said.lines
-        )
+        words = "the deadline of the unfinished run has passed: the unanswered requests are sent one by one"
+        assert words in one.said.lines
         assert one.batches()["states"] == {"cancelled": 2}
         one.check(paid=0)
         assert BatchJournal(str(one.output)).deadline is None  # the run has ended: the next one has its own
@@ -886,8 +853,8 @@ class TestDeadline:
 
 
 def test_when_the_batches_are_left():
-    now, lasts = [0.0], timing.Timing(cancel_s=600, last_s=60)
-    deadline = timing.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: now[0])
+    now, lasts = [0.0], timing_module.Timing(cancel_s=600, last_s=60)
+    deadline = timing_module.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: now[0])
     assert deadline.needs(8_000) == 1_660
     assert not deadline.due(8_000)
     now[0] = 1_939
@@ -895,14 +862,14 @@ def test_when_the_batches_are_left():
     now[0] = 1_940
     assert deadline.due(8_000)
     assert not deadline.due(7_000)  # what is done in the batches needs not be sent
-    bet = timing.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: now[0] - 1_940)
+    bet = timing_module.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: now[0] - 1_940)
     assert not bet.due(80_000)  # not even if it left them at once
     assert bet.bet
     now[0] += 2_939
     assert not bet.due(80_000)
     now[0] += 1
     assert bet.due(80_000)
-    saved = timing.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: 0.0)
+    saved = timing_module.Deadline(3_600, lambda count: count / 10, lasts, clock=lambda: 0.0)
     assert not saved.due(80_000)
     assert not saved.due(8_000)
     assert not saved.bet
@@ -1018,13 +985,8 @@ class Pages:
 
 def listed(name, chunk="", **fields):
     mark = {"paceline_run": "run", "paceline_chunk": chunk}
-    return {
-        "id": name,
-        "created_at": 4e9,
-        "metadata": mark,
-        "processing_status": "ended",
-        "request_counts": {},
-    } | fields
+    about = {"created_at": 4e9, "metadata": mark, "processing_status": "ended", "request_counts": {}}
+    return {"id": name} | about | fields
 
 
 @pytest.mark.parametrize(
@@ -1085,10 +1047,9 @@ def test_results_that_cannot_be_read_are_not_sent_again(tmp_path):
     )
     with path.open("rb") as file:
         found = list(ends._read(file, {}))
-    assert [(one.custom_id, one.error["code"], one.again) for one in found] == [
-        ('a "1"', "result_unread", False),
-        ("b", "result_unread", False),
-    ]
+    assert {one.custom_id: (one.error["code"], one.again) for one in found} == dict.fromkeys(
+        ['a "1"', "b"], ("result_unread", False)
+    )
 
 
 def _http(status, **error):
@@ -1154,12 +1115,12 @@ def test_which_results_are_sent_again(api, value, again):
 
 def test_an_answer_that_leaves_a_question_open_ends_an_outage(monkeypatch):
     now, kind = [0.0], chunk_of().kind
-    monkeypatch.setattr(timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    outage = timing.Outage(Said(), offline.Timing(lost_s=10.0))
+    monkeypatch.setattr(timing_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    outage = timing_module.Outage(Said(), offline.Timing(lost_s=10.0))
     for now[0], error in ((8.0, BrokenError), (30.0, NotYetError), (35.0, BrokenError), (39.0, BrokenError)):
         outage.note(error("of a call"), kind, "nothing is known")
     now[0] = 41.0
-    with pytest.raises(timing.StopError, match="nothing is known: of a call"):
+    with pytest.raises(timing_module.StopError, match="nothing is known: of a call"):
         outage.note(BrokenError("of a call"), kind, "nothing is known")
 
 

@@ -13,11 +13,23 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import Said, call, chat, chats, finish, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import (
+    GOOD,
+    Said,
+    call,
+    chat,
+    chats,
+    finish,
+    ids_in,
+    read_answers,
+    run_job,
+    wait_for_lines,
+    write_lines,
+)
+from batch_times import KEYS, QUICK
 
 from grids import some
 from odd_server import JSON, OddServer
-from paceline.batch import offline
 from paceline.batch.check import InputError
 from paceline.batch.progress import LineView
 from paceline.batch.results import OutputError
@@ -41,7 +53,7 @@ def test_answers_everything_once(source, emulator, capsys):
     code, report = run(source, emulator, view=LineView())
     answers = read_answers(output_of(source))
     assert code == 0
-    assert sorted(a["custom_id"] for a in answers) == sorted(f"r{i}" for i in range(60))
+    assert sorted(ids_in(output_of(source))) == sorted(f"r{i}" for i in range(60))
     assert all(a["error"] is None and a["response"]["status_code"] == 200 for a in answers)
     assert answers[0]["response"]["body"]["choices"]
     assert answers[0]["response"]["request_id"].startswith("req_")
@@ -54,12 +66,12 @@ def test_answers_everything_once(source, emulator, capsys):
 
 
 @pytest.mark.parametrize("mode", ["sync", "batch"])
-def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.01, poll_most_s=0.01))
-    emulator.reset(batches={"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0})
+@pytest.mark.usefixtures("timing")
+def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode):
+    emulator.reset(batches=QUICK)
     ids = [7, "8", 2**70, -1]
     source = write_lines(tmp_path / "in.jsonl", map(chat, ids))
-    options = {"environ": {"OPENAI_API_KEY": "sk-0123456789"}, "mode": mode}
+    options = {"environ": KEYS, "mode": mode}
     for sent in (4, 0):
         code, report = run(source, emulator, **options)
         assert (code, report["ok"]) == (0, sent)
@@ -67,7 +79,6 @@ def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode, monkeypat
     write_lines(source, map(chat, [7, "7"]))
     with pytest.raises(InputError, match="line 2: custom_id is already in line 1: it must be unique"):
         run(source, emulator, **options)
-    emulator.reset(batches={})
 
 
 def test_again_sends_nothing(source, emulator):
@@ -113,7 +124,7 @@ def test_failures_are_recorded_and_tried_again(tmp_path, emulator):
     write_lines(source, [chat("good"), chat("bad"), chat("worse")])
     code, report = run(source, emulator)
     assert (code, report["failed"]) == (0, 0)
-    assert sorted(a["custom_id"] for a in read_answers(output_of(source))) == ["bad", "good", "worse"]
+    assert sorted(ids_in(output_of(source))) == ["bad", "good", "worse"]
 
 
 def test_deadline_of_an_answer(tmp_path, emulator):
@@ -197,9 +208,8 @@ def test_lines_that_are_added_to_a_checked_input_are_sent_by_the_next_run(source
     view = AtStart(lambda: write(b"\n".join(added)[:-50]))
     code, report = run(source, emulator, view=view)
     assert (code, report["ok"], emulator.tally()["admitted"]) == (0, 60, 60)
-    assert [line for line in view.lines if "were added" in line] == [
-        "4 lines were added to the input after it was checked: the same command again sends them"
-    ]
+    words = "4 lines were added to the input after it was checked: the same command again sends them"
+    assert [line for line in view.lines if "were added" in line] == [words]
     write(added[-1][-50:] + b"\n")
     view = AtStart(lambda: None)
     _, report = run(source, emulator, view=view)
@@ -228,7 +238,7 @@ def test_an_input_that_was_changed_is_an_error_and_no_answer_has_another_id(sour
     assert f"stopped: the input has changed since it was checked: {words}" in capsys.readouterr().err
     sent = 40 if change(lines) == lines[:40] else 0
     assert (code, report["ok"], emulator.tally()["admitted"]) == (1 if sent else 2, sent, sent)
-    assert [one["custom_id"] for one in read_answers(output_of(source)) if int(one["custom_id"][1:]) >= sent] == []
+    assert [name for name in ids_in(output_of(source)) if int(name[1:]) >= sent] == []
 
 
 def test_json_summary(source, emulator):
@@ -352,16 +362,8 @@ main()
 """
 
 
-MODULES = [
-    "click",
-    "paceline.cli.app",
-    "paceline.cli.run",
-    "paceline.batch.job",
-    "aiohttp",
-    "httpx2",
-    "pydantic",
-    "rich.live",
-]
+OWN = ["paceline.cli.app", "paceline.cli.run", "paceline.batch.job"]
+MODULES = [*OWN, "click", "aiohttp", "httpx2", "pydantic", "rich.live"]
 
 
 @pytest.mark.parametrize("module", some(MODULES, "click", "aiohttp", mark=pytest.mark.long("starts a process")))
@@ -404,12 +406,9 @@ def test_one_process_at_a_time(slow, emulator, command):
 
 def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
     refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
-    answered = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
-    source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b"), chat("c")])
+    source, soon = write_lines(tmp_path / "in.jsonl", chats(3)), {"retry-after": "0.01"}
     for options, times in (((), 1), (("--quiet",), 0)):
-        with OddServer(
-            lambda n, _: (429, {"retry-after": "0.01"}, refusal) if n < 3 else (200, JSON, answered)
-        ) as server:
+        with OddServer(lambda n, _: (429, soon, refusal) if n < 3 else (200, JSON, GOOD)) as server:
             _, said = call(source, "--restart", *options, base_url=server.base_url)
         assert said.count("refused (rate)") == times, said
         assert "429_error" not in said

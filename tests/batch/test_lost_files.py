@@ -6,9 +6,10 @@ import shutil
 import sys
 
 import pytest
-from batch_helpers import Said, chats, read_answers, run_job, write_lines
+from batch_helpers import Said, chats, ids_in, run_job, write_lines
+from batch_times import KEYS, QUICK
 
-from paceline.batch import flight, offline, runner
+from paceline.batch import flight, runner
 from paceline.batch.journal import BatchJournal
 from paceline.batch.results import OutputError, ResultsFile
 from paceline.pacing import durable
@@ -16,8 +17,6 @@ from paceline.pacing import durable
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
 
 ROWS, AFTER = 40, 25
-KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef"}
-QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "pending_s": 0.01}
 
 
 def delete(path):
@@ -69,7 +68,6 @@ class Spoiled:
         monkeypatch.setattr(durable, "LOOK_S", 0.0)
         monkeypatch.setattr(runner, "WRITE_AGAIN_S", 0.01)
         monkeypatch.setattr(flight, "WRITE_AGAIN_S", 0.01)
-        monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.002, settle_s=0.0, retry_s=0.005))
         self.append, self.settle, self.monkeypatch = ResultsFile.append, ResultsFile.settle, monkeypatch
 
     def start(self, spoil=lambda: None, after=AFTER):
@@ -93,10 +91,9 @@ class Spoiled:
         with self.monkeypatch.context() as patch:
             patch.setattr(ResultsFile, "settle", settle)
             patch.setattr(ResultsFile, "append", append)
-            options = {"mode": self.mode, "batch_lines": 10 if self.mode != "sync" else None, "workers": 4}
-            code, _ = run_job(
-                self.source, self.emulator.base_url, said, output=str(self.output), environ=KEYS, **options
-            )
+            most = 10 if self.mode != "sync" else None
+            options = {"mode": self.mode, "batch_lines": most, "workers": 4, "output": str(self.output)}
+            code, _ = run_job(self.source, self.emulator.base_url, said, environ=KEYS, **options)
         return code, said.text
 
     def paid(self):
@@ -104,15 +101,14 @@ class Spoiled:
         return tally["batches"]["paid"] if self.mode == "batch" else tally["answered"]
 
     def rows(self, path):
-        ids = [one["custom_id"] for one in read_answers(path)]
+        ids = ids_in(path)
         assert len(ids) == len(set(ids))
         return len(ids)
 
 
 @pytest.fixture(params=["sync", "batch"])
-def spoiled(request, emulator, tmp_path, monkeypatch):
-    yield Spoiled(emulator, tmp_path, monkeypatch, request.param)
-    emulator.reset(batches={})
+def spoiled(request, emulator, tmp_path, monkeypatch, timing):
+    return Spoiled(emulator, tmp_path, monkeypatch, request.param)
 
 
 @pytest.mark.parametrize(("spoil", "after"), [(delete, 1), (delete, ROWS + 1), (remove_folder, AFTER)])
@@ -138,10 +134,8 @@ def test_nothing_is_paid_again_after_output_and_journal_are_deleted(spoiled):
 def test_what_was_cut_off_is_sent_again_or_read_again(spoiled, spoil):
     code, said = spoiled.start(lambda: spoil(spoiled.output))
     assert (code, spoiled.rows(spoiled.output)) == (0, ROWS)
-    found = re.search(
-        f"another program has cut (\\d+) answers off {spoiled.output}: their requests are sent again", said
-    )
-    gone = int(found[1])
+    words = f"another program has cut (\\d+) answers off {spoiled.output}: their requests are sent again"
+    gone = int(re.search(words, said)[1])
     assert gone == AFTER - 1 if spoil is empty else 0 < gone < AFTER - 1
     assert spoiled.paid() == ROWS + (gone if spoiled.mode == "sync" else 0)
     assert f"{ROWS} of {ROWS} answers came in batches" in said or spoiled.mode == "sync"

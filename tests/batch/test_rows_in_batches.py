@@ -2,23 +2,19 @@
 
 import pytest
 from batch_helpers import interrupt_when, read_answers
+from batch_times import QUICK
 
 import paceline
-from paceline.batch import offline
 from paceline.core.results import SettingsError
 from waits import join, started
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
-QUICK = {"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
 
 
 @pytest.fixture
-def ask(ask, emulator, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.002, poll_most_s=0.03, settle_s=0.0))
+def ask(ask, emulator, timing):
     emulator.reset(batches=QUICK)
-
-    yield lambda **options: ask(ROWS, **{"prompt": "text"} | options)
-    emulator.reset(batches={})
+    return lambda **options: ask(ROWS, **{"prompt": "text"} | options)
 
 
 @pytest.mark.parametrize(

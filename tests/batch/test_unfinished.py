@@ -10,12 +10,23 @@ from itertools import product
 
 import pydantic
 import pytest
-from batch_helpers import Said, chat, finish, message, read_answers, run_job, start, wait_for_lines, write_lines
+from batch_helpers import (
+    Said,
+    chat,
+    errors_in,
+    finish,
+    message,
+    read_answers,
+    run_job,
+    start,
+    wait_for_lines,
+    write_lines,
+)
+from batch_times import KEYS
 from unkind_batches import Anthropic, OpenAI, Unkind
 
 import paceline
 from odd_server import JSON, OddServer
-from paceline.batch import offline
 from paceline.batch.acceptance import Acceptance, maximum_of, require_schema
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.results import encode_answer
@@ -40,7 +51,6 @@ BODIES = {
     "empty": body(""),
     "invalid": body('{"n": "five"}'),
 }
-KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
 FINAL = {"declined", "blocked", "cut_off"}
 
 
@@ -68,24 +78,27 @@ def sent(server):
     return Counter(asked_in(request) for request in server.asked)
 
 
+def output_of(source):
+    return source.with_name("in.results.jsonl")
+
+
 def records(source):
-    return {one["custom_id"]: one for one in read_answers(source.with_name("in.results.jsonl"))}
+    return {one["custom_id"]: one for one in read_answers(output_of(source))}
+
+
+def recorded(name):
+    """The record of an older run, which has taken each body for an answer."""
+    return encode_answer(name, {"status_code": 200, "request_id": None, "body": BODIES[name]}, None)
 
 
 def test_a_run_and_the_same_run_again(source):
     with answering() as server:
         code, report = run(source, server)
-        assert (code, report["ok"], report["failed"], report["errors"]) == (
-            1,
-            1,
-            5,
-            dict.fromkeys(BODIES.keys() - {"fine"}, 1),
-        )
+        wanted = dict.fromkeys(BODIES.keys() - {"fine"}, 1)
+        assert (code, report["ok"], report["failed"], report["errors"]) == (1, 1, 5, wanted)
         assert sent(server) == {"fine": 1, "declined": 1, "blocked": 1, "cut_off": 1, "empty": 2, "invalid": 2}
         found = records(source)
-        assert {name: one["error"] and one["error"]["code"] for name, one in found.items()} == {
-            name: None if name == "fine" else name for name in BODIES
-        }
+        assert errors_in(output_of(source)) == {name: None if name == "fine" else name for name in BODIES}
         assert all(one["response"]["body"] == BODIES[name] for name, one in found.items())  # nothing paid is lost
     with answering(bodies=BODIES | {"empty": BODIES["fine"]}) as server:
         code, report = run(source, server, said := Said())
@@ -152,13 +165,8 @@ def test_answers_that_are_none_are_attempts(source, most, broken, sent_each):
 
 
 def test_an_older_output_is_judged_anew_and_not_paid_again(source):
-    output = source.with_name("in.results.jsonl")
-    output.write_bytes(
-        b"".join(
-            encode_answer(name, {"status_code": 200, "request_id": None, "body": BODIES[name]}, None) for name in BODIES
-        )
-    )
-    before = output.read_bytes()
+    output, before = output_of(source), b"".join(map(recorded, BODIES))
+    output.write_bytes(before)
     with answering() as server:
         code, report = run(source, server)
         assert (code, report["skipped"], report["failed"], server.asked) == (1, 1, 5, [])
@@ -187,12 +195,8 @@ def test_a_larger_maximum_is_sent_once(source):
     with answering() as server:
         run(source, server, cut_off="raise")
         assert [one["max_tokens"] for one in server.asked if asked_in(one) == "cut_off"] == [80]
-    assert records(source)["cut_off"]["error"] | {"message": ""} == {
-        "code": "cut_off",
-        "message": "",
-        "max_tokens": 80,
-        "raised": True,
-    }
+    error = {"code": "cut_off", "message": "", "max_tokens": 80, "raised": True}
+    assert records(source)["cut_off"]["error"] | {"message": ""} == error
     with answering() as server:
         run(source, server, cut_off="raise")
         run(source, server, cut_off=80)
@@ -213,34 +217,24 @@ def test_a_larger_maximum_that_the_model_does_not_have(source):
     assert (record["response"]["body"], record["error"]["max_tokens"]) == (BODIES["cut_off"], 20)
 
 
-def test_answers_that_are_cut_off_can_be_kept(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
+def test_answers_that_are_cut_off_can_be_kept(ask, tmp_path, capsys):
     rows = [{"id": name, "prompt": name} for name in ("fine", "cut_off", "declined")]
     with answering() as server:
-        options = {
-            "model": "gpt-5",
-            "base_url": server.base_url,
-            "limits": FAST,
-            "progress": False,
-            "journal": tmp_path / "j",
-        }
-        told = [(row["answer"], row["error"] and row["error"].split(":")[0]) for row in paceline.run(rows, **options)]
+        options = {"base_url": server.base_url, "journal": tmp_path / "j"}
+        told = [(row["answer"], row["error"] and row["error"].split(":")[0]) for row in ask(rows, **options)]
         assert told == [('{"n": 5}', None), (None, "cut_off"), (None, "declined")]
-        assert paceline.run(rows, **options)[1]["error"].endswith(f"(length); its text: {CUT}")
-        kept = paceline.run(rows, cut_off="keep", **options)
-        assert [(row["answer"], row["finish"]) for row in kept] == [
-            ('{"n": 5}', "complete"),
-            (CUT, "cut_off"),
-            (None, "declined"),
-        ]
+        assert ask(rows, **options)[1]["error"].endswith(f"(length); its text: {CUT}")
+        kept = ask(rows, cut_off="keep", **options)
+        assert [row["answer"] for row in kept] == ['{"n": 5}', CUT, None]
+        assert [row["finish"] for row in kept] == ["complete", "cut_off", "declined"]
         assert (kept[1]["error"], len(server.asked)) == (None, 3)
         capsys.readouterr()
-        again = paceline.run(rows, again="declined,blocked", **options | {"progress": True})
+        again = ask(rows, again="declined,blocked", progress=True, **options)
         said = capsys.readouterr().err
         assert "answers that are cut off: 1; cut_off='raise' asks for them again" in said
         assert "the same call again sends the 1 failed request once more" in said
         assert (again[2]["error"][:8], len(server.asked)) == ("declined", 4)
-        paceline.run(rows, again=["cut_off", "declined"], **options)
+        ask(rows, again=["cut_off", "declined"], **options)
         assert len(server.asked) == 6
 
 
@@ -313,25 +307,21 @@ def test_a_stop_before_the_second_attempt_loses_no_answer(source, monkeypatch):
 
 def test_an_error_of_a_filter_is_final(source):
     refused = {"error": {"code": "content_filter", "message": "The prompt was filtered"}}
-    with OddServer(
-        lambda _, request: (400, JSON, refused) if asked_in(request) == "blocked" else (200, JSON, BODIES["fine"])
-    ) as server:
+
+    def answer(_, request):
+        return (400, JSON, refused) if asked_in(request) == "blocked" else (200, JSON, BODIES["fine"])
+
+    with OddServer(answer) as server:
         report = run(source, server)[1]
         assert (report["ok"], report["errors"]) == (5, {"blocked": 1})
         assert run(source, server)[1]["errors"] == {"blocked": 1}
         assert sent(server)["blocked"] == 1
 
 
-@pytest.fixture
-def fast_batches(monkeypatch):
-    timing = offline.Timing(poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, retry_s=0.002, quiet_s=0.0)
-    monkeypatch.setattr(offline, "TIMING", timing)
-
-
 BROKEN = {"error": {"type": "server_error", "message": "The server had an error"}}
 
 
-@pytest.mark.usefixtures("fast_batches")
+@pytest.mark.usefixtures("timing")
 @pytest.mark.parametrize(
     ("second", "errors", "sizes"),
     [
@@ -359,11 +349,11 @@ def test_the_second_result_of_a_batch(tmp_path, monkeypatch, second, errors, siz
         assert (report["ok"], report["errors"]) == (3 - len(errors), errors)
         assert [len(batch.requests) for batch in server.batches] == sizes
         assert report["input_tokens"] == 9 * (3 + (second[0] == 200))
-    assert [one["error"] and one["error"]["code"] for one in records(source).values()].count(None) == 3 - len(errors)
-    assert len(read_answers(source.with_name("in.results.jsonl"))) == 3
+    assert list(errors_in(output_of(source)).values()).count(None) == 3 - len(errors)
+    assert len(read_answers(output_of(source))) == 3
 
 
-@pytest.mark.usefixtures("fast_batches")
+@pytest.mark.usefixtures("timing")
 def test_a_stop_before_the_second_result_of_a_batch(tmp_path, monkeypatch):
     """The first answer is in the output, and the next run reads the second one, which is paid for."""
     line, create = OpenAI.line, OpenAIEndpoints.create
@@ -391,7 +381,7 @@ def test_a_stop_before_the_second_result_of_a_batch(tmp_path, monkeypatch):
         assert len(server.batches) == 2
 
 
-@pytest.mark.usefixtures("fast_batches")
+@pytest.mark.usefixtures("timing")
 @pytest.mark.parametrize("api", [OpenAI, Anthropic])
 def test_the_results_of_batches(tmp_path, monkeypatch, api):
     """They are judged as answers one by one, and asked for once more in another batch, and in the next run, where these are."""
@@ -471,10 +461,7 @@ def test_settings_that_are_none(given, message):
     ("asked", "most"),
     [
         ({"max_completion_tokens": 5}, {"max_completion_tokens": 20}),
-        (
-            {"generationConfig": {"maxOutputTokens": 5, "topK": 1}},
-            {"generationConfig": {"maxOutputTokens": 20, "topK": 1}},
-        ),
+        ({"generationConfig": {"maxOutputTokens": 5, "k": 1}}, {"generationConfig": {"maxOutputTokens": 20, "k": 1}}),
         ({"inferenceConfig": {"maxTokens": 5}}, {"inferenceConfig": {"maxTokens": 20}}),
         ({"messages": []}, None),
     ],
@@ -488,7 +475,7 @@ def test_a_run_that_goes_on_after_a_stop_is_no_second_run(source):
     """Its answers are not the last ones: the next run asks again."""
     with answering() as server:
         run(source, server)
-    output = source.with_name("in.results.jsonl")
+    output = output_of(source)
     lines = [line for line in output.read_bytes().splitlines(keepends=True) if b'"custom_id": "fine"' not in line]
     output.write_bytes(b"".join(lines))
     for wanted in ({"fine": 1, "empty": 2, "invalid": 2}, {"empty": 2, "invalid": 2}, {}):
@@ -510,9 +497,8 @@ def test_a_second_run_without_a_better_answer_is_the_last():
 def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
     """A body with status 200 and no result, as older outputs have it."""
     path = tmp_path / "out"
-    path.write_bytes(
-        encode_answer("a", {"status_code": 200, "request_id": None, "body": {"error": {"message": "no"}}}, None)
-    )
+    response = {"status_code": 200, "request_id": None, "body": {"error": {"message": "no"}}}
+    path.write_bytes(encode_answer("a", response, None))
     with RecordedAnswers(path, Acceptance()) as answers:
         assert answers.of("a")[:3] == (None, "no_result: the answer has status 200 and no result", None)
 
@@ -564,9 +550,8 @@ def test_thousands_of_rows_and_two_kills(tmp_path):
     assert (run["done"], run["failed"]) == (2_999, 3_000 - wanted["fine"])
     assert shown == Counter({("" if name == "fine" else name): count for name, count in wanted.items()})
     attempts = {"fine": 1, "declined": 1, "blocked": 1, "cut_off": 1, "empty": 2, "invalid": 2}
-    twice = sum(
-        max(0, total[str(n)] - attempts[name]) for n, name in enumerate(rows) if name not in ("empty", "invalid")
-    )
+    once = [(str(n), name) for n, name in enumerate(rows) if name not in ("empty", "invalid")]
+    twice = sum(max(0, total[n] - attempts[name]) for n, name in once)
     assert all(total[str(n)] >= attempts[name] for n, name in enumerate(rows))
     assert twice <= 2 * 50  # the requests in flight at the kills
     with answering() as server:

@@ -8,30 +8,25 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
 
 import aiohttp
 import pytest
 from batch_helpers import Said, chat, message, read_answers, run_job, write_lines
+from batch_times import KEYS
 from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unkind
 
-from paceline.batch import offline
 from paceline.batch.api import BrokenError
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.journal import BatchJournal
 
-KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
-SHORT = offline.Timing(
-    poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, full_first_s=0.01, full_most_s=0.02, retry_s=0.002, quiet_s=0.0,
-    unread_s=60.0, lost_s=60.0,
-)  # fmt: skip
+PATIENT = {"quiet_s": 0.0, "unread_s": 60.0, "lost_s": 60.0}
 APIS = pytest.mark.parametrize("api", [OpenAI, Anthropic])
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", SHORT)
+def patient(timing):
+    timing(**PATIENT)
 
 
 class Input:
@@ -108,8 +103,8 @@ def test_a_bad_day_costs_nothing(start, api, unkind):
 
 
 @APIS
-def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand(start, api, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", replace(SHORT, unread_s=0.05))
+def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand(start, api, timing):
+    timing(**PATIENT | {"unread_s": 0.05})
     one = start(api, Unkind(dropped=2), count=8)
     assert one.run() == 1
     errors = [record["error"] for record in read_answers(one.output) if record["error"]]
@@ -177,13 +172,13 @@ def test_a_late_batch_whose_requests_are_all_answered_is_cancelled(start):
 
 
 @APIS
-def test_a_state_that_is_not_documented_is_said_and_ends_the_run(start, api, monkeypatch, capsys):
+def test_a_state_that_is_not_documented_is_said_and_ends_the_run(start, api, timing, capsys):
     one = start(api, Unkind(state="paused_for_review"), count=4)
-    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.05))
+    timing(**PATIENT | {"lost_s": 0.05})
     assert one.run() == 1
     assert "its state is 'paused_for_review', which is not known here" in capsys.readouterr().err
     one.server.unkind.state = ""
-    monkeypatch.setattr(offline, "TIMING", SHORT)
+    timing(**PATIENT)
     one.completes()
 
 
@@ -342,8 +337,8 @@ def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(
 @pytest.mark.sample(5)
 @APIS
 @pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n'], ids=str)
-def test_results_that_are_gone_end_as_unread(start, api, gone, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", replace(SHORT, unread_s=0.03, lost_s=0.03))
+def test_results_that_are_gone_end_as_unread(start, api, gone, timing):
+    timing(**PATIENT | {"unread_s": 0.03, "lost_s": 0.03})
     one = start(api, Unkind(gone=gone), count=8)
     assert one.run() == 1
     errors = [record["error"]["code"] for record in read_answers(one.output) if record["error"]]
@@ -354,8 +349,8 @@ def test_results_that_are_gone_end_as_unread(start, api, gone, monkeypatch):
     assert len(one.server.batches) == 3
 
 
-def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undone(start, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.03))
+def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undone(start, monkeypatch, timing):
+    timing(**PATIENT | {"lost_s": 0.03})
     show = OpenAI.show
     monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"request_counts": None})
     one = start(OpenAI, Unkind(gone=404, state="expired"), count=4)
@@ -402,9 +397,8 @@ def test_batches_that_are_too_large_are_halved(start, api):
 def test_a_request_that_is_too_large_for_any_batch_has_failed(start, api):
     one = start(api, Unkind(largest=10), count=2)
     assert one.run() == 1
-    assert {(r["error"]["code"], r["error"]["message"]) for r in read_answers(one.output)} == {
-        ("request_too_large", "a page: 413 Request Entity Too Large")
-    }
+    error = {"code": "request_too_large", "message": "a page: 413 Request Entity Too Large"}
+    assert [one["error"] for one in read_answers(one.output)] == [error] * 2
 
 
 def adding(api, monkeypatch, custom_id):
@@ -536,14 +530,13 @@ def test_results_in_a_store_are_read_there_without_the_key(tmp_path, api, monkey
     with api(Unkind()) as server, Store(server, refused=2) as store:
         one = Input(server, tmp_path)
         one.completes()
-        assert not [
-            name for headers in store.seen for name in headers if name.lower() in ("authorization", "x-api-key")
-        ]
+        sent = {name.lower() for headers in store.seen for name in headers}
+        assert not sent & {"authorization", "x-api-key"}
         assert any(f"status 403 from {store.base_url}, to which" in text for text in one.said.lines)
 
 
-def test_results_that_a_store_has_not_end_as_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.03))
+def test_results_that_a_store_has_not_end_as_unread(tmp_path, monkeypatch, timing):
+    timing(**PATIENT | {"lost_s": 0.03})
     with OpenAI(Unkind()) as server, Store(server, refused=10**9) as store:
         monkeypatch.setattr(OpenAI, "content", lambda _, batch: (_ for _ in ()).throw(StoredError(store.base_url)))
         one = Input(server, tmp_path, count=4)
@@ -553,12 +546,12 @@ def test_results_that_a_store_has_not_end_as_unread(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "http://[", f"/v1/files/output-batch_{0:024x}/content"])
-def test_results_that_are_nowhere_stop_the_run(start, monkeypatch, capsys, place):
+def test_results_that_are_nowhere_stop_the_run(start, monkeypatch, capsys, place, timing):
     def stored(*_):
         raise StoredError(place)
 
     monkeypatch.setattr(OpenAI, "content", stored)
-    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.02))
+    timing(**PATIENT | {"lost_s": 0.02})
     one = start(OpenAI, count=4)
     assert one.run() == 1
     assert "redirects" in capsys.readouterr().err

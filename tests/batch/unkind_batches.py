@@ -231,9 +231,8 @@ class OpenAI(Server):
         if path == "/v1/batches":
             found = [self.show(batch) for batch in self.listed()]
             if self.unkind.nulls:
-                foreign = self.show(
-                    Batch("batch_of_another", [("r0", "of another")], {"file": "f", "metadata": None}, ended=True)
-                )
+                about = {"file": "f", "metadata": None}
+                foreign = self.show(Batch("batch_of_another", [("r0", "of another")], about, ended=True))
                 found = [None, *found, {"id": 7, "created_at": "now"}, foreign, {"object": "batch", "metadata": []}]
             return 200, {"object": "list", "data": found, "has_more": False}
         if path.startswith("/v1/files/"):
@@ -289,9 +288,8 @@ class Anthropic(Server):
 
     def call(self, method, path, query, headers, body):
         if path == "/v1/messages/batches" and method == "POST":
-            asked = [
-                (one["custom_id"], one["params"]["messages"][0]["content"]) for one in json.loads(body)["requests"]
-            ]
+            given = json.loads(body)["requests"]
+            asked = [(one["custom_id"], one["params"]["messages"][0]["content"]) for one in given]
             ids = [name for name, _ in asked]
             if len(set(ids)) < len(ids) or not all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in ids):
                 return 400, self.error("invalid_request_error", "requests.0.custom_id: not valid")
@@ -301,13 +299,8 @@ class Anthropic(Server):
             if self.unkind.nulls:
                 # It never ends, so that of one of the same size it would never be known whether it is ours.
                 foreign = self.show(Batch("msgbatch_of_another", [("r0", "of another")] * 1_000))
-                found = [
-                    None,
-                    *found,
-                    {"id": 7, "created_at": 5},
-                    foreign,
-                    {"type": "message_batch", "request_counts": []},
-                ]
+                strange = [foreign, {"type": "message_batch", "request_counts": []}]
+                found = [None, *found, {"id": 7, "created_at": 5}, *strange]
             return 200, {"data": found, "has_more": False, "first_id": None, "last_id": None}
         batch = self.find(path.split("/")[4])
         if path.endswith("/cancel"):
@@ -324,9 +317,8 @@ class Anthropic(Server):
 
     def show(self, batch):
         counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
-        counts["processing" if not batch.ended else "canceled" if batch.cancelled else "succeeded"] = len(
-            batch.requests
-        )
+        state = "processing" if not batch.ended else "canceled" if batch.cancelled else "succeeded"
+        counts[state] = len(batch.requests)
         if batch.undone:
             counts["succeeded"], counts["errored"] = counts["succeeded"] - len(batch.undone), len(batch.undone)
         if batch.ended and batch.counting > 0:
