@@ -31,6 +31,21 @@ GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens":
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
 
 
+class Reply:
+    """A response of aiohttp with status 200, as far as it is read."""
+
+    status, headers = 200, {}
+
+    def __init__(self, body):
+        self.content, self._chunks = self, [body, b""]
+
+    async def readany(self):
+        return self._chunks.pop(0)
+
+    def close(self):
+        pass
+
+
 def interrupt_when(condition):
     """Press Ctrl-C, from another thread."""
     until(condition)

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from batch_helpers import GOOD, Said, chat, chats, read_answers, run_job, write_lines
+from batch_helpers import GOOD, Said, chat, chats, ids_in, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch.api import Result, _honest
@@ -97,16 +97,14 @@ def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path)
         code, report = run(source, server, said)
         assert (code, report["skipped"], report["failed"]) == (1, 2, 2)
         assert output.read_bytes() == before
-        assert (
-            "warning: 2 lines of the output have status 200 and no result, or are of requests whose result was not read"
-            in said.lines[1]
-        )
+        words = "2 lines of the output have status 200 and no result, or are of requests whose result was not read"
+        assert f"warning: {words}" in said.lines[1]
         code, report = run(source, server, said := Said(), repair=True)
         assert (code, report["ok"], report["skipped"]) == (0, 2, 2)
         assert len(server.asked) == 2
     assert set(texts_of(source)) == set("abcd")
     [aside] = set(tmp_path.iterdir()) - {source, output}
-    assert [json.loads(line)["custom_id"] for line in aside.read_bytes().splitlines()] == ["b", "c"]
+    assert ids_in(aside) == ["b", "c"]
 
 
 def test_results_of_batches():
@@ -115,8 +113,6 @@ def test_results_of_batches():
 
     assert _honest(answer(GOOD)) == answer(GOOD)
     assert _honest(answer(REFUSED)).error == {"code": "429", "message": "Rate limit exceeded"}
-    assert (
-        _honest(answer({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}})).error["message"]
-        == "rate limit"
-    )
+    limited = answer({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}})
+    assert _honest(limited).error["message"] == "rate limit"
     assert _honest(answer({"choices": []})).error["code"] == "no_result"

@@ -35,20 +35,12 @@ def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, em
     path, said = tmp_path / "in.jsonl", Said()
     path.write_text("\n".join(bad(chats(100))))
     code, report = run(path, emulator, said)
-    assert (code, report["requests"], report["ok"], report["failed"], report["errors"]) == (
-        1,
-        100,
-        97,
-        3,
-        {"bad_line": 3},
-    )
+    assert (code, report["requests"], report["ok"], report["failed"]) == (1, 100, 97, 3)
+    assert report["errors"] == {"bad_line": 3}
     assert report["attempts"] == emulator.tally()["admitted"] == 97
     assert len({answer["custom_id"] for answer in read_answers(tmp_path / "in.results.jsonl")}) == 97
-    assert [line.partition(":")[0] for line in said.lines if line.startswith("line ")] == [
-        "line 51",
-        "line 61",
-        "line 71",
-    ]
+    named = [line.partition(":")[0] for line in said.lines if line.startswith("line ")]
+    assert named == ["line 51", "line 61", "line 71"]
     assert "line 71: custom_id is already in line 4: it must be unique; it is not sent" in said.lines
     assert "100 requests: 97 answered, 3 failed (3 bad_line)" in said.lines[-5]
     assert said.lines[1].endswith("requests, each checked when it is sent")

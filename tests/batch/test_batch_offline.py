@@ -337,14 +337,6 @@ def test_togethers_failed_requests_are_in_a_file_of_their_own_and_long_ids_come_
     assert one.start()[1]["ok"] == 12
 
 
-@pytest.mark.parametrize("style", ["openai", "mistral", "together", "gemini"])
-def test_a_creation_whose_answer_is_lost_is_found_by_its_metadata_or_its_name(run, style):
-    one = run(count=16, style=style, lost_answers=0.5)
-    one.completes(most=2)
-    assert one.batches()["same"]["most"] == 1
-    assert one.batches()["lost_answers"]
-
-
 def test_geminis_answers_are_those_of_requests_one_by_one(run):
     lines = lines_of("gemini", 5) + [contents(f"s{n}", model="gemini-2.5-pro") for n in range(3)]
     one = run(lines, style="gemini")

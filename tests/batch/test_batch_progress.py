@@ -21,13 +21,12 @@ def pool(*, requests=60.0, tokens=6_000.0, left=0.0, granted=0, spent=0.0, waiti
         return {"unit": unit, "limit": limit, "period_s": 60.0, "remaining": left, "burst": limit, "spent": spent}
 
     slots = {"unit": "concurrency", "limit": 5.0, "period_s": 0.0, "remaining": 5.0, "burst": 5.0, "spent": 9.0}
-    return {
-        "quotas": [quota("requests", requests), quota("tokens", tokens), slots],
-        "counts": {"granted": granted},
-        "waiting": waiting,
-        "binds": "60 requests/min" if waiting else None,
-        "cool_down_s": cool_down_s,
-    }
+    quotas, binds = (
+        [quota("requests", requests), quota("tokens", tokens), slots],
+        "60 requests/min" if waiting else None,
+    )
+    now = {"waiting": waiting, "binds": binds, "cool_down_s": cool_down_s}
+    return {"quotas": quotas, "counts": {"granted": granted}} | now
 
 
 def test_eta_by_what_each_pool_has_left():
@@ -63,14 +62,8 @@ def test_names_what_binds():
 def test_a_cool_down_after_the_end_of_a_day_is_named_by_the_day():
     cool = pool(waiting=3, left=50.0) | {"binds": "cool-down"}
     assert binding({"a": cool}, 50, 10) == ("cool-down", True)
-    day = {
-        "unit": "requests",
-        "quota": "1k requests/day",
-        "limit": 1e3,
-        "period_s": 86_400.0,
-        "remaining": 0.4,
-        "burst": 1e3,
-    }
+    amounts = {"limit": 1e3, "remaining": 0.4, "burst": 1e3}
+    day = {"unit": "requests", "quota": "1k requests/day", "period_s": 86_400.0} | amounts
     minute = day | {"quota": "9 requests/min", "period_s": 60.0}
     money = day | {"unit": "usd", "quota": "0.5 usd/month", "period_s": 2.6e6}
     used_up = cool | {"quotas": [minute, day, money, *cool["quotas"]]}
@@ -108,9 +101,8 @@ def test_eta_before_a_restart_that_is_stated(monkeypatch):
     one = pool(waiting=3)
     for quota in one["quotas"]:
         quota |= {"quota": "60 requests/min", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 20.0}
-    assert (
-        "20 s left" in ProgressLine(PLAN, RunTally(requests=75, ok=15), 10).line({"a": one}, 0)[0]
-    )  # not at 15 a minute
+    meter = ProgressLine(PLAN, RunTally(requests=75, ok=15), 10)
+    assert "20 s left" in meter.line({"a": one}, 0)[0]  # not at 15 a minute
 
 
 def test_eta_after_a_limit_was_raised(monkeypatch):

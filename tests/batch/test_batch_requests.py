@@ -142,10 +142,8 @@ def test_plan_adds_up(tmp_path):
     lines = [chat("a"), chat("b", model="gpt-5-2025-08-07"), message("c")]
     plan, index = checked(tmp_path, lines, limits={"*": "500 requests/min,400k tokens/min"})
     assert plan.requests == 3
-    assert {name: share.requests for name, share in plan.shares.items()} == {
-        "openai/gpt-5": 2,
-        "anthropic/claude-sonnet-4x": 1,
-    }
+    counts = {name: share.requests for name, share in plan.shares.items()}
+    assert counts == {"openai/gpt-5": 2, "anthropic/claude-sonnet-4x": 1}
     assert plan.shares["openai/gpt-5"].cost["output_tokens"] == 40
     assert list(plan.providers) == ["openai", "anthropic"]
     assert not plan.warnings
@@ -157,13 +155,8 @@ def test_every_problem_has_its_line(tmp_path):
     with pytest.raises(InputError) as error:
         checked(tmp_path, lines, limits={"*": "5 requests/min,1k tokens/min"})
     said = str(error.value).splitlines()
-    assert [line.partition(":")[0] for line in said] == [
-        "line 2",
-        "line 3",
-        "line 4",
-        "line 6",
-        "nothing has been sent",
-    ]
+    wrong = [f"line {number}" for number in (2, 3, 4, 6)]
+    assert [line.partition(":")[0] for line in said] == [*wrong, "nothing has been sent"]
     assert "'/v1/images'" in said[0]
     assert said[1].endswith("custom_id is already in line 1: it must be unique")
     assert "2,0" in said[2]

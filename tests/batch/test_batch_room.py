@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from batch_helpers import FAST, GOOD, call, chat, chats, finish, read_answers, run_job, write_lines
+from batch_helpers import FAST, GOOD, Reply, call, chat, chats, finish, read_answers, run_job, write_lines
 
 from paceline.batch import client as client_module
 from paceline.batch import room as room_module
@@ -33,12 +33,7 @@ class Narrow:
         self.now += 1
         await asyncio.sleep(0.005)
         self.now -= 1
-        parts = [json.dumps(GOOD).encode(), b""]
-
-        async def readany():
-            return parts.pop(0)
-
-        return SimpleNamespace(status=200, headers={}, content=SimpleNamespace(readany=readany), close=lambda: None)
+        return Reply(json.dumps(GOOD).encode())
 
     async def close(self):
         pass

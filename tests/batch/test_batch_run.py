@@ -81,22 +81,6 @@ def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode):
         run(source, emulator, **options)
 
 
-def test_again_sends_nothing(source, emulator):
-    run(source, emulator)
-    before = output_of(source).read_bytes()
-    code, report = run(source, emulator)
-    assert (code, report["skipped"], report["attempts"]) == (0, 60, 0)
-    assert output_of(source).read_bytes() == before
-
-
-def test_restart_keeps_the_old_answers(source, emulator):
-    run(source, emulator)
-    before = output_of(source).read_bytes()
-    _, report = run(source, emulator, restart=True)
-    assert report["ok"] == 60
-    assert source.with_name("in.results.jsonl.bak").read_bytes() == before
-
-
 @pytest.mark.parametrize("name", ["results", "journal"])
 def test_a_restart_that_cannot_rename_them_says_which(source, emulator, monkeypatch, name):
     """Another program has the file open, on Windows; or the folder is another user's."""

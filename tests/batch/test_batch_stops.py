@@ -25,32 +25,25 @@ def run(tmp_path, lines, base_url, **given):
     return code, report, tmp_path / "in.results.jsonl"
 
 
+def well(*_):
+    return 200, JSON, GOOD
+
+
 def in_group(servers, provider):
     """The settings of a group of these servers."""
-    upstreams = {
-        name: {"provider": provider, "base_url": url, "key_env": f"{provider.upper()}_API_KEY"}
-        for name, url in servers.items()
-    }
+    usual = {"provider": provider, "key_env": f"{provider.upper()}_API_KEY"}
+    upstreams = {name: usual | {"base_url": url} for name, url in servers.items()}
     return {"upstreams": upstreams, "groups": {"g": {"members": list(servers)}}, "group": "g", "provider": provider}
 
 
-INVALID = {
-    "error": {
-        "code": 400,
-        "status": "INVALID_ARGUMENT",
-        "message": "API key not valid. Please pass a valid API key.",
-        "details": [
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "API_KEY_INVALID",
-                "domain": "googleapis.com",
-            }
-        ],
-    }
-}
-EXPIRED = {
-    "error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "API key expired. Please renew the API key."}
-}
+def invalid(message, *details):
+    """An error of Gemini."""
+    return {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": message, "details": details}}
+
+
+REASON = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
+INVALID = invalid("API key not valid. Please pass a valid API key.", REASON)
+EXPIRED = invalid("API key expired. Please renew the API key.")
 
 
 @pytest.mark.parametrize("mode", ["sync", "batch"])
@@ -59,9 +52,8 @@ EXPIRED = {
 )
 def test_an_invalid_key_of_gemini_is_a_refused_key(tmp_path, capsys, mode, body, detail):
     with OddServer(lambda *_: (400, JSON, body)) as server:
-        code, report, output = run(
-            tmp_path, [contents(f"r{i}") for i in range(3)], server.base_url, mode=mode, provider="gemini", workers=1
-        )
+        lines, given = [contents(f"r{i}") for i in range(3)], {"provider": "gemini", "workers": 1}
+        code, report, output = run(tmp_path, lines, server.base_url, mode=mode, **given)
         assert len(server.asked) == 1
     assert (code, report["ok"], report["failed"], output.read_bytes()) == (2, 0, 0, b"")
     err = capsys.readouterr().err
@@ -70,7 +62,7 @@ def test_an_invalid_key_of_gemini_is_a_refused_key(tmp_path, capsys, mode, body,
 
 
 def test_another_400_is_a_fault_of_its_request(tmp_path):
-    body = {"error": INVALID["error"] | {"message": "Invalid value at 'contents'", "details": []}}
+    body = invalid("Invalid value at 'contents'")
     with OddServer(lambda *_: (400, JSON, body)) as server:
         code, report, _ = run(tmp_path, [contents("a"), contents("b")], server.base_url, provider="gemini")
     assert (code, report["failed"]) == (1, 2)
@@ -78,7 +70,7 @@ def test_another_400_is_a_fault_of_its_request(tmp_path):
 
 @pytest.mark.parametrize("mode", ["sync", "batch"])
 def test_a_port_that_does_not_speak_tls_ends_the_run(tmp_path, capsys, mode):
-    with OddServer(lambda *_: (200, JSON, GOOD)) as server:
+    with OddServer(well) as server:
         url = server.base_url.replace("http:", "https:")
         code, report, _ = run(tmp_path, chats(20), url, workers=5, mode=mode)
     assert (code, report["ok"], server.asked) == (2, 0, [])
@@ -111,7 +103,7 @@ def test_a_key_that_is_revoked_in_the_middle_ends_the_run(tmp_path, capsys, stat
         assert (code, report["ok"], report["failed"]) == (1, 20, 0)
         assert len(server.asked) <= 25
         assert f"openai refused the key with a {status}" in capsys.readouterr().err
-        server.answer = lambda *_: (200, JSON, GOOD)
+        server.answer = well
         code, report, output = run(tmp_path, lines, server.base_url, workers=50)
     assert (code, report["ok"], report["skipped"]) == (0, 60, 20)
     assert len({one["custom_id"] for one in read_answers(output)}) == 80
@@ -139,7 +131,7 @@ def test_wrong_answers_in_a_row_end_a_run_that_was_served(tmp_path, capsys, monk
         err = capsys.readouterr().err
         assert "10 answers in a row for gpt-5 from" in err
         assert f"were not from its API, the last one with status {wrong[0]}" in err
-        server.answer = lambda *_: (200, JSON, GOOD)
+        server.answer = well
         code, report, output = run(tmp_path, lines, server.base_url)
     assert (code, report["skipped"], report["ok"]) == (0, 30, 60)
     assert len({one["custom_id"] for one in read_answers(output)}) == 90
@@ -184,10 +176,7 @@ def test_a_wrong_route_does_not_end_the_others(tmp_path, capsys):
 def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "PAGE_S", 0.0)
     page = WRONG["a page with 200"]
-    with (
-        OddServer(lambda number, _: (200, JSON, GOOD) if number < 5 else page) as bad,
-        OddServer(lambda *_: (200, JSON, GOOD)) as good,
-    ):
+    with OddServer(lambda number, _: (200, JSON, GOOD) if number < 5 else page) as bad, OddServer(well) as good:
         given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")
         code, report, _ = run(tmp_path, chats(100), None, workers=40, **given)
         assert len(bad.asked) > HANDFUL
@@ -235,7 +224,7 @@ class TestCertificates:
     def test_one_that_is_not_trusted_ends_the_run(
         self, tmp_path, capsys, authority, name, options, words, mode, most, rest
     ):
-        with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:
+        with Tls(well, authority, name, **options) as server:
             code, report, _ = run(tmp_path, chats(20), server.base_url, workers=10, mode=mode)
             assert (code, report["ok"], report["failed"], server.asked) == (2, 0, 0, [])
             assert 1 <= report["attempts"] <= most
@@ -246,7 +235,7 @@ class TestCertificates:
         assert "trying again" not in err
         assert f"20 requests left: the same command again {rest}" in err
         if mode == "sync":  # the server has no batches
-            with Tls(lambda *_: (200, JSON, GOOD), AUTHORITY, "localhost") as server:
+            with Tls(well, AUTHORITY, "localhost") as server:
                 code, report, _ = run(tmp_path, chats(20), server.base_url)
             assert (code, report["ok"]) == (0, 20)
 
@@ -267,10 +256,7 @@ class TestCertificates:
     def test_the_requests_of_another_address_go_on(self, tmp_path, capsys):
         text = {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
         lines = chats(20) + [message(f"m{i}") for i in range(20)]
-        with (
-            Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
-            OddServer(lambda *_: (200, JSON, text)) as good,
-        ):
+        with Tls(well, trustme.CA(), "localhost") as bad, OddServer(lambda *_: (200, JSON, text)) as good:
             places = {"OPENAI_BASE_URL": bad.base_url, "ANTHROPIC_BASE_URL": good.base_url}
             environ = KEYS | {"ANTHROPIC_API_KEY": "k"} | places
             code, report, _ = run(tmp_path, lines, None, environ=environ, workers=40)
@@ -279,10 +265,8 @@ class TestCertificates:
 
     @pytest.mark.parametrize("away", [False, True])
     def test_in_a_group_the_others_answer(self, tmp_path, capsys, away):
-        with (
-            Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
-            Tls(lambda *_: (200, JSON, GOOD), trustme.CA() if away else AUTHORITY, "localhost") as good,
-        ):
+        other = trustme.CA() if away else AUTHORITY
+        with Tls(well, trustme.CA(), "localhost") as bad, Tls(well, other, "localhost") as good:
             given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")
             code, report, _ = run(tmp_path, chats(40), None, workers=4, **given)
         assert (code, report["ok"], report["failed"]) == ((2, 0, 0) if away else (0, 40, 0))

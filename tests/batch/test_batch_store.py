@@ -88,13 +88,6 @@ def test_memory_only_when_told(root, state_home):
     assert choose_store(Config(base_url=root, store="memory:"), environ) is None
 
 
-def test_on_this_machine_nothing_is_remembered(emulator, source, state_home, capsys):
-    code, report = run(source, emulator.base_url, view=LineView())
-    assert (code, report["store"]) == (0, None)
-    assert "state: in this process only\n" in capsys.readouterr().err
-    assert not state_home.exists()
-
-
 @pytest.mark.long("starts several processes")
 def test_the_next_run_knows_what_this_one_used(tmp_path, emulator, source, command):
     limit, file = f"{day(30)},{FAST}", tmp_path / "state.db"
@@ -154,15 +147,8 @@ def test_a_prefix_is_for_any_store():
 
 
 def test_an_account_is_its_server_and_its_key():
-    names = {
-        account(root, key)
-        for root, key in [
-            ("https://API.a", "k"),
-            ("https://api.a/v2", "k"),
-            ("https://api.b", "k"),
-            ("https://api.a", "l"),
-        ]
-    }
+    places = [("API.a", "k"), ("api.a/v2", "k"), ("api.b", "k"), ("api.a", "l")]
+    names = {account(f"https://{place}", key) for place, key in places}
     assert sorted(name.rpartition(":")[0] for name in names) == ["api.a", "api.a", "api.b"]
 
 
@@ -172,13 +158,8 @@ def test_a_default_that_cannot_be_used_stops_nothing(elsewhere, source, tmp_path
     said = capsys.readouterr().err
     assert (code, report["ok"], report["store"]) == (0, 20, None)
     (warning,) = [line for line in said.splitlines() if "warning" in line]
-    for words in (
-        f"sqlite:{tmp_path / 'file' / 'paceline' / 'state.db'}: ",
-        "cannot be made (",
-        "in memory",
-        "--store memory:",
-    ):
-        assert words in warning
+    place = f"sqlite:{tmp_path / 'file' / 'paceline' / 'state.db'}: "
+    assert all(words in warning for words in (place, "cannot be made (", "in memory", "--store memory:"))
     assert "state: in this process only" in said
     assert report["pools"]["openai/gpt-5"]["counts"]["granted"] == 20
 

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from batch_helpers import FAST, call, read_answers
+from batch_helpers import call, read_answers, write_lines
 
 import paceline
 from odd_server import JSON, OddServer
@@ -15,6 +15,7 @@ from paceline.batch.packs import Packer
 from paceline.batch.requests import request_of
 from paceline.http.describe import describe
 from paceline.providers.embeddings import EMBEDDERS, embedder, embeds, vector_of
+from waits import until
 
 SMALL = "text-embedding-3-small"
 REFUSED = {"error": {"message": "the input is invalid", "type": "invalid_request_error", "code": None}}
@@ -53,15 +54,10 @@ def odd():
 
 
 @pytest.fixture
-def ask(monkeypatch):
-    for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", "CO_API_KEY", "MISTRAL_API_KEY"):
+def ask(ask, monkeypatch):
+    for name in ("GEMINI_API_KEY", "CO_API_KEY", "MISTRAL_API_KEY"):
         monkeypatch.setenv(name, "k" * 20)
-
-    def ask(server, rows, **options):
-        settings = {"base_url": server.base_url, "limits": {"*": FAST}, "model": SMALL, "progress": False}
-        return paceline.run(rows, **settings | options)
-
-    return ask
+    return lambda server, rows, **options: ask(rows, **{"base_url": server.base_url, "model": SMALL} | options)
 
 
 def rows_of(count, bad=()):
@@ -151,7 +147,7 @@ def test_halves_are_sent_side_by_side(ask, odd):
         most.append(len(inside))
         texts = texts_of(body)
         if len(texts) < 16 and len(most) < 60:
-            waits(lambda: len(inside) > 1 or len(odd.asked) > 3)
+            until(lambda: len(inside) > 1 or len(odd.asked) > 3)
         inside.discard(number)
         return (400, JSON, REFUSED) if len(texts) > 1 else (200, JSON, answer_of(body))
 
@@ -159,12 +155,6 @@ def test_halves_are_sent_side_by_side(ask, odd):
     assert good(ask(odd, rows_of(16)))
     assert max(most) > 1
     assert len(odd.asked) == 31  # the bound: twice the rows
-
-
-def waits(condition):
-    from waits import until
-
-    until(condition)
 
 
 def test_few_rows_are_in_memory(ask, monkeypatch, odd):
@@ -229,10 +219,8 @@ def test_one_row_has_one_vector(ask, odd):
     data = [{"index": n, "embedding": [0.5]} for n in range(2)]
     odd.answer = lambda *_: (200, JSON, {"object": "list", "data": data})
     (row,) = ask(odd, rows_of(1))
-    assert (row["answer"], row["error"]) == (
-        None,
-        "invalid: the vectors of the answer are not as many as the texts (1)",
-    )
+    assert row["answer"] is None
+    assert row["error"] == "invalid: the vectors of the answer are not as many as the texts (1)"
 
 
 def test_an_outage_is_no_reason_to_cut(ask, odd):
@@ -255,13 +243,9 @@ def test_the_command(emulator, tmp_path):
 
 
 def test_requests_of_a_file_are_sent_as_they_are(emulator, tmp_path):
-    source = tmp_path / "in.jsonl"
-    bodies = [{"model": SMALL, "input": ["a", "b"]}, {"model": SMALL, "input": "c"}]
-    lines = [
-        {"custom_id": str(n), "method": "POST", "url": "/v1/embeddings", "body": one} for n, one in enumerate(bodies)
-    ]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    call(source, base_url=emulator.base_url)
+    texts = enumerate([["a", "b"], "c"])
+    lines = [{"custom_id": str(n), "url": "/v1/embeddings", "body": {"model": SMALL, "input": one}} for n, one in texts]
+    call(write_lines(tmp_path / "in.jsonl", lines), base_url=emulator.base_url)
     answers = sorted(read_answers(tmp_path / "in.results.jsonl"), key=lambda answer: answer["custom_id"])
     assert [len(answer["response"]["body"]["data"]) for answer in answers] == [2, 1]
     assert emulator.tally()["admitted"] == 2
@@ -270,10 +254,7 @@ def test_requests_of_a_file_are_sent_as_they_are(emulator, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (
-            {"schema": {"type": "object"}},
-            "leave out max_tokens=, schema= and files=; if it gives answers, task= is 'chat'",
-        ),
+        ({"schema": {"type": "object"}}, "schema= and files=; if it gives answers, task= is 'chat'"),
         ({"max_tokens": 5}, "leave out max_tokens=, schema= and files="),
         ({"prompt": lambda _: [{"role": "user", "content": "x"}], "strict": True}, "row 1: .*its text is a list"),
         ({"prompt": "{prompt:.0}", "strict": True}, "row 1: .*its text is empty"),
@@ -290,12 +271,8 @@ def test_a_row_without_a_text_is_its_own_error(ask, odd):
     answered = ask(odd, [{"prompt": one} for one in ("One", None, ["Two"], "Three")])
     assert [texts_of(body) for body in odd.asked] == [["One", "Three"]]
     assert [row["answer"] for row in answered] == [vector("One"), None, None, vector("Three")]
-    assert [row["error"] for row in answered] == [
-        None,
-        "invalid_row: 'prompt', which is the prompt, has no value",
-        f"invalid_row: {SMALL} makes vectors of texts, and its text is a list",
-        None,
-    ]
+    errors = "'prompt', which is the prompt, has no value", f"{SMALL} makes vectors of texts, and its text is a list"
+    assert [row["error"] for row in answered] == [None, *(f"invalid_row: {error}" for error in errors), None]
 
 
 def test_arrow_has_lists_of_a_fixed_size(ask, tmp_path, odd):

@@ -9,10 +9,9 @@ import openai.types.chat
 import openai.types.responses
 import pydantic
 import pytest
-from batch_helpers import FAST, call, completion, read_answers, write_lines
+from batch_helpers import call, completion, read_answers, write_lines
 from google.genai import types as gemini
 
-import paceline
 from odd_server import JSON, OddServer
 from paceline.batch import files
 from paceline.batch.forms import Form, as_lines, lines_of
@@ -61,9 +60,14 @@ def test_chat_completions(folder):
     ]
 
 
-def test_a_table_with_bodies_as_json(folder):
-    row = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png"}
-    (said,) = body(row | {"body": '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'})["messages"]
+ASKED = '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'
+ROW = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png", "body": ASKED}
+
+
+@pytest.mark.parametrize("other", [{}, {"params": None}], ids=["bodies", "bodies and a column of parameters"])
+def test_a_table_with_bodies_as_json(folder, other):
+    (made,) = lines_of([ROW | other], Form(files=("photo",)), "rows").lines
+    (said,) = json.loads(made.line)["body"]["messages"]
     assert [part["type"] for part in said["content"]] == ["image_url", "text"]
 
 
@@ -78,19 +82,10 @@ def test_a_table_with_bodies_as_json(folder):
     ],
 )
 def test_a_table_with_a_body_that_is_no_request(folder, other, why):
-    body_text = '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'
-    row = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png", "body": body_text}
-    good, bad = lines_of([row, row | {"custom_id": "b"} | other], Form(files=("photo",)), "rows").lines
+    good, bad = lines_of([ROW, ROW | {"custom_id": "b"} | other], Form(files=("photo",)), "rows").lines
     assert not good.problem
     assert why in bad.problem
     assert bad.custom_id == "b"
-
-
-def test_a_table_with_bodies_and_a_column_of_parameters(folder):
-    text = '{"model": "gpt-5", "messages": [{"role": "user", "content": "What?"}]}'
-    row = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png", "body": text, "params": None}
-    (made,) = lines_of([row], Form(files=("photo",)), "rows").lines
-    assert [part["type"] for part in json.loads(made.line)["body"]["messages"][0]["content"]] == ["image_url", "text"]
 
 
 @pytest.mark.parametrize("asked", ["What?", [{"role": "user", "content": "What?"}]])
@@ -207,29 +202,15 @@ def reply(*_):
     return 200, JSON, completion("A river.")
 
 
-def test_from_python(folder, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "key")
+def test_from_python(folder, ask):
     rows = [{"id": 1, "photo": "a.png"}, {"id": 2, "photo": "b.jpg"}]
     with OddServer(reply) as server:
-        settings = {"base_url": server.base_url, "limits": {"*": FAST}, "progress": False}
-        answered = paceline.run(rows, model="gpt-5", prompt="What is this?", files="photo", **settings)
+        answered = ask(rows, prompt="What is this?", files="photo", base_url=server.base_url)
     assert [row["answer"] for row in answered] == ["A river."] * 2
     text = json.dumps(server.asked)
     assert ENCODED["a.png"] in text
     assert ENCODED["b.jpg"] in text
     assert text.count("What is this?") == 2
-
-
-def test_the_command(folder):
-    write_lines(folder / "rows.jsonl", [{"id": "1", "photo": "a.png"}, {"id": "2", "photo": "e.pdf"}])
-    words = ["rows.jsonl", "--model", "gpt-5", "--template", "What?", "--files", "photo"]
-    with OddServer(reply) as server:
-        call(*words, base_url=server.base_url, environ={"OPENAI_API_KEY": "key"})
-    assert sorted(ENCODED[name] in json.dumps(server.asked) for name in ("a.png", "b.jpg", "e.pdf")) == [
-        False,
-        True,
-        True,
-    ]
 
 
 def test_a_file_that_is_gone_is_the_error_of_its_row(folder):

@@ -37,9 +37,8 @@ def run(source, emulator):
 
     def run(*words, code=1, **options):
         output = source.with_name("out.csv")
-        out, said = call(
-            source, *WORDS, "-o", output, "--json", *words, base_url=emulator.base_url, code=code, **options
-        )
+        words = [source, *WORDS, "-o", output, "--json", *words]
+        out, said = call(*words, base_url=emulator.base_url, code=code, **options)
         rows = list(csv.DictReader(output.read_text("utf-8").splitlines())) if output.exists() else []
         return json.loads(out or "{}"), said, rows
 
@@ -82,15 +81,13 @@ def test_the_same_command_again_sends_what_was_corrected(run, source, emulator):
     assert sent(emulator) == before
     assert (report["skipped"], report["ok"], report["failed"]) == (3, 0, 3)
     assert "6 requests, 3 answered before, 3 that cannot be sent\n" in said
-    source.write_text(
-        TEXT.replace("2,\n", "2,Two?\n").replace("1,One again?", "4,One again?").replace("5\n", "5,Five?\n")
-    )
+    mended = TEXT.replace("2,\n", "2,Two?\n").replace("1,One again?", "4,One again?")
+    source.write_text(mended.replace("5\n", "5,Five?\n"))
     report, _, rows = run(code=0)
     assert (report["skipped"], report["ok"], report["failed"]) == (3, 3, 0)
     assert sent(emulator) == before + 3
-    assert [row["answer"] for place, row in enumerate(rows) if place not in WHY] == [
-        row["answer"] for row in again if row["answer"]
-    ]
+    as_before = [row["answer"] for place, row in enumerate(rows) if place not in WHY]
+    assert as_before == [row["answer"] for row in again if row["answer"]]
     assert len(read_answers(source.with_name("out.csv.results.jsonl"))) == 6
 
 
@@ -174,10 +171,8 @@ class TestFromPython:
     def test_rows_of_one_id_are_all_answered(self, ask, capsys):
         rows = [{"id": 7, "text": "a"}, {"id": 7, "text": "b"}, {"id": None, "text": "c"}]
         assert all(row["answer"] for row in ask(rows, prompt="text", progress=True))
-        assert (
-            "2 by number and content, because their 'id' is empty or repeated; key= names another column"
-            in capsys.readouterr().err
-        )
+        words = "2 by number and content, because their 'id' is empty or repeated; key= names another column"
+        assert words in capsys.readouterr().err
 
     def test_a_damaged_file(self, ask, tmp_path):
         (tmp_path / "rows.csv").write_text(TEXT)

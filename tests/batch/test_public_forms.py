@@ -126,10 +126,8 @@ def test_rows_without_a_header_keep_their_first_one():
 
 
 def test_rows_by_their_identity_have_it():
-    assert [one.custom_id for one in requests_in("mathvista.json", {"model": "m", "column": "question"})] == [
-        "999",
-        "1000",
-    ]
+    found = requests_in("mathvista.json", {"model": "m", "column": "question"})
+    assert [one.custom_id for one in found] == ["999", "1000"]
 
 
 def test_each_file_has_a_test():

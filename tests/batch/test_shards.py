@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import chat, chats, finish, read_answers, wait_for_lines, write_lines
+from batch_helpers import OK, chat, chats, failed, finish, ids_in, ok, read_answers, wait_for_lines, write_lines
 from click.testing import CliRunner
 
 from paceline.batch.index import Index
@@ -18,23 +18,14 @@ from paceline.cli.app import app
 from paceline.core.results import SettingsError
 
 LIMIT = "40 requests/s"
-OK = {"status_code": 200, "request_id": "r", "body": {"text": "Yes."}}
-
-
-def answer(custom_id, *, ok=True):
-    return encode_answer(custom_id, OK if ok else None, None if ok else {"code": "timeout", "message": "none"})
 
 
 def outputs_of(folder, *contents):
     paths = []
     for number, ids in enumerate(contents):
         paths.append(folder / f"out{number}.jsonl")
-        paths[-1].write_bytes(b"".join(one if isinstance(one, bytes) else answer(one) for one in ids))
+        paths[-1].write_bytes(b"".join(one if isinstance(one, bytes) else ok(one) for one in ids))
     return [str(path) for path in paths]
-
-
-def ids_in(path):
-    return [one["custom_id"] for one in read_answers(path)]
 
 
 @pytest.fixture
@@ -102,8 +93,8 @@ def test_the_order_is_that_of_the_input(tmp_path, source, target):
 
 
 def test_an_answer_wins_and_the_first_one_stays(tmp_path, source, target):
-    first = answer("r1").replace(b'"request_id": "r"', b'"request_id": "first"')
-    outputs = outputs_of(tmp_path, [answer("r0", ok=False), first, answer("r2", ok=False)], ["r0", "r1", "strange"])
+    first = ok("r1").replace(b'"request_id": "r"', b'"request_id": "first"')
+    outputs = outputs_of(tmp_path, [failed("r0"), first, failed("r2")], ["r0", "r1", "strange"])
     merged = merge(str(source), outputs, str(target))
     assert (merged.answered, merged.failed, merged.missing, merged.twice, merged.unknown) == (2, 1, 7, 1, 1)
     assert merged.examples == ["r3", "r4", "r5", "r6", "r7"]
@@ -122,7 +113,7 @@ def test_a_record_is_taken_at_its_word(tmp_path, source, target):
 
 def test_what_is_missing_is_told_with_its_shards(tmp_path, source):
     for number, ids in enumerate([["r0", "r3", "r6", "r9"], ["r1", "r4"], ["r2", "r5", "r8"]], 1):
-        (tmp_path / f"in.shard-{number}-of-3.results.jsonl").write_bytes(b"".join(answer(one) for one in ids))
+        (tmp_path / f"in.shard-{number}-of-3.results.jsonl").write_bytes(b"".join(map(ok, ids)))
     outputs = sorted(map(str, tmp_path.glob("in.shard-*")))
     done = CliRunner().invoke(app, ["merge", str(source), *outputs])
     assert done.exit_code == 1
@@ -132,7 +123,7 @@ def test_what_is_missing_is_told_with_its_shards(tmp_path, source):
 
 
 def test_a_run_that_goes_on(tmp_path, source, target):
-    outputs = outputs_of(tmp_path, ["r0", "r1", answer("r2")[:30]])
+    outputs = outputs_of(tmp_path, ["r0", "r1", ok("r2")[:30]])
     merged = merge(str(source), outputs, str(target))
     assert (merged.answered, merged.torn) == (2, outputs)
 
@@ -144,10 +135,7 @@ def test_a_run_that_goes_on(tmp_path, source, target):
         (lambda folder, one: ([str(folder / "in.jsonl")], "all.jsonl"), "the same file as"),
         (lambda folder, one: ([one], "out0.jsonl"), "one of the files to be read"),
         (lambda folder, one: ([one], "in.jsonl"), "one of the files to be read"),
-        (
-            lambda folder, one: ([one], "there.jsonl"),
-            "it exists; choose another with -o, or replace it with --overwrite",
-        ),
+        (lambda folder, one: ([one], "there.jsonl"), "it exists; choose another .*, or replace it with --overwrite"),
         (lambda folder, one: ([one], "no/such/folder.jsonl"), "No such file or directory"),
         (lambda folder, one: ([one, str(folder / "none.jsonl")], "all.jsonl"), "No such file or directory"),
         (lambda folder, one: ([one, str(folder / "text")], "all.jsonl"), "line 2: not an answer of paceline run"),
@@ -155,7 +143,7 @@ def test_a_run_that_goes_on(tmp_path, source, target):
 )
 def test_what_cannot_be_merged(tmp_path, source, make, said):
     (tmp_path / "there.jsonl").write_text("mine")
-    (tmp_path / "text").write_bytes(answer("r1") + b"hello\n")
+    (tmp_path / "text").write_bytes(ok("r1") + b"hello\n")
     (one,) = outputs_of(tmp_path, ["r0"])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     outputs, target = make(tmp_path, one)
