@@ -332,12 +332,7 @@ class Web:
             async with (
                 asyncio.timeout(timeout_s),
                 self.client.request(
-                    method,
-                    url,
-                    headers=headers,
-                    proxy=self.proxy,
-                    allow_redirects=False,
-                    **options,
+                    method, url, headers=headers, proxy=self.proxy, allow_redirects=False, **options
                 ) as response,
             ):
                 if own:

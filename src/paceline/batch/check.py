@@ -126,10 +126,6 @@ class PoolPart(NamedTuple):
     share: PoolWork
     speed: float
 
-    def load(self) -> float:
-        """How long its requests take, in seconds."""
-        return self.share.requests / self.speed
-
 
 @dataclass(eq=False, repr=False)
 class Checker:
@@ -165,7 +161,9 @@ class Checker:
         nevers = [never for ledger in ledgers if (never := ledger.never(ledger.amounts(cost))) is not None]
         if len(nevers) == len(parts):
             raise BadLineError(_too_large(request, nevers[-1]))
-        share = parts[0].share if len(parts) == 1 else min(parts, key=PoolPart.load).share
+        share = parts[0].share
+        if len(parts) > 1:  # the one whose requests take the least time
+            share = min(parts, key=lambda part: part.share.requests / part.speed).share
         if (first := self.index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is already in {request.unit} {first}: it must be unique")
         self.plan.requests += 1

@@ -368,9 +368,8 @@ class RunClient:
         """What is known of the requests like this one."""
         route = self._routes.get(kind := _kind(request))
         if route is None:
-            route = self._routes[kind] = RunRoute(
-                address.root, request.path, self._members.origins if self._members is not None else ()
-            )
+            origins = self._members.origins if self._members is not None else ()
+            route = self._routes[kind] = RunRoute(address.root, request.path, origins)
             route.why = self._distrusted.get(request.provider.name, "")
         return route
 

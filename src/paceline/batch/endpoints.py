@@ -280,9 +280,8 @@ class TogetherEndpoints(OpenAIEndpoints):
         """The name of a file; empty for one that was deleted."""
         if file not in self._names:
             try:
-                self._names[file] = id_in(
-                    await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(file)}"), "filename"
-                )
+                about = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(file)}")
+                self._names[file] = id_in(about, "filename")
             except RefusedError as error:
                 if error.status != 404:
                     raise

@@ -19,6 +19,7 @@ from paceline.batch.api import (
     Endpoints,
     NoResultsError,
     NotYetError,
+    Problem,
     RefusedError,
     Result,
     SeenBatch,
@@ -407,9 +408,8 @@ class Flight:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
         if not chunk.batch and not await self._is_found(chunk, refusal, size):
             return
-        reading = ResultsRead(
-            {*filter(None, chunk.lines), *chunk.others}, counted=chunk.name in self.batches.journal.counted
-        )
+        is_again = chunk.name in self.batches.journal.counted
+        reading = ResultsRead({*filter(None, chunk.lines), *chunk.others}, counted=is_again)
         seen = await self._results_of(chunk, reading)
         if reading.answers:
             self.batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
@@ -447,9 +447,8 @@ class Flight:
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
         none = "of them are asked for once more: their answers are empty or invalid"
         none = f"; {len(reading.first):,} {none}" if reading.first else ""
-        self._say(
-            f"batch {chunk.batch}: {seen.state}, {left:,} of {counted(len(chunk.lines), 'request')} left{none}{why}"
-        )
+        requests = counted(len(chunk.lines), "request")
+        self._say(f"batch {chunk.batch}: {seen.state}, {left:,} of {requests} left{none}{why}")
         return left > 0, why
 
     async def _not_made(self, chunk: Chunk, refusal: RefusedError | None) -> None:
@@ -472,10 +471,8 @@ class Flight:
 
     def _return(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead, *, tried: bool) -> None:
         """Give back the requests without a final result, or record that they have failed, after several tries."""
-        why = seen.problems[0] if seen.problems else None
-        code, words = (
-            (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
-        )
+        untouched = Problem(f"batch_{seen.state}", "the provider has not worked on the request", None)
+        code, words, _ = next(iter(seen.problems), untouched)
         for line in self.batches.unanswered(chunk) if tried else ():
             spent = self.batches.tried(line)
             if self.answers.first(line) is not None:
@@ -505,12 +502,8 @@ class Flight:
                     return False
                 if isinstance(error, RefusedError) and error.status == 404:
                     raise stopping(error, chunk.kind) from None
-                outage.note(
-                    error,
-                    chunk.kind,
-                    "not known whether a batch was created",
-                    "the provider's batches cannot be listed",
-                )
+                unknown = "not known whether a batch was created"
+                outage.note(error, chunk.kind, unknown, "the provider's batches cannot be listed")
                 await asyncio.sleep(jittered(self.timing.poll_most_s if waits else self.timing.retry_s))
                 continue
             if settled:
@@ -531,10 +524,8 @@ class Flight:
             except (BrokenError, RefusedError) as error:
                 if outage.too_long and isinstance(error, RefusedError) and error.status in (404, 410):
                     return SeenBatch(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
-                name = f"batch {chunk.batch}"
-                outage.note(
-                    error, chunk.kind, f"{name}: no usable answer", f"{name}: the provider gives no usable answer"
-                )
+                name, none = f"batch {chunk.batch}", "no usable answer"
+                outage.note(error, chunk.kind, f"{name}: {none}", f"{name}: the provider gives {none}")
             else:
                 outage.end()
                 self.seen[chunk.name] = seen

@@ -29,6 +29,9 @@ from paceline.data.frames import is_missing
 from paceline.providers.embeddings import answers, embedder, embeds
 from paceline.providers.registry import maker, method_path, output_limit, provider_named
 
+Row = Mapping[str, Any]
+"""A row of an input, or the fields of an object in it."""
+
 TASKS: Final = "embed", "chat"
 """What can be asked of a model for each row."""
 
@@ -114,9 +117,8 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
     except ValueError as error:
         raise SettingsError(f"schema {path}: it is not JSON: {error}") from None
     if not isinstance(found, dict) or not is_schema(found):
-        raise SettingsError(
-            f'schema {path}: it must be a JSON schema, e.g. {{"type": "object", "properties": {{...}}}}'
-        )
+        example = '{"type": "object", "properties": {...}}'
+        raise SettingsError(f"schema {path}: it must be a JSON schema, e.g. {example}")
     return found
 
 
@@ -168,9 +170,8 @@ def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, name: str, form: 
     packed, kind, rows = reading.rows_in(opened, file, name, form.layout)
     first = list(islice(rows, SAMPLE))
     if not first:
-        raise UnknownFormError(
-            f"{name}: there is nothing in it{', or a header alone' * (kind == 'a table' and form.header)}"
-        )
+        header = ", or a header alone" if kind == "a table" and form.header else ""
+        raise UnknownFormError(f"{name}: there is nothing in it{header}")
     maker = opened.enter_context(_maker(first, form, name, kind, Path(name).parent))
     spool.writelines(made.line for made in maker.lines(chain(first, rows)))
     return packed + kind, maker
@@ -179,7 +180,7 @@ def _write(spool: BinaryIO, opened: ExitStack, file: BinaryIO, name: str, form: 
 @contextmanager
 def identified(
     file: BinaryIO, name: str, form: Form, lines: Source
-) -> Iterator[Iterator[tuple[str | int | None, Mapping[str, Any]]]]:
+) -> Iterator[Iterator[tuple[str | int | None, Row]]]:
     """The rows of an input, each with the id of its request in ``lines``; of a request, the id alone.
 
     A row that was added meanwhile has no id.
@@ -198,9 +199,7 @@ def identified(
         yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if lines.shard.has(number))
 
 
-def _paired(
-    number: int, raw: bytes | None, row: Mapping[str, Any], lines: Source
-) -> tuple[str | int | None, Mapping[str, Any]]:
+def _paired(number: int, raw: bytes | None, row: Row, lines: Source) -> tuple[str | int | None, Row]:
     custom_id = None if raw is None else _id_in(raw)
     if raw is not None and not lines.is_of(custom_id, number, row):
         raise SettingsError(f"row {number} of the input has changed meanwhile")
@@ -226,7 +225,7 @@ class InMemory(NamedTuple):
     ready: bool
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]], form: Form, name: str, folder: str = "") -> InMemory:
+def lines_of(rows: Sequence[Row], form: Form, name: str, folder: str = "") -> InMemory:
     """The lines of requests of rows in memory; see :func:`as_lines`. ``folder``: where relative paths may begin, too."""
     if not rows:
         return InMemory([], "", ready=False)
@@ -257,13 +256,13 @@ def _is_of_requests(file: BinaryIO, form: Form) -> bool:
     return not value or not (of_requests.isdisjoint(value) or of_rows & value.keys())
 
 
-def _envelope(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _envelope(row: Row) -> Row | None:
     """The body of a request that has no URL."""
     bodies = (row.get(field) for field in reading.ENVELOPES)
     return next((body for body in bodies if isinstance(body, Mapping)), None) if "url" not in row else None
 
 
-def _is_whole(row: Mapping[str, Any]) -> bool:
+def _is_whole(row: Row) -> bool:
     """Whether a row has the body of a request with its other fields."""
     return any(isinstance(row.get(name), Mapping) for name in ("body", "params"))
 
@@ -273,7 +272,7 @@ _IN_MEMORY: Final = "a table in memory"
 SAMPLE: Final = 1_000
 """The rows of a file by which its form is recognised, and its columns are known: in JSON lines not every row has each of them."""
 
-_Make = Callable[[Mapping[str, Any]], dict[str, Any]]
+_Make = Callable[[Row], dict[str, Any]]
 """Makes the line of a request of a row; without its id, if the row is no whole request.
 
 Raises:
@@ -299,7 +298,7 @@ class _Maker:
     ids: Ids
     ready: bool = False
 
-    def lines(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Made]:
+    def lines(self, rows: Iterable[Row]) -> Iterator[Made]:
         """The lines of rows."""
         for number, row in enumerate(rows, 1):
             try:
@@ -323,7 +322,7 @@ class _Maker:
 
 
 @contextmanager
-def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, folder: Path) -> Iterator[_Maker]:
+def _maker(rows: Sequence[Row], form: Form, name: str, kind: str, folder: Path) -> Iterator[_Maker]:
     """How each row becomes a line, as the first ones show.
 
     Raises:
@@ -344,12 +343,12 @@ def _maker(rows: Sequence[Mapping[str, Any]], form: Form, name: str, kind: str, 
         yield _Maker(_with_files(make, form, folder), shown, ids, ready)
 
 
-def _ids_column(shape: Mapping[str, Any], prompt: str | None) -> str | None:
+def _ids_column(shape: Row, prompt: str | None) -> str | None:
     """The column with the ids of the rows, which is not the one of the prompts."""
     return next((one for one in reading.IDS if one in shape and one != prompt), None)
 
 
-def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:
+def _requests(row: Row, form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:
     """How rows that are requests already become lines; ``None`` if this one is none.
 
     Returns:
@@ -375,14 +374,14 @@ def _requests(row: Mapping[str, Any], form: Form, name: str, by: str) -> tuple[_
     return None
 
 
-def _asking(row: Mapping[str, Any], form: Form, name: str, kind: str, by: str) -> tuple[_Make, str, bool]:
+def _asking(row: Row, form: Form, name: str, kind: str, by: str) -> tuple[_Make, str, bool]:
     """How rows with prompts become lines, as this one shows; as for :func:`_requests`."""
     prompt, shown = _prompt(row, form, kind)
     model = form.model or ("{model}" if "model" in row else None)
     if prompt is None or model is None or form.fields - row.keys():
         raise UnknownFormError(_unknown(row, form, name, kind))
 
-    def line(row: Mapping[str, Any]) -> dict[str, Any]:
+    def line(row: Row) -> dict[str, Any]:
         model, said = _model(form.model or row["model"]), prompt(row)
         if form.task is None and not answers(model):
             raise (SettingsError if form.model else TypeError)(_no_answers(model, form))
@@ -396,17 +395,15 @@ def _asking(row: Mapping[str, Any], form: Form, name: str, kind: str, by: str) -
 def _model(model: Any) -> str:
     """The model of a row."""
     if is_blank(model) or not isinstance(model, str):
-        raise TypeError(
-            f"'model' {'has no value' if is_blank(model) else f'is a {type(model).__name__}'}: name a model"
-        )
+        wrong = "has no value" if is_blank(model) else f"is a {type(model).__name__}"
+        raise TypeError(f"'model' {wrong}: name a model")
     return model
 
 
-def _require_model(body: Mapping[str, Any], form: Form, name: str) -> None:
+def _require_model(body: Row, form: Form, name: str) -> None:
     if not (form.model or body.get("model")):
-        raise UnknownFormError(
-            f"{name}: its requests name no model: give one, e.g. {form.caller.again(name, model='gpt-6-luna')}"
-        )
+        again = form.caller.again(name, model="gpt-6-luna")
+        raise UnknownFormError(f"{name}: its requests name no model: give one, e.g. {again}")
 
 
 def _asked_in(said: Any, form: Form) -> list[Any]:
@@ -440,7 +437,7 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _without_none(message: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(message: Row) -> dict[str, Any]:
     """A message without the fields that have no value: in a table, all messages have the fields of any."""
     content = message.get("content")
     if isinstance(content, list):
@@ -461,7 +458,7 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
     if not form.files:
         return make
 
-    def line(row: Mapping[str, Any]) -> dict[str, Any]:
+    def line(row: Row) -> dict[str, Any]:
         made = make(row)
         # A row that is no request gets no files: it is refused here.
         request_of(0, {"custom_id": 0, **made}, form.provider, anywhere=True)
@@ -474,14 +471,14 @@ def _with_files(make: _Make, form: Form, folder: Path) -> _Make:
     return line
 
 
-def _column(row: Mapping[str, Any], form: Form, kind: str) -> str | None:
+def _column(row: Row, form: Form, kind: str) -> str | None:
     """The column of the prompts: the one that is named, or has such a name, or is the only one and no prompt itself."""
     names = [name for name in row if name.strip()]  # the index of a frame has none
     alone = len(names) == 1 and (kind != "a table" or reading.may_be_name(names[0].strip()))
     return form.column or next((one for one in reading.PROMPTS if one in row), names[0] if alone else None)
 
 
-def _prompt(row: Mapping[str, Any], form: Form, kind: str) -> tuple[Callable[[Mapping[str, Any]], Any] | None, str]:
+def _prompt(row: Row, form: Form, kind: str) -> tuple[Callable[[Row], Any] | None, str]:
     """What makes the prompt of a row, and the words for it."""
     if form.template is not None:
         return _Template(form.template), "the template"
@@ -489,7 +486,7 @@ def _prompt(row: Mapping[str, Any], form: Form, kind: str) -> tuple[Callable[[Ma
     if column is None or column not in row:
         return None, ""
 
-    def prompt(row: Mapping[str, Any]) -> Any:
+    def prompt(row: Row) -> Any:
         if is_blank(value := row[column]):
             raise TypeError(f"{column!r}, which is the prompt, has no value")
         return _messages(value) if column == "messages" else value
@@ -535,7 +532,7 @@ class _Template(Formatter):
         if "" in self.columns:
             raise SettingsError(f"the template {text[:60]!r} has braces without the name of a column; {_BRACES}")
 
-    def __call__(self, row: Mapping[str, Any]) -> str:
+    def __call__(self, row: Row) -> str:
         if self.columns and all(name in row and is_blank(row[name]) for name in self.columns):
             names = ", ".join(map(repr, sorted(self.columns)))
             raise TypeError(f"{names}, which the template names, {'have' if ', ' in names else 'has'} no value")
@@ -552,7 +549,7 @@ class _Template(Formatter):
         return value
 
 
-def _missing(row: Mapping[str, Any], form: Form, prompt: str | None, absent: Sequence[str]) -> str:
+def _missing(row: Row, form: Form, prompt: str | None, absent: Sequence[str]) -> str:
     """What has to be named."""
     missing = "" if prompt else "the column of the prompts"
     if absent:
@@ -567,7 +564,7 @@ def _missing(row: Mapping[str, Any], form: Form, prompt: str | None, absent: Seq
 _BRACES: Final = "columns are in braces, and a brace of the text is written twice: {{ or }}"
 
 
-def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
+def _unknown(row: Row, form: Form, name: str, kind: str) -> str:
     """What was recognised, and a call that would work."""
     absent = sorted(form.fields - row.keys())
     prompt = form.template or _column(row, form, kind)
@@ -587,7 +584,7 @@ def _unknown(row: Mapping[str, Any], form: Form, name: str, kind: str) -> str:
     return f"{fields}: {'; or, '.join([way, *_other_ways(form, name, kind, changed)])}"
 
 
-def _example(row: Mapping[str, Any]) -> str | None:
+def _example(row: Row) -> str | None:
     """A column that may have the prompts."""
     return next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
 
@@ -598,14 +595,14 @@ def _naming(form: Form, absent: str) -> str:
     return f"{form.caller.option(by)} names {absent!r}{hint}"
 
 
-def _piped(row: Mapping[str, Any], form: Form, name: str, field: str, changed: Mapping[str, Any]) -> str:
+def _piped(row: Row, form: Form, name: str, field: str, changed: Mapping[str, Any]) -> str:
     """A command that sends the rows of a list in this one."""
     first = next(iter(row[field][0]))
     return f"jq '.[\"{field}\"]' {quote(name)} | {form.caller.again('-', **changed, column=first)}"
 
 
 def _named_instead(
-    row: Mapping[str, Any], form: Form, absent: Sequence[str], example: str | None, prompt: str | None
+    row: Row, form: Form, absent: Sequence[str], example: str | None, prompt: str | None
 ) -> dict[str, str | None]:
     """The column that is named in place of one that is not there."""
     if form.key in absent and form.column not in absent:
@@ -614,7 +611,7 @@ def _named_instead(
     return {"column": near or example} if absent or not prompt else {}
 
 
-def _near(row: Mapping[str, Any], name: str | None) -> str | None:
+def _near(row: Row, name: str | None) -> str | None:
     """The column whose name differs from ``name`` by case or blanks alone."""
     return next((one for one in row if name and one.strip().casefold() == name.strip().casefold()), None)
 
@@ -628,14 +625,14 @@ def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) ->
         yield f"if each line is a prompt, {form.caller.again(name, lines=True)}"
 
 
-def _gemini(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
+def _gemini(form: Form, row: Row) -> dict[str, Any]:
     if not isinstance(row["request"], Mapping):
         raise TypeError(f"'request' is a {type(row['request']).__name__}: it must be an object")
     body = dict(row["request"])
     return _generate(_model(body.pop("model", None) or form.model), body)
 
 
-def _enveloped(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
+def _enveloped(form: Form, row: Row) -> dict[str, Any]:
     body = {field: value for field, value in (_envelope(row) or {}).items() if field != "anthropic_version"}
     field = next((field for field in reading.BODIES if field in body), None)
     if field is None:
@@ -643,7 +640,7 @@ def _enveloped(form: Form, row: Mapping[str, Any]) -> dict[str, Any]:
     return _bodies(form, field, body)
 
 
-def _bodies(form: Form, field: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def _bodies(form: Form, field: str, row: Row) -> dict[str, Any]:
     body = {name: value for name, value in row.items() if name not in (*reading.IDS, "metadata", *form.files)}
     model = _model(form.model or body["model"])
     if field == "contents":

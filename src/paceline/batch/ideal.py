@@ -68,10 +68,8 @@ class _Windows:
                 self._full += min(self._used, 1.0)
                 self._used = max(self._used - 1.0, 0.0)
                 self._end_s = end_s
-            elif (
-                end_s < self._end_s + period_s / 2
-            ):  # else it is the end of a later window, in which attempts are in flight
-                self._end_s = end_s
+            elif end_s < self._end_s + period_s / 2:
+                self._end_s = end_s  # else it is the end of a later window, in which attempts are in flight
         self._used += amount / m.quota.amount
 
     def ideal_s(self) -> float:

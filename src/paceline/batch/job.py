@@ -10,10 +10,11 @@ import stat
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -44,11 +45,11 @@ from paceline.batch.mode import Batching
 from paceline.batch.notes import Reporter, RunStatus
 from paceline.batch.offline import Offline
 from paceline.batch.opening import limits_now, opening
-from paceline.batch.packs import Packer
+from paceline.batch.packs import Described, Packer
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.reach import certificates
 from paceline.batch.reading import temporary
-from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, RunRequest, Shard, Source, decode
+from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, Shard, Source, decode
 from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer, explaining
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunStart, RunTally, in_words
@@ -58,7 +59,6 @@ from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
 from paceline.core.hints import counted
 from paceline.core.results import PacelineWarning, SettingsError, StoreFormatError
-from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
@@ -106,10 +106,8 @@ class Output:
         if self.path is not None:
             return self.path
         if source == STDIN:
-            again = partial(caller.again, STDIN)
-            raise SettingsError(
-                f"standard input needs an output: {again(output='answers.csv')}; or, for standard output, -o -"
-            )
+            again = caller.again(STDIN, output="answers.csv")
+            raise SettingsError(f"standard input needs an output: {again}; or, for standard output, -o -")
         part = "" if shard == WHOLE else f".shard-{shard}"
         return source.removesuffix(".jsonl") + part + ".results.jsonl"
 
@@ -225,11 +223,9 @@ class Job:
         if self.batching.mode != "sync":
             raise SettingsError(f"--mode {self.batching.mode}: a group sends requests one by one: use --mode sync")
         found = read_group(self.config, self.config.group, self.environ)
-        keyless = [
-            one for one in found.members.values() if not (one.key or is_loopback(urlsplit(one.root).hostname or ""))
-        ]
-        if keyless:
-            raise SettingsError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
+        for one in found.members.values():
+            if not (one.key or is_loopback(urlsplit(one.root).hostname or "")):
+                raise SettingsError(f"no key for {one.name}: set the environment variable {one.key_env}")
         return found
 
     @staticmethod
@@ -451,7 +447,7 @@ class _Run:
                 _forget_deadline(journal, ended=sender.stop is None)
                 return sender, created
 
-    def _runner(self, source: Iterator[tuple[RunRequest, Metered]]) -> Runner:
+    def _runner(self, source: Iterator[Described]) -> Runner:
         """The sender of some requests, with connections of its own."""
         config, answers = self._job.config, self._answers
         client = RunClient(
@@ -464,13 +460,13 @@ class _Run:
         )
         return Runner(source, client, answers, self._meter, Packer(self._checker.describe), config.workers)
 
-    def _free(self, batches: Batches) -> Iterator[tuple[RunRequest, Metered]]:
+    def _free(self, batches: Batches) -> Iterator[Described]:
         """The requests that are in no batch, each once."""
         for request, metered in self._again():
             if not batches.holds(request.line) and self._answers.index.mark(request.line):
                 yield request, metered
 
-    def _again(self) -> Iterator[tuple[RunRequest, Metered]]:
+    def _again(self) -> Iterator[Described]:
         """The requests of a checked input that are still to be sent, read one at a time from the first line on."""
         given, index, last_line = self._given, self._answers.index, self._checker.plan.last_line
         line, changed = 0, "the input has changed since it was checked"
@@ -490,7 +486,7 @@ class _Run:
         if line < last_line:
             raise BadLineError(f"{changed}: it had a line {last_line}")
 
-    def _unchecked(self) -> Iterator[tuple[RunRequest, Metered]]:
+    def _unchecked(self) -> Iterator[Described]:
         """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed.
 
         Of a row that is recorded, too. A line may have no id of its own.
@@ -703,7 +699,12 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
 
 
 def _run(runner: Runner) -> None:
-    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+    """Run it in an event loop of uvloop, where that is installed."""
+    try:
+        new_loop = import_module("uvloop").new_event_loop
+    except ImportError:
+        new_loop = None
+    with asyncio.Runner(loop_factory=new_loop) as loop:
         loop.run(runner.run())
 
 
@@ -727,15 +728,6 @@ def _forget_deadline(journal: BatchJournal, *, ended: bool) -> None:
 def _size(file: BinaryIO) -> int:
     """The bytes of an open file."""
     return os.fstat(file.fileno()).st_size
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's event loops, where it is installed."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        return None
-    return cast("Callable[[], asyncio.AbstractEventLoop]", new_event_loop)
 
 
 def _provider_of_first(given: Source) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.acceptance import AsWritten
 from paceline.batch.index import Index, explained, temporary_db
@@ -182,10 +182,8 @@ class _Records:
 
     def find(self, line: int) -> tuple[Any, ...] | None:
         """File, position, length and whether it is an answer, for one line."""
-        found: tuple[Any, ...] | None = self._db.execute(
-            "SELECT file, at, size, ok FROM records WHERE line = ?", (line,)
-        ).fetchone()
-        return found
+        query = "SELECT file, at, size, ok FROM records WHERE line = ?"
+        return cast("tuple[Any, ...] | None", self._db.execute(query, (line,)).fetchone())
 
 
 def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _Records, merged: Merged) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -22,14 +23,13 @@ from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import AnswerWriter, Flight
 from paceline.batch.journal import BatchJournal
+from paceline.batch.packs import Described
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.timing import CALL_S, FULL_ALL_S, Deadline, StopError, Timing
 from paceline.batch.transport import session
 from paceline.core.hints import counted
-from paceline.http.describe import Metered
 from paceline.responses.finish import State
 
 IN_FLIGHT_MAX: Final = 20
@@ -67,7 +67,7 @@ class Offline:
 
     def __init__(
         self,
-        scan: Callable[[], Iterator[tuple[RunRequest, Metered]]],
+        scan: Callable[[], Iterator[Described]],
         addresses: Mapping[str, ProviderAddress],
         answers: RunAnswers,
         *,
@@ -171,16 +171,13 @@ class Offline:
     async def _send_or_leave(self) -> None:
         try:
             await self._send_all()
-            if self._deadline is not None and self._answers.tally.left:
-                self._answers.view.say(
-                    f"{self._answers.tally.left:,} requests have no answer in batches: they are sent one by one"
-                )
+            if self._deadline is not None and (left := self._answers.tally.left):
+                self._answers.view.say(f"{left:,} requests have no answer in batches: they are sent one by one")
                 self._flight.leaving.set()
         except _LeaveError:
-            if self._flight.tasks:
-                self._answers.view.say(
-                    f"leaving {len(self._flight.tasks):,} batches: the rest is sent one by one, to keep the deadline"
-                )
+            if count := len(self._flight.tasks):
+                text = "the rest is sent one by one, to keep the deadline"
+                self._answers.view.say(f"leaving {count:,} batches: {text}")
             self._flight.leaving.set()
             end_s = time.monotonic() + self._time.cancel_s
             while self._flight.tasks and (left_s := end_s - time.monotonic()) > 0:
@@ -251,9 +248,8 @@ class Offline:
             or not queue.fits(load.tokens, time.monotonic())
         ):
             if not queue.held and time.monotonic() - started_s > FULL_ALL_S:
-                raise StopError(
-                    FAILED, f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
-                )
+                text = f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
+                raise StopError(FAILED, text)
             full_s = max(0.0, queue.full_until_s - time.monotonic()) or None
             await self._wait(self._time.retry_s if self._flight.unclear else full_s)
         if (load.tokens > queue.most_of_one or load.size > self._most_bytes(load.kind)) and len(load.lines) > 1:
@@ -275,9 +271,7 @@ class Offline:
 
     def line(self) -> tuple[str, float]:
         """The progress as one line, and the share of the requests that is done."""
-        tally, states = self._answers.tally, dict[str, int]()
-        for seen in self._flight.seen.values():
-            states[seen.state] = states.get(seen.state, 0) + 1
+        tally, states = self._answers.tally, Counter(seen.state for seen in self._flight.seen.values())
         done = tally.ok + tally.failed + tally.before
         parts = [
             f"{done:,}/{tally.requests:,}",

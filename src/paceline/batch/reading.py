@@ -389,21 +389,17 @@ def _row(value: Any) -> Mapping[str, Any]:
 
 def _table(reader: csv.DictReader[str], name: str) -> _Rows:
     require_unique(reader.fieldnames or (), name)
-    rows = iter(reader)
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            number = reader.reader.line_num  # the reader's own number is the last row's
-            raise csv.Error(f"line {number}: {error}") from None
-        if None in row or None in row.values():
-            more: Any = row.pop(None, ())
-            found = sum(value is not None for value in row.values()) + len(more)
-            yield Damaged(f"it has {found} fields, and the table has {len(row)} columns", row)
-        else:
-            yield row
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                more: Any = row.pop(None, ())
+                found = sum(value is not None for value in row.values()) + len(more)
+                yield Damaged(f"it has {found} fields, and the table has {len(row)} columns", row)
+            else:
+                yield row
+    except csv.Error as error:
+        number = reader.reader.line_num  # the reader's own number is the last row's
+        raise csv.Error(f"line {number}: {error}") from None
 
 
 def _excel(file: BinaryIO, name: str, layout: Layout) -> _Rows:
@@ -432,14 +428,14 @@ def _pyarrow(module: str, kind: str) -> Any:
         raise SettingsError(f"it is {kind} file: pip install pyarrow") from None
 
 
-def _arrow(file: BinaryIO, name: str) -> _Rows:
+def _arrow(file: BinaryIO, name: str, _: Layout) -> _Rows:
     reader = _pyarrow("ipc", "an Arrow").open_file(file)
     require_unique(reader.schema.names, name)
     for number in range(reader.num_record_batches):
         yield from reader.get_batch(number).to_pylist()
 
 
-def _parquet(file: BinaryIO, name: str) -> _Rows:
+def _parquet(file: BinaryIO, name: str, _: Layout) -> _Rows:
     content = _pyarrow("parquet", "a Parquet").ParquetFile(file)
     require_unique(content.schema_arrow.names, name)
     for batch in content.iter_batches(1_000):
@@ -447,8 +443,8 @@ def _parquet(file: BinaryIO, name: str) -> _Rows:
 
 
 _BINARY: Final[tuple[tuple[tuple[bytes, ...], str, Callable[[BinaryIO, str, Layout], _Rows]], ...]] = (
-    ((_PARQUET,), "Parquet", lambda file, name, _: _parquet(file, name)),
-    ((_ARROW,), "Arrow", lambda file, name, _: _arrow(file, name)),
+    ((_PARQUET,), "Parquet", _parquet),
+    ((_ARROW,), "Arrow", _arrow),
     ((_ZIP, _XLS), "Excel, its first sheet", _excel),
 )
 """Files that are no text: how they begin, what they are, and what reads their rows."""

@@ -160,21 +160,18 @@ _NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
 """A path of Gemini, or an older one of Azure; its model holds, and not the model of the body."""
 
 
-def read_request(line: int, raw: bytes | None, provider: str | None = None, *, anywhere: bool = False) -> RunRequest:
+def read_request(line: int, raw: bytes | None, provider: str | None = None) -> RunRequest:
     """Read one line.
 
     Args:
         line: Its number, from 1.
         raw: The line; ``None`` when it was too long to read.
         provider: The provider whose API every line uses; by the line's format when not given.
-        anywhere: Whether a model may begin with the name of its provider, because nothing else says where a line goes.
 
     Raises:
         BadLineError: The line is not a valid request.
     """
-    if raw is None:
-        raise BadLineError(f"longer than {LINE_MAX // 2**20} MB")
-    return request_of(line, decode(raw), provider, anywhere=anywhere)
+    return request_of(line, decode(raw), provider)
 
 
 def request_of(
@@ -261,12 +258,14 @@ def _no_constant(name: str) -> None:
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def decode(raw: bytes) -> dict[str, Any]:
-    """The JSON object in a line.
+def decode(raw: bytes | None) -> dict[str, Any]:
+    """The JSON object in a line; ``None`` for a line that was too long to read.
 
     Raises:
         BadLineError: It is none.
     """
+    if raw is None:
+        raise BadLineError(f"longer than {LINE_MAX // 2**20} MB")
     try:
         value = _decoder.decode(raw.decode())
         if isinstance(value, dict):
@@ -335,9 +334,7 @@ class Source:
 
     def read(self, line: int, raw: bytes | None) -> RunRequest:
         """The request in a line; see :func:`read_request`."""
-        if raw is None or not self.of_rows:
-            return read_request(line, raw, self.provider, anywhere=self.anywhere)
         value = decode(raw)
-        if INVALID in value:
+        if self.of_rows and INVALID in value:
             raise BadLineError(value[INVALID])
         return request_of(line, value, self.provider, unit=self.unit, anywhere=self.anywhere)

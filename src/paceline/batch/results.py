@@ -52,9 +52,8 @@ DEPTH_MAX: Final = 100
 _DIGITS_MAX = 308  # of an integer: a longer one is beyond the range of a double
 _strict = json.JSONEncoder(allow_nan=False).encode
 _SURROGATE = re.compile(rb"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # the group: a backslash, or a whole pair
-_INVALID = (
-    f'"code": "{INVALID_ROW}"'.encode()
-)  # in the line of a row that was not sent; a corrected row may have another id
+# It is in the line of a row that was not sent; a corrected row may have another id.
+_INVALID = f'"code": "{INVALID_ROW}"'.encode()
 _START = b'{"id": "batch_req_'  # of every line that encode_answer makes
 
 

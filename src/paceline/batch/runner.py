@@ -15,7 +15,7 @@ from paceline.batch.acceptance import UNSTABLE, maximum_of
 from paceline.batch.answers import RunAnswers
 from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.index import explained
-from paceline.batch.packs import Packer, answers_of
+from paceline.batch.packs import Described, Packer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError, ResultsFile
@@ -120,7 +120,7 @@ class Runner:
 
     def __init__(
         self,
-        source: Iterator[tuple[RunRequest, Metered]],
+        source: Iterator[Described],
         client: RunClient,
         answers: RunAnswers,
         meter: ProgressLine,
@@ -130,7 +130,7 @@ class Runner:
         self.stop: tuple[int, str] | None = None
         self.client, self._answers, self._meter, self._workers = client, answers, meter, workers
         self._source, self._packer = packer.packed(source), packer
-        self._again: list[tuple[RunRequest, Metered]] = []  # not sent as answers could not be written; halves of others
+        self._again: list[Described] = []  # not sent as answers could not be written; halves of others
         self._shared = RowsInFlight()
         self._second: set[int] = set()  # lines of rows without a vector that are sent once more
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
@@ -223,7 +223,7 @@ class Runner:
                     self.client.sender.in_flight.discard(task)
             await asyncio.sleep(0)  # the client notices here that the server has closed the connection after its answer
 
-    async def _next(self) -> tuple[RunRequest, Metered] | None:
+    async def _next(self) -> Described | None:
         """The next request; while answers cannot be written, there is none."""
         while self._writing is not None or self._answers.results.kept:
             if self._writing is None:
@@ -279,7 +279,7 @@ class Runner:
         self, request: RunRequest, metered: Metered, outcome: RunOutcome, error: dict[str, Any], *, raised: bool
     ) -> None:
         """Ask for another answer in place of one that is none, if it may be better, and record one of them."""
-        following: tuple[RunRequest, Metered] | None = None
+        following: Described | None = None
         tries = outcome.tries
         if error["code"] in UNSTABLE:
             following = (request, metered) if tries is None or tries.spoiled() else None
@@ -348,7 +348,7 @@ class Runner:
         if once_more:
             self._again.append(self._packer.together(once_more))
 
-    def _raised(self, request: RunRequest) -> tuple[RunRequest, Metered] | None:
+    def _raised(self, request: RunRequest) -> Described | None:
         """The request with a larger maximum of tokens, if this run raises it."""
         body = self._answers.acceptance.raised(request.body)
         if body is None:

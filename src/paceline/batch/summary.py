@@ -163,10 +163,8 @@ class RunTally:
             way = giving("cut_off", "raise")
             yield f"answers that are cut off: {cut:,}; {way} asks for them again with a larger maximum of tokens"
         if stays:
-            told, way = (
-                ", ".join(f"{count:,} {name}" for name, count in stays.items()),
-                giving("again", ",".join(stays)),
-            )
+            told = ", ".join(f"{count:,} {name}" for name, count in stays.items())
+            way = giving("again", ",".join(stays))
             yield f"not sent again, because they are paid for and most likely end the same: {told}; {way} sends them"
         if unread:
             way = giving("repair", value=True)

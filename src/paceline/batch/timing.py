@@ -153,18 +153,14 @@ class Outage:
 
 def stopping(error: RefusedError, kind: BatchKind) -> StopError:
     """Why a run cannot go on after a refusal."""
+    name, status, exit_code = kind.provider, error.status, USAGE
     if error.code == UNTRUSTED:
-        return StopError(USAGE, str(error))
-    if refuses_key(error.status, {"code": error.code, "message": str(error)}):
-        detail = f" ({error.code})" if error.code else ""
-        env = provider_named(kind.provider).key_env
-        return StopError(
-            USAGE, f"{kind.provider} refused the key with a {error.status}{detail}; set {env} to a key for batches"
-        )
-    if error.status in (404, 405) and not error.code:
-        return StopError(
-            USAGE, f"{kind.provider}: this address has no Batch API (status {error.status}); use --mode sync"
-        )
-    return StopError(
-        FAILED, f"{kind.provider} refused a call of its Batch API with a {error.status}: {error.code}: {error}"
-    )
+        text = str(error)
+    elif refuses_key(status, {"code": error.code, "message": str(error)}):
+        detail, env = f" ({error.code})" if error.code else "", provider_named(name).key_env
+        text = f"{name} refused the key with a {status}{detail}; set {env} to a key for batches"
+    elif status in (404, 405) and not error.code:
+        text = f"{name}: this address has no Batch API (status {status}); use --mode sync"
+    else:
+        exit_code, text = FAILED, f"{name} refused a call of its Batch API with a {status}: {error.code}: {error}"
+    return StopError(exit_code, text)
