@@ -196,10 +196,8 @@ async def send_lines(lines, results, root, view, *, post=None, clock=SYSTEM_CLOC
 
 def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **options):
     """Start `paceline run` in a process of its own, after the statements of `setup`."""
-    kept = {
-        name: os.environ.get(name, "") for name in ("PATH", "HOME", "XDG_STATE_HOME", "PYTHONPATH", "SSL_CERT_FILE")
-    }
-    environ = kept | (environ or {})
+    names = ("PATH", "HOME", "XDG_STATE_HOME", "PYTHONPATH", "SSL_CERT_FILE")
+    environ = {name: os.environ.get(name, "") for name in names} | (environ or {})
     line = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", *words(args, base_url, limit)]
     streams = streams or {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(line, env=environ, text=True, **streams, **options)

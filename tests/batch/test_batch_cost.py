@@ -23,9 +23,8 @@ def bill_of(*answers):
 def test_a_batch_costs_half():
     one, usage = ("openai", "gpt-5"), Usage(1_000, 200)
     assert bill_of((*one, usage, False)) == {"usd": 0.003, "usd_saved": 0.0, "in_batches": 0, "unpriced": 0}
-    assert bill_of(*[(*one, usage, True)] * 4, (*one, usage, False)) == {
-        "usd": 0.009, "usd_saved": 0.006, "in_batches": 4, "unpriced": 0,
-    }  # fmt: skip
+    both = {"usd": 0.009, "usd_saved": 0.006, "in_batches": 4, "unpriced": 0}
+    assert bill_of(*[(*one, usage, True)] * 4, (*one, usage, False)) == both
 
 
 def test_cached_input_long_answers_and_models_without_a_price():

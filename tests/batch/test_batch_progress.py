@@ -21,10 +21,8 @@ def pool(*, requests=60.0, tokens=6_000.0, left=0.0, granted=0, spent=0.0, waiti
         return {"unit": unit, "limit": limit, "period_s": 60.0, "remaining": left, "burst": limit, "spent": spent}
 
     slots = {"unit": "concurrency", "limit": 5.0, "period_s": 0.0, "remaining": 5.0, "burst": 5.0, "spent": 9.0}
-    quotas, binds = (
-        [quota("requests", requests), quota("tokens", tokens), slots],
-        "60 requests/min" if waiting else None,
-    )
+    quotas = [quota("requests", requests), quota("tokens", tokens), slots]
+    binds = "60 requests/min" if waiting else None
     now = {"waiting": waiting, "binds": binds, "cool_down_s": cool_down_s}
     return {"quotas": quotas, "counts": {"granted": granted}} | now
 

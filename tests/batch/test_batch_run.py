@@ -377,17 +377,6 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
     assert "2 requests left" in err
 
 
-@pytest.mark.long("starts several processes")
-@pytest.mark.skipif(os.name == "nt", reason="locks")
-def test_one_process_at_a_time(slow, emulator, command):
-    first = command(slow, base_url=emulator.base_url, limit="60 requests/min")  # it is there until it is interrupted
-    wait_for_lines(output_of(slow), 1, first)
-    _, err = finish(command(slow, base_url=emulator.base_url), 2)
-    assert "another process is writing it" in err
-    first.send_signal(signal.SIGINT)
-    finish(first, 130)
-
-
 def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
     refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
     source, soon = write_lines(tmp_path / "in.jsonl", chats(3)), {"retry-after": "0.01"}

@@ -29,6 +29,10 @@ CONTENT = {
 ENCODED = {name: base64.b64encode(content).decode() for name, content in CONTENT.items()}
 
 
+def data_of(name, kind):
+    return f"data:{kind};base64,{ENCODED[name]}"
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     for name, content in CONTENT.items():
@@ -51,11 +55,8 @@ def test_chat_completions(folder):
     for one in sent["messages"]:
         pydantic.TypeAdapter(openai.types.chat.ChatCompletionUserMessageParam).validate_python(one)
     assert sent["messages"][0]["content"] == [
-        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{ENCODED['a.png']}"}},
-        {
-            "type": "file",
-            "file": {"filename": "e.pdf", "file_data": f"data:application/pdf;base64,{ENCODED['e.pdf']}"},
-        },
+        {"type": "image_url", "image_url": {"url": data_of("a.png", "image/png")}},
+        {"type": "file", "file": {"filename": "e.pdf", "file_data": data_of("e.pdf", "application/pdf")}},
         {"type": "text", "text": "What?"},
     ]
 
@@ -94,8 +95,8 @@ def test_responses(folder, asked):
     pydantic.TypeAdapter(openai.types.responses.ResponseInputParam).validate_python(sent["input"])
     assert "photo" not in sent
     assert sent["input"][0]["content"] == [
-        {"type": "input_image", "detail": "auto", "image_url": f"data:image/jpeg;base64,{ENCODED['b.jpg']}"},
-        {"type": "input_file", "filename": "e.pdf", "file_data": f"data:application/pdf;base64,{ENCODED['e.pdf']}"},
+        {"type": "input_image", "detail": "auto", "image_url": data_of("b.jpg", "image/jpeg")},
+        {"type": "input_file", "filename": "e.pdf", "file_data": data_of("e.pdf", "application/pdf")},
         {"type": "input_text", "text": "What?"},
     ]
 

@@ -8,7 +8,7 @@ import sys
 import zipfile
 
 import pytest
-from batch_helpers import call, chat, message, read_answers, write_lines
+from batch_helpers import call, chat, message, write_lines
 
 from paceline.batch.caller import Call, Command
 from paceline.batch.forms import Form, UnknownFormError, as_lines
@@ -440,24 +440,6 @@ def test_a_missing_package_is_named(monkeypatch, content, name, message):
 def test_column_and_template_exclude_each_other():
     with pytest.raises(SettingsError, match="exclude each other"):
         Form(column="a", template="b")
-
-
-def test_the_command(tmp_path, emulator):
-    """A table is answered, and the same command again sends only what is missing."""
-    source = tmp_path / "prompts.csv"
-    source.write_text(table(), encoding="utf-8")
-    words = [source, "--model", "gpt-5", "--column", "text"]
-    _, said = call(*words, base_url=emulator.base_url)
-    assert "a table, 'text' is the prompt of gpt-5" in said
-    answers = read_answers(tmp_path / "prompts.csv.results.jsonl")
-    assert {answer["custom_id"] for answer in answers} == {"r0", "r1", "r2"}
-    _, said = call(*words, base_url=emulator.base_url)
-    nothing = "every id has its answer. If you changed a request, --restart sends all again"
-    assert f"nothing is left to send: {nothing}" in said
-    source.write_text(table() + "r3,more\n", encoding="utf-8")
-    _, said = call(*words, base_url=emulator.base_url)
-    assert "4 requests, 3 answered before" in said
-    assert "nothing is left" not in said
 
 
 def test_the_command_says_once_what_is_missing(tmp_path, emulator):

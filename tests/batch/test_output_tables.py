@@ -40,6 +40,7 @@ def test_rows_in_their_order_with_their_answers(run, tmp_path, output):
     rows = read(tmp_path / output)
     assert [row["text"] for row in rows] == ["Why, and\nhow?", "Grüße", "三"]
     assert all(row["answer"] and row["error"] == "" for row in rows)
+    assert "a table, 'text' is the prompt of gpt-5" in said
     assert f"3 rows with their answers are in {tmp_path / output}" in said
 
 
@@ -47,7 +48,11 @@ def test_the_same_command_goes_on(run, tmp_path, emulator):
     run(TEXT, *WORDS)
     first, sent = read(tmp_path / "out.csv"), emulator.tally()["admitted"]
     (tmp_path / "out.csv").unlink()
-    run(TEXT + "4,more\n", *WORDS)
+    nothing = "every id has its answer. If you changed a request, --restart sends all again"
+    assert f"nothing is left to send: {nothing}" in run(TEXT, *WORDS)
+    said = run(TEXT + "4,more\n", *WORDS)
+    assert "4 requests, 3 answered before" in said
+    assert "nothing is left" not in said
     assert read(tmp_path / "out.csv")[:3] == first
     assert len(read(tmp_path / "out.csv")) == 4
     assert emulator.tally()["admitted"] == sent + 1
