@@ -569,7 +569,7 @@ ODD = ({}, {"id": None}, {"data": [None]}, {"data": 7, "operations": [{"metadata
 @pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral", "together", "gemini"])
 def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, timing, style):
     """After an odd answer to a creation there is a batch, or none."""
-    dice, ask = random.Random(style), Web._answer
+    dice, ask = random.Random(style), Web.answer
     odd = []
 
     async def answer(self, method, path, **options):
@@ -579,7 +579,7 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
         odd.append(path)
         return ([None] if isinstance(value, list) else dice.choice(ODD)), headers
 
-    monkeypatch.setattr(Web, "_answer", answer)
+    monkeypatch.setattr(Web, "answer", answer)
     timing(quiet_s=0.0)
     one = run(count=24, style=style)
     one.completes(most=3)

@@ -268,16 +268,13 @@ class Web:
             RefusedError: The status is not 2xx.
             BrokenError: There is no answer, or none that can be read.
         """
-        value, _ = await self._answer(method, path, **options)
+        value, _ = await self.answer(method, path, **options)
         if not isinstance(value, expect):
             raise BrokenError(f"the answer is not a JSON {'object' if expect is dict else 'array'}")
         return value
 
-    async def headers(self, method: str, path: str, **options: Any) -> Mapping[str, str]:
-        """The headers of an answer; its body can be anything. Raises as :meth:`call`."""
-        return (await self._answer(method, path, **options))[1]
-
-    async def _answer(self, method: str, path: str, **options: Any) -> tuple[Any, Mapping[str, str]]:
+    async def answer(self, method: str, path: str, **options: Any) -> tuple[Any, Mapping[str, str]]:
+        """The JSON value of an answer, or its text, and its headers. Raises as :meth:`call`."""
         status, headers, body = await self._send(method, path, SMALL_MAX, None, **options)
         return self._checked(status, body), headers
 

@@ -134,25 +134,23 @@ def cut(
     yield from loads.values()
 
 
+@dataclass(slots=True, eq=False)
 class ProviderQueue:
     """The provider's queue for one model: what batches hold of it until they have ended.
 
-    Args:
-        limit: The provider's limit; ``None`` while it is not known.
-
     Attributes:
+        limit: The provider's limit; ``None`` while it is not known.
         held: What each batch holds by the estimate, by the chunk's name.
         ratio: The provider's count over the estimate, of the last batch with answers; ``None`` before there is one.
         full_until_s: Before this time nothing is sent.
         refusals: The times in a row that the queue was full.
     """
 
-    def __init__(self, limit: float | None = None) -> None:
-        self.limit = limit
-        self.held: dict[str, float] = {}
-        self.ratio: float | None = None
-        self.full_until_s = 0.0
-        self.refusals = 0
+    limit: float | None = None
+    held: dict[str, float] = field(default_factory=dict)
+    ratio: float | None = None
+    full_until_s: float = 0.0
+    refusals: int = 0
 
     @property
     def most(self) -> float:

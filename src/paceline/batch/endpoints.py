@@ -454,7 +454,7 @@ class GeminiEndpoints(Endpoints):
             "x-goog-upload-header-content-length": str(len(content)),
             "x-goog-upload-header-content-type": "application/jsonl",
         }  # fmt: skip
-        given = await self.web.headers("POST", f"/upload{self._at(chunk, 'files')}", json=about, headers=start)
+        _, given = await self.web.answer("POST", f"/upload{self._at(chunk, 'files')}", json=about, headers=start)
         place = urlsplit(given.get("x-goog-upload-url", ""))  # on the same server: the key goes nowhere else
         if not place.path.startswith("/"):  # without the slash it could become part of the host's name
             raise BrokenError("the answer has no usable x-goog-upload-url")

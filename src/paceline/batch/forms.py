@@ -335,17 +335,13 @@ def _maker(rows: Sequence[Row], form: Form, name: str, kind: str, folder: Path) 
     for row in sound:
         shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}
     is_told = form.column is not None or form.template is not None
-    key = form.key or _ids_column(shape, None if is_told else _column(shape, form, kind))
+    prompt = None if is_told else _column(shape, form, kind)
+    key = form.key or next((one for one in reading.IDS if one in shape and one != prompt), None)
     by = f"identified by {key!r}" if key else "identified by its number and content"
     found = None if is_told else _requests(shape, form, name, by)
     make, shown, ready = found or _asking(shape, form, name, kind, by)
     with closing(Ids(key, required=ready or form.key is not None, caller=form.caller)) as ids:
         yield _Maker(_with_files(make, form, folder), shown, ids, ready)
-
-
-def _ids_column(shape: Row, prompt: str | None) -> str | None:
-    """The column with the ids of the rows, which is not the one of the prompts."""
-    return next((one for one in reading.IDS if one in shape and one != prompt), None)
 
 
 def _requests(row: Row, form: Form, name: str, by: str) -> tuple[_Make, str, bool] | None:
@@ -576,17 +572,13 @@ def _unknown(row: Row, form: Form, name: str, kind: str) -> str:
         return f"{fields}: to send the rows of a list in it, e.g. {_piped(row, form, name, lists[-1], changed)}"
     if absent and form.column not in absent and form.key not in absent:
         return f"{fields}, and {_naming(form, absent[0])}"
-    example = _example(row)
+    # A column that may have the prompts
+    example = next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
     changed |= _named_instead(row, form, absent, example, prompt)
     way = f"name {missing}, e.g. {form.caller.again(name, **changed)}"
     if example is None and not prompt:  # it may be a prompt
         way = f"name {missing} with {form.caller.option('column')}"
     return f"{fields}: {'; or, '.join([way, *_other_ways(form, name, kind, changed)])}"
-
-
-def _example(row: Row) -> str | None:
-    """A column that may have the prompts."""
-    return next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
 
 
 def _naming(form: Form, absent: str) -> str:

@@ -35,10 +35,8 @@ class Secrets:
             if len(key) >= KEY_MIN:
                 quoted = quote(key, safe="")
                 forms |= {key, quoted, re.sub("%..", lambda code: code[0].lower(), quoted), json.dumps(key)[1:-1]}
-                forms |= {
-                    key.encode().hex(),
-                    *(b64encode(before + key.encode()).decode() for before in (b"", b":", b"::")),
-                }
+                forms |= {b64encode(before + key.encode()).decode() for before in (b"", b":", b"::")}
+                forms.add(key.encode().hex())
         # Every part of PART_MIN characters in a text holds one of the text's aligned words of 8 bytes whole. One look at
         # each word is a tenth of the time of a search for every block.
         encoded = [one.encode() for one in forms]

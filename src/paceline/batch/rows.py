@@ -124,8 +124,7 @@ def run(
     config = Config.load(given=settings, where="arguments")
     json_schema = _schema_of(schema)
     acceptance = Acceptance.parse(schema, cut_off, again)
-    found, table = _read_rows(rows)
-    folder, shown = _place(rows)
+    found, table, folder, shown = _read_rows(rows)
     form = Form(
         model,
         key=key,
@@ -133,7 +132,7 @@ def run(
         provider=provider_of(config),
         schema=json_schema,
         task=task,
-        files=_each(files),
+        files=(files,) if isinstance(files, str) else tuple(files),
         caller=Call(_unusual(given | settings)),
     )
     names = [name for name, _ in columns(UNSENT, into, acceptance)]
@@ -158,17 +157,6 @@ def run(
         pairs = list(zip(ids, (_without(row, told[0]) for row in found), strict=True))
         replace(written, journal=path).write(lambda: nullcontext(iter(pairs)), acceptance)
     return table(found, {name: made.get(name, list)(row[name] for row in told) for name in told[0]})
-
-
-def _place(rows: Any) -> tuple[str, str]:
-    """The folder of the file that is named, and what messages call the rows."""
-    if isinstance(rows, str | os.PathLike):
-        return os.path.dirname(rows), repr(os.fspath(rows))  # noqa: PTH120
-    return "", "rows"
-
-
-def _each(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _unusual(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,9 +329,10 @@ def _schema_of(schema: Any) -> Mapping[str, Any] | None:
     return cast("Mapping[str, Any]", schema.model_json_schema())
 
 
-def _read_rows(rows: Any) -> tuple[list[dict[str, Any]], Made]:
-    """The rows, and what makes a table of their kind."""
+def _read_rows(rows: Any) -> tuple[list[dict[str, Any]], Made, str, str]:
+    """The rows, what makes a table of their kind, the folder of the file that is named, and what messages call the rows."""
     if not isinstance(rows, str | os.PathLike):
-        return rows_of(rows)
+        return *rows_of(rows), "", "rows"
     with read_rows(os.fspath(rows)) as read:
-        return [row if isinstance(row, Damaged) else dict(row) for row in read], dicts
+        found = [row if isinstance(row, Damaged) else dict(row) for row in read]
+    return found, dicts, os.path.dirname(rows), repr(os.fspath(rows))  # noqa: PTH120
