@@ -28,6 +28,14 @@ def wrapped(*chain):
     return aiohttp.ClientConnectorError(None, chain[0])
 
 
+UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ...")
+UNTRUSTED.verify_message = "certificate has expired"
+
+
+class _DistrustedError(Exception):
+    certificate_error = UNTRUSTED
+
+
 REFUSED = wrapped(OSError("All connection attempts failed"), ConnectionRefusedError(111, "Connect call failed"))
 
 
@@ -116,11 +124,6 @@ def test_names_neither_paths_nor_keys(said):
     assert origin("https://api.openai.com/v1") == "https://api.openai.com"
 
 
-class _DistrustedError(Exception):
-    certificate_error = ssl.SSLCertVerificationError(1, "no")
-    certificate_error.verify_message = "certificate has expired"
-
-
 def test_answers_over_older_connections_show_no_trust(reach, said):
     reach.connected(URL, 0.0)
     reach.answered(URL, 0.0, 1.0)
@@ -137,8 +140,6 @@ def test_answers_over_older_connections_show_no_trust(reach, said):
     assert said[1:] == [UP]
 
 
-UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ...")
-UNTRUSTED.verify_message = "certificate has expired"
 NO_TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
 NO_TLS.reason = "WRONG_VERSION_NUMBER"
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from batch_helpers import Said, chats, ids_in, run_job, write_lines
@@ -17,10 +18,6 @@ from paceline.pacing import durable
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
 
 ROWS, AFTER = 40, 25
-
-
-def delete(path):
-    path.unlink()
 
 
 def empty(path):
@@ -111,7 +108,7 @@ def spoiled(request, emulator, tmp_path, monkeypatch, timing):
     return Spoiled(emulator, tmp_path, monkeypatch, request.param)
 
 
-@pytest.mark.parametrize(("spoil", "after"), [(delete, 1), (delete, ROWS + 1), (remove_folder, AFTER)])
+@pytest.mark.parametrize(("spoil", "after"), [(Path.unlink, 1), (Path.unlink, ROWS + 1), (remove_folder, AFTER)])
 def test_an_output_that_is_gone_is_written_again(spoiled, spoil, after):
     code, said = spoiled.start(lambda: spoil(spoiled.output), after)
     assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)
@@ -165,7 +162,7 @@ def test_answers_beside_an_edited_output_are_added_to_it(spoiled):
 
 
 @pytest.mark.parametrize("spoiled", ["batch"], indirect=True)
-@pytest.mark.parametrize("spoil", [delete, empty, halve])
+@pytest.mark.parametrize("spoil", [Path.unlink, empty, halve])
 def test_a_journal_of_batches_is_written_again(spoiled, spoil):
     code, _ = spoiled.start(lambda: spoil(spoiled.journal))
     assert (code, spoiled.rows(spoiled.output), spoiled.paid()) == (0, ROWS, ROWS)

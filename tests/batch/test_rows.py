@@ -122,16 +122,11 @@ def test_in_a_notebook(ask, monkeypatch):
     """One output, which changes; its last state is empty."""
     shown = []
 
-    class Handle:
-        def update(self, data, *, raw):
-            assert raw
-            shown.append(data)
-
-    def display(data, *, raw, display_id):
+    def display(data, *, raw, display_id=True):
         assert raw
         assert display_id
         shown.append(data)
-        return Handle()
+        return types.SimpleNamespace(update=display)
 
     shell = types.SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))

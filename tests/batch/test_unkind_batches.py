@@ -21,6 +21,7 @@ from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.journal import BatchJournal
 
 PATIENT = {"quiet_s": 0.0, "unread_s": 60.0, "lost_s": 60.0}
+ENDS = {OpenAI: OpenAIEndpoints, Anthropic: AnthropicEndpoints}
 APIS = pytest.mark.parametrize("api", [OpenAI, Anthropic])
 
 
@@ -66,11 +67,8 @@ class Input:
                 found.append(f"{name} is paid and {error['code']}")
         own = set(self.prompts.values())
         paid = [batch for batch in self.server.batches if batch.ended and not batch.cancelled]
-        return found + [
-            f"{prompt} of {batch.id} is paid and not read"
-            for batch in paid
-            for prompt in {p for _, p in batch.requests} & own - batch.read
-        ]
+        unread = [(prompt, batch.id) for batch in paid for prompt in {p for _, p in batch.requests} & own - batch.read]
+        return found + [f"{prompt} of {name} is paid and not read" for prompt, name in unread]
 
 
 @pytest.fixture
@@ -78,6 +76,22 @@ def start(tmp_path):
     """Start a server on a bad day; the input of a run there."""
     with ExitStack() as ends:
         yield lambda api, unkind=None, **given: Input(ends.enter_context(api(unkind or Unkind())), tmp_path, **given)
+
+
+def kill_after_intent(one, monkeypatch, number=1):
+    """Kill a run when its journal says, for the ``number``-th time, that a batch will be created."""
+    intend, intended = BatchJournal.intend, []
+
+    def killed(self, *args):
+        intended.append(intend(self, *args))
+        if len(intended) == number:
+            raise CrashError
+        return intended[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchJournal, "intend", killed)
+        with pytest.raises(CrashError):
+            one.run()
 
 
 TAKEN = (400, 403, 404, 409, 413, 422, 425, 429, 451)
@@ -141,18 +155,7 @@ def test_a_creation_that_takes_effect_late_is_read(start, api, unkind):
 def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(start, monkeypatch):
     """The first creation is lost and the second one killed, with the same requests. Then the batch of the first appears."""
     one = start(Anthropic, Unkind(lost=(0,), late=100, work=0), count=4)
-    with monkeypatch.context() as patch:
-        intend, intended = BatchJournal.intend, []
-
-        def killed(self, *args):
-            intended.append(intend(self, *args))
-            if len(intended) == 2:
-                raise CrashError
-            return intended[0]
-
-        patch.setattr(BatchJournal, "intend", killed)
-        with pytest.raises(CrashError):
-            one.run()
+    kill_after_intent(one, monkeypatch, number=2)
     one.server.batches[0].hidden = 0
     find = AnthropicEndpoints.find
 
@@ -180,19 +183,6 @@ def test_a_state_that_is_not_documented_is_said_and_ends_the_run(start, api, tim
     one.server.unkind.state = ""
     timing(**PATIENT)
     one.completes()
-
-
-def kill_after_intent(one, monkeypatch):
-    with monkeypatch.context() as patch:
-        intend = BatchJournal.intend
-
-        def killed(self, *args):
-            intend(self, *args)
-            raise CrashError
-
-        patch.setattr(BatchJournal, "intend", killed)
-        with pytest.raises(CrashError):
-            one.run()
 
 
 def kills(api, folder, seed, wanted):
@@ -241,17 +231,10 @@ def test_planted_a_batch_that_is_adopted_by_its_size(tmp_path, monkeypatch):
         assert one.wrong() != []
 
 
-@pytest.mark.parametrize(
-    ("api", "ends", "unkind"),
-    [
-        (OpenAI, OpenAIEndpoints, Unkind(cuts=1)),
-        (OpenAI, OpenAIEndpoints, Unkind(pending=2)),
-        (Anthropic, AnthropicEndpoints, Unkind(cuts=1)),
-    ],
-    ids=["OpenAI-cut", "OpenAI-pending", "Anthropic-cut"],
-)
-def test_planted_results_that_are_accepted_below_the_count(start, monkeypatch, api, ends, unkind):
+@pytest.mark.parametrize(("api", "odd"), [(OpenAI, "cuts"), (OpenAI, "pending"), (Anthropic, "cuts")])
+def test_planted_results_that_are_accepted_below_the_count(start, monkeypatch, api, odd):
     """The tests see a run that takes the results that it has got for all of them."""
+    ends = ENDS[api]
     look = ends.look
 
     async def looks(self, chunk):
@@ -260,7 +243,7 @@ def test_planted_results_that_are_accepted_below_the_count(start, monkeypatch, a
         return seen
 
     monkeypatch.setattr(ends, "look", looks)
-    one = start(api, unkind)
+    one = start(api, Unkind(**{odd: 2}))
     one.run()
     assert one.wrong() != []
 
@@ -361,7 +344,7 @@ def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undo
 
 @APIS
 def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(start, api, monkeypatch):
-    ends, failures = {OpenAI: OpenAIEndpoints, Anthropic: AnthropicEndpoints}[api], [BrokenError("no list")] * 1_000
+    ends, failures = ENDS[api], [BrokenError("no list")] * 1_000
     really = ends.find
 
     async def find(self, *given):
