@@ -22,7 +22,7 @@ from grids import some
 from paceline.batch import offline
 from paceline.batch import timing as timing_module
 from paceline.batch.address import address_of
-from paceline.batch.api import BrokenError, NotYetError, RefusedError, Web
+from paceline.batch.api import BrokenError, NoResultsError, NotYetError, RefusedError, Web
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
 from paceline.batch.endpoints import (
     AnthropicEndpoints,
@@ -1002,6 +1002,30 @@ async def test_a_list_is_read_to_its_end_or_to_a_page_that_ends_with_an_old_batc
     web = Pages({"data": first} | more, {"data": [listed("b", "1-a")]}, *end)
     assert await api(web, run="run").find(chunk_of(), set(), Index()) == found
     assert found or len(web.calls) == 1
+
+
+class Refusing:
+    """A provider that refuses each call."""
+
+    def __init__(self, status):
+        self.status = status
+
+    async def call(self, *_):
+        raise RefusedError(self.status, "", "no")
+
+    fetch = call
+
+
+async def test_a_batch_whose_end_is_refused_has_ended_unless_there_are_too_many_calls():
+    await OpenAIEndpoints(Refusing(409)).cancel(chunk_of())
+    with pytest.raises(BrokenError, match="too many calls"):
+        await OpenAIEndpoints(Refusing(429)).cancel(chunk_of())
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, NoResultsError), (401, RefusedError)])
+async def test_results_that_are_refused_are_missing_or_nobodys(status, error):
+    with pytest.raises(error, match="no"):
+        await OpenAIEndpoints(Refusing(status)).results("place", io.BytesIO(), {})
 
 
 def chunk_of():

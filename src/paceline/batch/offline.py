@@ -248,8 +248,9 @@ class Offline:
             or not queue.fits(load.tokens, time.monotonic())
         ):
             if not queue.held and time.monotonic() - started_s > FULL_ALL_S:
-                text = f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
-                raise StopError(FAILED, text)
+                raise StopError(
+                    FAILED, f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
+                )
             full_s = max(0.0, queue.full_until_s - time.monotonic()) or None
             await self._wait(self._time.retry_s if self._flight.unclear else full_s)
         if (load.tokens > queue.most_of_one or load.size > self._most_bytes(load.kind)) and len(load.lines) > 1:
