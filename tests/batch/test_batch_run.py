@@ -13,19 +13,7 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import (
-    GOOD,
-    Said,
-    call,
-    chat,
-    chats,
-    finish,
-    ids_in,
-    read_answers,
-    run_job,
-    wait_for_lines,
-    write_lines,
-)
+from batch_helpers import Said, call, chat, chats, finish, ids_in, read_answers, run_job, wait_for_lines, write_lines
 from batch_times import KEYS, QUICK
 
 from grids import some
@@ -267,9 +255,9 @@ def test_usage_errors(source, emulator):
         assert words in call(*arguments, code=2, base_url=emulator.base_url)[1]
 
 
-def all_once(source, names):
+def all_once(source):
     answers = read_answers(output_of(source))
-    assert sorted(a["custom_id"] for a in answers) == sorted(names)
+    assert sorted(ids_in(output_of(source))) == sorted(f"r{i}" for i in range(400))
     assert all(a["error"] is None for a in answers)
 
 
@@ -294,7 +282,7 @@ def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
     assert report["ok"] == len(read_answers(output_of(slow))) == tally["admitted"] < 400
     assert "the same command again sends the rest" in err
     finish(command(slow, base_url=emulator.base_url), 0)
-    all_once(slow, [f"r{i}" for i in range(400)])
+    all_once(slow)
     assert emulator.tally()["answers"]["most"] == 1
 
 
@@ -326,7 +314,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored(slow, emulator, co
     wait_for_lines(output_of(slow), 1, process)
     process.send_signal(signal.SIGHUP)
     finish(process, 0)
-    all_once(slow, [f"r{i}" for i in range(400)])
+    all_once(slow)
 
 
 INTERRUPTED = """
@@ -379,9 +367,10 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
 
 def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
     refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+    good = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
     source, soon = write_lines(tmp_path / "in.jsonl", chats(3)), {"retry-after": "0.01"}
     for options, times in (((), 1), (("--quiet",), 0)):
-        with OddServer(lambda n, _: (429, soon, refusal) if n < 3 else (200, JSON, GOOD)) as server:
+        with OddServer(lambda n, _: (429, soon, refusal) if n < 3 else (200, JSON, good)) as server:
             _, said = call(source, "--restart", *options, base_url=server.base_url)
         assert said.count("refused (rate)") == times, said
         assert "429_error" not in said

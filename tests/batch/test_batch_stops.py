@@ -14,14 +14,13 @@ from paceline.batch.client import HANDFUL
 from paceline.batch.progress import LineView
 from paceline.core.results import SettingsError
 
-FAST = {"*": "60k requests/min"}
 SOON = {"breaker": {"first_pause_s": 0.01, "pause_s": 0.01}, "retry": {"backoff_s": 0.01}}
 KEYS = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "a-gemini-key"}
 
 
 def run(tmp_path, lines, base_url, **given):
     source = write_lines(tmp_path / "in.jsonl", lines)
-    code, report = run_job(source, base_url, LineView(), **{"limits": FAST, "environ": KEYS} | given)
+    code, report = run_job(source, base_url, LineView(), **{"environ": KEYS} | given)
     return code, report, tmp_path / "in.results.jsonl"
 
 

@@ -10,18 +10,7 @@ from itertools import product
 
 import pydantic
 import pytest
-from batch_helpers import (
-    Said,
-    chat,
-    errors_in,
-    finish,
-    message,
-    read_answers,
-    run_job,
-    start,
-    wait_for_lines,
-    write_lines,
-)
+from batch_helpers import Said, chat, errors_in, finish, message, read_answers, run_job, wait_for_lines, write_lines
 from batch_times import KEYS
 from unkind_batches import Anthropic, OpenAI, Unkind
 
@@ -33,7 +22,6 @@ from paceline.batch.results import encode_answer
 from paceline.batch.tables import RecordedAnswers
 from paceline.batch.timing import StopError
 
-FAST = {"*": "60k requests/min"}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 CUT = "The answer is th"
 
@@ -70,7 +58,7 @@ def source(tmp_path):
 
 def run(source, server, said=None, *, workers=4, **options):
     acceptance = Acceptance(SCHEMA, options.pop("cut_off", None), frozenset(options.pop("again", ())))
-    given = {"limits": FAST, "headroom_s": 0.0, "workers": workers, "acceptance": acceptance, **options}
+    given = {"headroom_s": 0.0, "workers": workers, "acceptance": acceptance, **options}
     return run_job(source, server.base_url, said, environ=KEYS, **given)
 
 
@@ -128,7 +116,7 @@ def test_an_answer_of_a_server_that_says_another_success_is_one(tmp_path, status
 def test_a_promise_of_an_answer_is_none(tmp_path):
     source = write_lines(tmp_path / "in.jsonl", [chat("fine", text="fine")])
     with OddServer(lambda *_: (202, JSON, {"id": "job-7", "status": "queued"})) as server:
-        assert [run_job(source, server.base_url, environ=KEYS, limits=FAST)[0] for _ in range(2)] == [1, 1]
+        assert [run_job(source, server.base_url, environ=KEYS)[0] for _ in range(2)] == [1, 1]
         assert len(server.asked) == 2
     assert records(source)["fine"]["error"]["code"] == "http_202"
 
@@ -504,7 +492,7 @@ def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
 
 
 @pytest.mark.long("starts three processes, and kills two")
-def test_thousands_of_rows_and_two_kills(tmp_path):
+def test_thousands_of_rows_and_two_kills(tmp_path, command):
     """All that counts them agrees, nothing is paid twice but what was in flight, and the next call sends what it says."""
     names = [name for name in BODIES if name != "fine"]
     rows = [names[n % 100 // 3] if n % 100 < 3 * len(names) else "fine" for n in range(3_000)]
@@ -527,13 +515,13 @@ def test_thousands_of_rows_and_two_kills(tmp_path):
 
     with OddServer(answer) as server:
         for share in (3, 2):
-            process = start(*words, base_url=server.base_url, environ=environ)
+            process = command(*words, base_url=server.base_url, environ=environ)
             wait_for_lines(journal, 3_000 // share, process)
             process.kill()
             process.wait()
             process.stdout.close()
             process.stderr.close()
-        process = start(*words, "--json", "--page", "0", base_url=server.base_url, environ=environ)
+        process = command(*words, "--json", "--page", "0", base_url=server.base_url, environ=environ)
         page = next(line.split()[-1] for line in process.stderr if "page at http" in line)
         wait_for_lines(journal, 2_999, process)  # the last answer is held: the page is there
         with urllib.request.urlopen(f"{page}status") as found:
@@ -555,7 +543,7 @@ def test_thousands_of_rows_and_two_kills(tmp_path):
     assert all(total[str(n)] >= attempts[name] for n, name in enumerate(rows))
     assert twice <= 2 * 50  # the requests in flight at the kills
     with answering() as server:
-        out, _ = finish(start(*words, "--json", base_url=server.base_url, environ=environ), 1)
+        out, _ = finish(command(*words, "--json", base_url=server.base_url, environ=environ), 1)
         assert sent(server) == {"empty": 2 * wanted["empty"], "invalid": 2 * wanted["invalid"]}
     report = json.loads(out)
     assert report["errors"] == {name: wanted[name] for name in names}
