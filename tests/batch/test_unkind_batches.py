@@ -342,20 +342,33 @@ def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undo
     assert max(one.server.paid.values()) == 1
 
 
+def failing_lists(monkeypatch, api, count):
+    """Let so many lists of batches fail first; return the errors that are left."""
+    ends, errors = ENDS[api], [BrokenError("no list")] * count
+    find = ends.find
+
+    async def failing(self, *given):
+        if errors:
+            raise errors.pop()
+        return await find(self, *given)
+
+    monkeypatch.setattr(ends, "find", failing)
+    return errors
+
+
 @APIS
 def test_a_creation_is_looked_for_by_the_next_command_if_no_list_could_be_read(start, api, monkeypatch):
-    ends, failures = ENDS[api], [BrokenError("no list")] * 1_000
-    really = ends.find
-
-    async def find(self, *given):
-        if failures:
-            raise failures.pop()
-        return await really(self, *given)
-
-    monkeypatch.setattr(ends, "find", find)
+    errors = failing_lists(monkeypatch, api, 1_000)
     one = start(api, Unkind(work=4, refusals={0: (400, True)}))
     assert one.run() == 1
-    del failures[1:]
+    del errors[1:]
+    one.completes(batches=3)
+
+
+@APIS
+def test_a_refusal_that_says_that_nothing_was_made_is_believed_if_no_list_can_be_read(start, api, monkeypatch):
+    failing_lists(monkeypatch, api, 1)
+    one = start(api, Unkind(refusals={0: (429, False)}))
     one.completes(batches=3)
 
 
