@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Final, NamedTuple
 
@@ -14,7 +15,7 @@ from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
-from paceline.gateway.fallback import Passed, why_failed, why_out
+from paceline.gateway.fallback import tell, told, why_failed, why_out
 from paceline.gateway.held import HeldRequests
 from paceline.gateway.incoming import OPTION, Bodies, Connection, Incoming, number
 from paceline.gateway.keys import ClientKey, lists
@@ -44,6 +45,7 @@ from paceline.gateway.waiting import (
     Further,
     HeldRequest,
     Identity,
+    Kept,
     KeptExchange,
     KeptRoutedExchange,
     hears,
@@ -136,7 +138,6 @@ class Dispatch:
             if body is None:
                 reply = await self._upload(request)
             else:
-                options = request.head.options()
                 if request.place.routes is not None and lists(request.head.method, request.decoded_path):
                     refuse_unmetered(request.key, request.head.method, request.path)
                     await self._passing.send(request, own_list(request, request.place.routes))
@@ -144,7 +145,7 @@ class Dispatch:
                 first, *others = await self._routed(request, body)
                 if first is not request:
                     _check_keys(first)
-                requests, exchange = await self._prepared(first, body, options)
+                requests, exchange = await self._prepared(first, body)
                 if self._life.draining:  # the body ended after the signal
                     raise stopping()
                 if exchange is None:
@@ -152,7 +153,7 @@ class Dispatch:
                     reply = await send_unmetered(self._limiter.pacer, first, requests[0])
                 else:
                     # Before a place is claimed: nothing may fail after that.
-                    asked_s = number(options, _KEEPALIVE, *NOTES_S, also=0.0)
+                    asked_s = number(request.options, _KEEPALIVE, *NOTES_S, also=0.0)
                     identify = _identity_of(request)
                     if len(body) > LARGE:
                         identify = cache(identify)
@@ -160,8 +161,8 @@ class Dispatch:
                     found = self.held.claim(request, exchange, requests, identify)
                     if isinstance(found, HeldRequest):
                         if found.task is None and others:
-                            found.further = self._further(found, [first, *others], body, options)
-                        await self._relay_held(request, found, options, asked_s)
+                            found.further = self._further(found, [first, *others], body)
+                        await self._relay_held(request, found, asked_s)
                         return
                     reply = found
             await hide_account(reply)
@@ -188,24 +189,25 @@ class Dispatch:
             raise RequestError(404, "model", f"{why}: GET /v1/models lists the names of this address")
         return [request.at(place) for place in places]
 
-    def _further(self, held: HeldRequest, at: list[Incoming], body: bytes, options: dict[bytes, str]) -> Further:
+    def _further(self, held: HeldRequest, at: list[Incoming], body: bytes) -> Further:
         """What makes the exchange of a request at the next of its places, ``at``, when the one before has failed."""
-        others, passed, began_s = at[1:], Passed(at[0].place.asked), time.monotonic()
+        others, failed, began_s = at[1:], dict[str, str](), time.monotonic()
         target = at[0].place.target
         held.exchange.tries, held.exchange.out = self._once(), why_out
 
         async def further(
-            present: KeptExchange | KeptRoutedExchange, reply: ClientReply | None, error: Exception | None
-        ) -> tuple[KeptExchange | KeptRoutedExchange, Sequence[Relayed]] | None:
+            present: Kept, outcome: ClientReply | Exception | None
+        ) -> tuple[Kept, Sequence[Relayed]] | None:
             nonlocal target
-            why = why_failed(reply, error) if reply or error else why_out(present)
+            why = why_out(present) if outcome is None else why_failed(outcome)
             while why and others:
                 request = others.pop(0)
-                passed.add(target, why, request.place.target)
+                failed[target] = why
+                tell(request.place.asked, target, request.place.target, why)
                 target = request.place.target
                 try:
                     _check_keys(request)
-                    requests, exchange = await self._prepared(request, body, _left(options, began_s))
+                    requests, exchange = await self._prepared(_in_time(request, began_s), body)
                 except RequestError as refused:
                     why = refused.word
                     continue
@@ -214,8 +216,8 @@ class Dispatch:
                         exchange.tries, exchange.out = self._once(), why_out
                     return exchange, requests
                 why = "its API has no such call"
-            if reply is not None:
-                reply.fallback = passed.header(target)
+            if isinstance(outcome, ClientReply):
+                outcome.fallback = told(target, failed)
             return None
 
         return further
@@ -225,9 +227,7 @@ class Dispatch:
         pacer = self._limiter.pacer
         return Tries(varied(pacer.retry, max_attempts=1), pacer.health)
 
-    async def _prepared(
-        self, request: Incoming, body: bytes, options: dict[bytes, str]
-    ) -> tuple[list[Relayed], KeptExchange | KeptRoutedExchange | None]:
+    async def _prepared(self, request: Incoming, body: bytes) -> tuple[list[Relayed], Kept | None]:
         """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""
         members = request.place.members if request.head.method == "POST" else request.place.members[:1]
         seen = await self._bodies.look(request, body, members)
@@ -235,15 +235,13 @@ class Dispatch:
             self._relayed(request, upstream, own or body, renamed=own is not None)
             for upstream, own in zip(members, seen.bodies, strict=True)
         ]
-        return requests, self._exchange(request, requests, seen, options)
+        return requests, self._exchange(request, requests, seen)
 
-    async def _relay_held(
-        self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
-    ) -> None:
+    async def _relay_held(self, request: Incoming, held: HeldRequest, asked_s: float | None) -> None:
         """Relay a metered request, whose place or answer is kept if its client leaves."""
         reply: ClientReply | None = None
         try:
-            reply = await self._send(request, held, options, asked_s)
+            reply = await self._send(request, held, asked_s)
             if held.named is not None and reply.is_good:
                 reply.start(self.held.answers.noted(held.named))
             await hide_account(reply)
@@ -286,20 +284,17 @@ class Dispatch:
         path = renamed_path(path, upstream.models)
         return Relayed(self._client, upstream, request.head.method, path, query, sent, body)
 
-    def _exchange(
-        self, request: Incoming, requests: list[Relayed], seen: Seen, options: dict[bytes, str]
-    ) -> KeptExchange | KeptRoutedExchange | None:
+    def _exchange(self, request: Incoming, requests: list[Relayed], seen: Seen) -> Kept | None:
         """The exchange of a request that costs something; ``None`` for another one.
 
         Args:
             request: The request.
             requests: What is sent to each member of its place.
             seen: What was read in its body.
-            options: Its options.
         """
         if request.head.method != "POST":
             return None
-        place, pacer = request.place, self._limiter.pacer
+        place, pacer, options = request.place, self._limiter.pacer, request.options
         name, timeout_s = options.get(_NAME), number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
         _take_lane(request.key, options)
         found = self._metering.of(request, seen)
@@ -321,9 +316,7 @@ class Dispatch:
         sticky = str(sticky)[:NAME_MAX] if sticky else None
         return KeptRoutedExchange(pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
 
-    async def _send(
-        self, request: Incoming, held: HeldRequest, options: dict[bytes, str], asked_s: float | None
-    ) -> ClientReply:
+    async def _send(self, request: Incoming, held: HeldRequest, asked_s: float | None) -> ClientReply:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
         pacer, exchange, connection = self._limiter.pacer, held.exchange, request.connection
         for sent in held.requests:
@@ -335,7 +328,7 @@ class Dispatch:
         task = connection.task
         assert task is not None
         self.held.waiting[task] = held
-        called = options.get(_ID)
+        called = request.options.get(_ID)
         held.called = called and called[:NAME_MAX]
         try:
             reply = await self._waited(request, held, rhythm, bounded=bounded)
@@ -405,7 +398,7 @@ def _check_keys(request: Incoming) -> None:
             raise RequestError(503, "no_key", f"the gateway has no key for {upstream.name}: {why}")
 
 
-def _take_lane(key: ClientKey | None, options: dict[bytes, str]) -> None:
+def _take_lane(key: ClientKey | None, options: Mapping[bytes, str]) -> None:
     """Wait in the lane that a client without a key names."""
     lane, priority = options.get(_LANE), number(options, _PRIORITY, -1_000_000, 1_000_000)
     for text in (lane, options.get(_NAME), options.get(_STICKY)):
@@ -447,7 +440,7 @@ def _note(request: Incoming, reply: ClientReply | None, server: str = "") -> Non
             entry.record, entry.fallback = reply.record, reply.fallback.decode()
 
 
-def _rhythm_of(request: Incoming, exchange: KeptExchange | KeptRoutedExchange, asked_s: float | None) -> _Rhythm:
+def _rhythm_of(request: Incoming, exchange: Kept, asked_s: float | None) -> _Rhythm:
     """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
     head, note, begin_s, every_s = request.head, None, NOTES_FROM_S, NOTES_EVERY_S
     if asked_s is not None:
@@ -466,10 +459,13 @@ def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception 
     return own(refusal.status, refusal.word, str(refusal))
 
 
-def _left(options: dict[bytes, str], began_s: float) -> dict[bytes, str]:
-    """The options of a request at a further place, where it can wait for what is left of its time."""
-    most_s = number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
-    return options if most_s is None else {**options, _TIMEOUT: f"{max(most_s - time.monotonic() + began_s, 0):.3f}"}
+def _in_time(request: Incoming, began_s: float) -> Incoming:
+    """A request at a further place, where it can wait for what is left of its time."""
+    most_s = number(request.options, _TIMEOUT, 0, TIMEOUT_MAX_S)
+    if most_s is None:
+        return request
+    left_s = max(most_s - time.monotonic() + began_s, 0)
+    return replace(request, options={**request.options, _TIMEOUT: f"{left_s:.3f}"})
 
 
 class _Rhythm(NamedTuple):

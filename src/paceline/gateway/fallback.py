@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -26,36 +27,22 @@ def why_out(exchange: Exchange) -> str:
     return "failed before" if all(health.paused_until_ns(one) > one.now_ns() for one in pools) else ""
 
 
-def why_failed(reply: ClientReply | None, error: Exception | None) -> str:
+def why_failed(outcome: ClientReply | Exception) -> str:
     """Why a request is to go on to the next place, in words that name nothing of it; empty for an answer that its client gets."""
-    if reply is None:
-        return cause_of_error(error) or "" if error is not None else ""
-    if reply.status < 400:
+    if isinstance(outcome, Exception):
+        return cause_of_error(outcome) or ""
+    if outcome.status < 400:
         return ""
-    word = dict(reply.headers).get(b"x-paceline", b"").decode("latin-1")
+    word = dict(outcome.headers).get(b"x-paceline", b"").decode("latin-1")
     if word:
         return word if word in _OWN else ""
-    return f"status {reply.status}" if reply.status >= 500 or reply.status in _OF_PLACE else ""
+    return f"status {outcome.status}" if outcome.status >= 500 or outcome.status in _OF_PLACE else ""
 
 
-class Passed:
-    """The places at which one request has failed, for its client and the log."""
-
-    __slots__ = ("_failed", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._failed: list[tuple[str, str]] = []
-
-    def add(self, target: str, why: str, after: str) -> None:
-        """Note that ``target`` has failed, and that the request goes on to ``after``."""
-        self._failed.append((target, why))
-        tell(self.name, target, after, why)
-
-    def header(self, target: str) -> bytes:
-        """What the answer of ``target`` says; empty if it is the first one."""
-        failed = ", ".join(f"{quote(name, safe='/:@*+')} ({why})" for name, why in self._failed)
-        return f"{quote(target, safe='/:@*+')} after {failed}".encode() if failed else b""
+def told(target: str, failed: Mapping[str, str]) -> bytes:
+    """What the answer of ``target`` says of the places that have ``failed`` before, and why; empty if it is the first one."""
+    before = ", ".join(f"{quote(name, safe='/:@*+')} ({why})" for name, why in failed.items())
+    return f"{quote(target, safe='/:@*+')} after {before}".encode() if before else b""
 
 
 def tell(name: str, target: str, after: str, why: str) -> None:

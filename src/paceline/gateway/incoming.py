@@ -123,6 +123,7 @@ class Incoming:
         given: That key as it was sent; empty for none.
         place: Where it goes.
         path: Its path there, not decoded.
+        options: Its options for the gateway, by the headers that have them.
         open_path: Its path at the gateway, where the name of a model has led to the place; empty where the path has.
         parts: What has been counted of its body, and is in memory.
     """
@@ -136,6 +137,7 @@ class Incoming:
     given: str
     place: Destination
     path: str
+    options: Mapping[bytes, str] = field(default_factory=dict)
     open_path: str = ""
     parts: list[bytes] = field(default_factory=list)
 
@@ -278,7 +280,7 @@ class Bodies:
 
 
 def number(
-    options: dict[bytes, str], name: bytes, least: float, most: float, also: float | None = None
+    options: Mapping[bytes, str], name: bytes, least: float, most: float, also: float | None = None
 ) -> float | None:
     """The number in an option; ``None`` without it.
 

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -249,25 +250,23 @@ class KeptRoutedExchange(_Present, RoutedExchange):
     """See :class:`~paceline.http.routed.RoutedExchange`."""
 
 
-Further = Callable[
-    [KeptExchange | KeptRoutedExchange, ClientReply | None, Exception | None],
-    Awaitable[tuple[KeptExchange | KeptRoutedExchange, Sequence[Relayed]] | None],
-]
+Kept = KeptExchange | KeptRoutedExchange
+
+Further = Callable[[Kept, ClientReply | Exception | None], Awaitable[tuple[Kept, Sequence[Relayed]] | None]]
 """What makes the exchange at another place than the present one's, after an answer or an error, or before both where nothing is sent to a
 place now; ``None``: the present one is good."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HeldRequest:
     """A metered request from its arrival to the beginning of its answer, over one connection or several.
 
-    Args:
+    Attributes:
         exchange: Its exchange.
         requests: The request to each server that may answer it.
         identify: Returns its identity.
         begun_s: When it came.
         named: Its identity by an ``Idempotency-Key``, by which its answer is kept; ``None`` without one.
-
-    Attributes:
         further: Makes the exchange at the next place of its model, after one that has failed; ``None``: there are no others.
         parts: Its body, as it is counted, while no client is connected.
         called: The id by which its client asks for its place; ``None`` without one.
@@ -276,28 +275,22 @@ class HeldRequest:
         left_s: When the last connection was closed.
     """
 
-    __slots__ = (
-        "_present", "begun_s", "called", "exchange", "further", "identify", "left_s", "named", "parts", "reader", "requests", "task",
-    )  # fmt: skip
+    exchange: Kept
+    requests: Sequence[Relayed]
+    identify: Callable[[], Identity]
+    begun_s: float
+    named: Identity | None = None
+    further: Further | None = None
+    parts: list[bytes] = field(default_factory=list)
+    called: str | None = None
+    task: asyncio.Task[Any] | None = None
+    reader: asyncio.Task[None] | None = None
+    left_s: float = 0.0
+    _present: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(
-        self,
-        exchange: KeptExchange | KeptRoutedExchange,
-        requests: Sequence[Relayed],
-        identify: Callable[[], Identity],
-        begun_s: float,
-        named: Identity | None = None,
-    ) -> None:
-        self.exchange, self.requests, self.identify, self.begun_s = exchange, requests, identify, begun_s
-        self.named = named
-        self.called: str | None = None
-        self.reader: asyncio.Task[None] | None = None
-        self._present = exchange.present = asyncio.Event()
+    def __post_init__(self) -> None:
+        self.exchange.present = self._present
         self._present.set()
-        self.further: Further | None = None
-        self.parts: list[bytes] = []
-        self.task: asyncio.Task[Any] | None = None
-        self.left_s = 0.0
 
     @property
     def server(self) -> str:
@@ -306,28 +299,28 @@ class HeldRequest:
 
     async def run(self) -> ClientReply:
         """Its answer, from the first place of its model that has one; or else what the last one has answered."""
-        await self._moves_on(None, None)
+        await self._moves_on(None)
         while True:
             try:
                 reply: ClientReply = await self.exchange.run()
             except Exception as error:
-                if not await self._moves_on(None, error):
+                if not await self._moves_on(error):
                     raise
                 let_go(error)
             else:
-                if not await self._moves_on(reply, None):
+                if not await self._moves_on(reply):
                     return reply
 
-    async def _moves_on(self, reply: ClientReply | None, error: Exception | None) -> bool:
+    async def _moves_on(self, outcome: ClientReply | Exception | None) -> bool:
         """Whether another place is to answer, after an answer or an error of the present one, or before both."""
         moves = False
-        while self.further is not None and (after := await self.further(self.exchange, reply, error)) is not None:
-            if reply is not None:
-                reply.close()
+        while self.further is not None and (after := await self.further(self.exchange, outcome)) is not None:
+            if isinstance(outcome, ClientReply):
+                outcome.close()
             for sent in after[1]:
                 sent.pass_on = self.requests[0].pass_on
             self.exchange, self.requests = after
-            self.exchange.present, reply, error = self._present, None, None
+            self.exchange.present, outcome = self._present, None
             moves = True  # the next place may be out, too
         return moves
 
