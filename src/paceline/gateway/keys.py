@@ -364,11 +364,8 @@ class KeyFile:
 
     def _write(self, keys: Iterable[ClientKey]) -> None:
         text = json.dumps({"keys": list(map(_row, keys))}, indent=2) + "\n"
-        try:
-            with replacing(str(self.file)) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
+        with replacing(str(self.file)) as file:
+            file.write(text.encode())
         self._read()
 
 
