@@ -159,17 +159,19 @@ def _detail(status: int, word: str, message: str) -> dict[str, Any]:
     return {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {message}", "param": None}
 
 
+_WAIT: Final = {"retry-after": "5", "x-should-retry": "true"}
+_BY_WORD: Final = {
+    "no_key": {"x-should-retry": "false"},
+    "under_way": _WAIT,
+    "waiting": _WAIT | {"connection": "close"},  # only a connection that is opened later has a claim
+}
+_BY_STATUS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}
+"""The headers of the answer to a request that is not sent, by the word or else by the status."""
+
+
 def refusal(error: RequestError) -> ClientReply:
     """The answer to a request that is not sent."""
-    headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
-    if error.word == "no_key":
-        headers["x-should-retry"] = "false"
-    elif error.word == "under_way":
-        headers |= {"retry-after": "5", "x-should-retry": "true"}
-    elif error.word == "waiting":  # only a connection that is opened later has a claim
-        headers |= {"retry-after": "5", "x-should-retry": "true", "connection": "close"}
-    elif error.status == 503:
-        headers["retry-after"] = "1"
+    headers = _BY_WORD.get(error.word) or _BY_STATUS.get(error.status)
     return own(error.status, error.word, str(error), headers)
 
 

@@ -24,16 +24,14 @@ async def send_unmetered(pacer: Pacer, request: Incoming, sent: Relayed) -> Clie
     check_listing(request)
     if request.entry is not None:
         request.entry.server = sent.server
+    reply: ClientReply | None = None
     try:
         reply = await sent.send()
-    except Exception as error:
-        _count(pacer, request, 0, cause_of_error(error))
-        raise no_answer(error, sent.server) from error
-    try:
         cause = await cause_of(request, reply)
     except Exception as error:
-        reply.close()
-        _count(pacer, request, reply.status, cause_of_error(error))
+        if reply is not None:
+            reply.close()
+        _count(pacer, request, 0 if reply is None else reply.status, cause_of_error(error))
         raise no_answer(error, sent.server) from error
     _count(pacer, request, reply.status, cause)
     _read(pacer, request, sent, reply)
