@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from paceline.gateway.keys import ClientKey
@@ -17,6 +17,7 @@ from paceline.http.binding import Exchanged
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Decode
 from paceline.responses.events import MAX_EVENT
+from paceline.responses.values import as_mapping
 
 log = logging.getLogger("paceline.gateway")
 
@@ -62,13 +63,11 @@ def asking(body: bytes) -> Asking | None:
         return None
     if not isinstance(fields, dict) or fields.get("stream") is not True:
         return None
-    options = fields.get(OPTIONS)
-    if isinstance(options, Mapping):
+    if OPTIONS in fields:
+        options = as_mapping(fields[OPTIONS])
         if options.get("include_usage") is True:
             return None
         return Asking(0, json.dumps({**fields, OPTIONS: {**options, "include_usage": True}}).encode())
-    if OPTIONS in fields:
-        return Asking(0, json.dumps({**fields, OPTIONS: {"include_usage": True}}).encode())
     end = len(body.rstrip()) - 1
     return Asking(end, b', "stream_options": {"include_usage": true}}')  # the rest as the client has written it
 

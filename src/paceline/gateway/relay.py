@@ -51,42 +51,41 @@ DECODED: Final = ("gzip", "deflate", "identity")
 """The content encodings in which the usage of an answer can be read."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Noted:
     """What is noted of an answer while it is read, for another reader of it: as long as there is room.
 
-    Args:
+    Attributes:
         most: The most bytes of this answer.
         of_all: The most bytes of all answers.
         owner: The client key whose answer it is.
         shares: What the answers of each key take, of ``of_all``.
-
-    Attributes:
         body: What has been read; ``None`` if that is more than there is room for, and when the answer is closed.
         again: What of it is still to be read again.
     """
 
-    __slots__ = ("_most", "_of_all", "_owner", "_shares", "again", "body")
-
-    def __init__(self, most: int, of_all: int, owner: str, shares: Shares) -> None:
-        self._most, self._of_all, self._owner, self._shares = most, of_all, owner, shares
-        self.body: bytearray | None = bytearray()
-        self.again = b""
+    most: int
+    of_all: int
+    owner: str
+    shares: Shares
+    body: bytearray | None = field(default_factory=bytearray)
+    again: bytes = b""
 
     def add(self, part: bytes) -> None:
         """Note a further part."""
         if self.body is None:
             return
         size = len(part)
-        if len(self.body) + size > self._most or not self._shares.fits(self._owner, size, self._of_all):
+        if len(self.body) + size > self.most or not self.shares.fits(self.owner, size, self.of_all):
             self.forget()
         else:
-            self._shares.use(self._owner, size)
+            self.shares.use(self.owner, size)
             self.body += part
 
     def forget(self) -> None:
         """Forget it, and make room for others."""
         if self.body is not None:
-            self._shares.use(self._owner, -len(self.body))
+            self.shares.use(self.owner, -len(self.body))
             self.body = None
 
 
@@ -186,10 +185,7 @@ class ClientReply:
         self.status, self.headers = status, [*stated, (b"content-length", b"%d" % len(body))]
 
     def _header(self, wanted: bytes) -> bytes:
-        for name, value in self.headers:
-            if name == wanted:
-                return value
-        return b""
+        return next((value for name, value in self.headers if name == wanted), b"")
 
     @property
     def server(self) -> str:

@@ -108,7 +108,6 @@ class Upstream:
     """A server to which the gateway sends.
 
     Attributes:
-        host: The host, without a port.
         name: The first part of its paths in the gateway.
         provider: The provider whose API it has.
         root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
@@ -125,10 +124,11 @@ class Upstream:
     proxy: str | None = field(default=None, repr=False)
     models: Mapping[str, str] = field(default_factory=dict)
     key_env: str = ""
-    host: str = field(default="", init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "host", urlsplit(self.root).hostname or "")
+    @property
+    def host(self) -> str:
+        """The host, without a port."""
+        return urlsplit(self.root).hostname or ""
 
     @property
     def key(self) -> str:
@@ -192,6 +192,8 @@ class Routes:
             self._check(name, targets)
             if "*" not in name:
                 self._exact[name] = tuple(self._place(name, target) for target in targets)
+        servers = {target.partition("/")[0] for targets in models.values() for target in targets}
+        self._named = [places[name] for name in servers]
 
     def _check(self, name: str, targets: Sequence[str]) -> None:
         if not 0 < len(targets) <= TARGETS_MAX:
@@ -242,11 +244,7 @@ class Routes:
 
     def speaks(self, path: str) -> bool:
         """Whether a server has a metered call at ``path``, decoded."""
-        every = [
-            *self._exact.values(),
-            *([self._places[one.partition("/")[0]] for one in part] for part in self._patterns.values()),
-        ]
-        return any(place.members[0].provider.describe(path, {}) is not None for places in every for place in places)
+        return any(place.members[0].provider.describe(path, {}) is not None for place in self._named)
 
 
 class Upstreams:
