@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
@@ -39,7 +38,7 @@ class Admission:
         Raises:
             RequestError: It is not admitted.
         """
-        self._keys.look(time.monotonic())
+        self._keys.look()
         self.needs_key = self.needs_key or len(self._keys) > 0
         if not self.needs_key:
             self._refuse_browsers(headers)

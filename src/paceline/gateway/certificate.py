@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import ssl
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -64,7 +63,7 @@ class Certificate:
 
         A key that does not belong to its certificate yet leaves both as they were, and is logged once.
         """
-        self._watched.look(time.monotonic(), partial(self._use, context))
+        self._watched.look(partial(self._use, context))
 
     def _use(self, context: ssl.SSLContext) -> None:
         self.check()

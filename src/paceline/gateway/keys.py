@@ -219,9 +219,9 @@ class KeyFile:
     def __len__(self) -> int:
         return len(self._all)
 
-    def look(self, now_s: float) -> None:
-        """Read the file again if it has changed; ``now_s``: on the monotonic clock."""
-        self._watched.look(now_s, self._read)
+    def look(self) -> None:
+        """Read the file again if it has changed."""
+        self._watched.look(self._read)
 
     def find(self, key: str) -> ClientKey | None:
         """What ``key`` may do; ``None`` for an unknown one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -42,13 +43,15 @@ class Watched:
         self._seen: list[Stamp | None] | None = None  # they may have changed since they were read
         self._looked_s, self._failed = looked_s, False
 
-    def look(self, now_s: float, read: Callable[[], object]) -> None:
+    def look(self, read: Callable[[], object]) -> None:
         """Call ``read`` if a file has changed since it was last called, or if that failed; a failure is logged once.
 
+        Within ``LOOK_S`` of the last look nothing happens.
+
         Args:
-            now_s: The time on the monotonic clock. Within ``LOOK_S`` of the last look nothing happens.
             read: Reads the files; raises :class:`~paceline.core.results.PacelineError` if it cannot.
         """
+        now_s = time.monotonic()
         if self._looked_s is not None and now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s

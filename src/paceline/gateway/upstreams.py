@@ -83,7 +83,7 @@ class Secret:
     def key(self) -> str:
         """The key now. One that cannot be read leaves the one before, and is logged once."""
         if self._file is not None:
-            self._watched.look(time.monotonic(), partial(self._read, self._file))
+            self._watched.look(partial(self._read, self._file))
         return self._key
 
     def refused(self, key: str, server: str, variable: str) -> None:
