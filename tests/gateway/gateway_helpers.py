@@ -10,7 +10,7 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline.gateway.handover import listen
-from paceline.gateway.incoming import CONNECTION
+from paceline.gateway.protocol import CONNECTION
 from paceline.gateway.server import server_config
 from waits import join, until
 

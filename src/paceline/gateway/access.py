@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from paceline.http.binding import Exchanged
+from paceline.telemetry.status_app import Event, Send
 
 PATH_MAX: Final = 200
 """Characters of a path in the log."""
@@ -32,7 +32,7 @@ class AccessLog:
     def __init__(self, file: Path) -> None:
         self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def begin(self, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> AccessEntry:
+    def begin(self, scope: Event, send: Send) -> AccessEntry:
         """The entry of a request; its ``send`` is to be used in place of ``send``."""
         return AccessEntry(self._fd, scope, send)
 
@@ -53,14 +53,14 @@ class AccessEntry:
         record: What is known of its exchange, if it has one.
     """
 
-    def __init__(self, fd: int, scope: MutableMapping[str, Any], send: Callable[[Any], Awaitable[None]]) -> None:
+    def __init__(self, fd: int, scope: Event, send: Send) -> None:
         self._fd, self._scope, self._send = fd, scope, send
         self._began_s, self._status = time.monotonic(), 0
         self.key = self.model = self.server = self.fallback = ""
         self.relayed = False
         self.record: Exchanged | None = None
 
-    async def send(self, event: Any) -> None:
+    async def send(self, event: Event) -> None:
         """See ASGI; notes the status."""
         if event["type"] == "http.response.start":
             self._status = event["status"]

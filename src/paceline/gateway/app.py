@@ -15,15 +15,16 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from paceline.core.results import StoreError
-from paceline.gateway.access import AccessLog
+from paceline.gateway.access import AccessEntry, AccessLog
 from paceline.gateway.admission import Admission
 from paceline.gateway.client import HttpClient
 from paceline.gateway.connection import Headers
 from paceline.gateway.dispatch import Dispatch
 from paceline.gateway.errors import RequestError, json_reply, no_answer, on_error, refusal, respond, stopping, tell
-from paceline.gateway.incoming import CONNECTION, ENTRY, Connection, Event, Incoming, Receive, RequestHead, Send
+from paceline.gateway.incoming import Incoming, RequestHead
 from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
+from paceline.gateway.protocol import CONNECTION, HttpProtocol
 from paceline.gateway.relay import let_go
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.teams import counted_as
@@ -34,7 +35,7 @@ from paceline.limiter.tally import Tally
 from paceline.limiter.watch import StoreWatch
 from paceline.pacing.lack import lack_of
 from paceline.pacing.pacer import Pacer
-from paceline.telemetry.status_app import is_page, status_app
+from paceline.telemetry.status_app import Event, Receive, Send, is_page, status_app
 
 log = logging.getLogger("paceline.gateway")
 
@@ -147,10 +148,10 @@ class Gateway:
             connection.task = task = asyncio.current_task()
             entry = None
             if self._access is not None:
-                entry = scope["extensions"][ENTRY] = self._access.begin(scope, send)
+                entry = self._access.begin(scope, send)
                 send = entry.send
             try:
-                await self._answer(scope, receive, send, connection)
+                await self._answer(scope, receive, send, connection, entry)
             except RequestError as error:
                 await _end(connection, send, error)
             except asyncio.CancelledError:
@@ -237,7 +238,9 @@ class Gateway:
 
     # A request.
 
-    async def _answer(self, scope: Event, receive: Receive, send: Send, connection: Connection) -> None:
+    async def _answer(
+        self, scope: Event, receive: Receive, send: Send, connection: HttpProtocol, entry: AccessEntry | None
+    ) -> None:
         path = _checked_path(scope)
         passed = self._admission.behind_key(path)
         if passed is not None:  # the key has admitted it, and is in no path from here on, the access log's neither
@@ -254,7 +257,7 @@ class Gateway:
             await self._page(scope, receive, send)
             return
         key, given = self._admission.admit(headers, query) if passed is None else (None, "")
-        if (entry := scope["extensions"].get(ENTRY)) is not None:
+        if entry is not None:
             entry.key, entry.relayed = "" if key is None else key.name, not is_own or is_resume
         if is_resume:
             await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
@@ -373,7 +376,7 @@ def _checked_path(scope: Event) -> str:
     return path
 
 
-async def _end(connection: Connection, send: Send, error: RequestError) -> None:
+async def _end(connection: HttpProtocol, send: Send, error: RequestError) -> None:
     """Answer with an error; if an answer has begun, only the end of the connection can say it."""
     let_go(error)
     if connection.answering:

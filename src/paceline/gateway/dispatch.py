@@ -17,13 +17,14 @@ from paceline.gateway.client import HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
 from paceline.gateway.fallback import tell, told, why_failed, why_out
 from paceline.gateway.held import HeldRequests
-from paceline.gateway.incoming import OPTION, Bodies, Connection, Incoming, number
+from paceline.gateway.incoming import OPTION, Bodies, Incoming, number
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
 from paceline.gateway.listing import own_list
 from paceline.gateway.metering import Metering
 from paceline.gateway.names import name_asked, renamed_path
 from paceline.gateway.passing import Passing
+from paceline.gateway.protocol import HttpProtocol
 from paceline.gateway.reading import LARGE, STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
@@ -452,7 +453,7 @@ def _rhythm_of(request: Incoming, exchange: Kept, asked_s: float | None) -> _Rhy
     return _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
 
 
-def _of_its_own(refusal: RequestError, connection: Connection, cause: Exception | None = None) -> ClientReply:
+def _of_its_own(refusal: RequestError, connection: HttpProtocol, cause: Exception | None = None) -> ClientReply:
     """The answer of the gateway to a stream whose head has been sent; else ``refusal`` is raised."""
     if not connection.answering:
         raise refusal from cause

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
 from traceback import format_tb
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from paceline.providers.base import Call
 from paceline.providers.refusals import is_about_key
 from paceline.providers.registry import base_of
 from paceline.responses.errors import error_of
+from paceline.telemetry.status_app import Send
 
 log = logging.getLogger("paceline.gateway")
 
@@ -182,7 +182,7 @@ def json_reply(status: int, value: Any, headers: dict[str, str] | None = None) -
     return ClientReply(status, [(name.encode(), text.encode()) for name, text in pairs.items()], body)
 
 
-async def respond(reply: ClientReply, send: Callable[[Any], Awaitable[None]]) -> None:
+async def respond(reply: ClientReply, send: Send) -> None:
     """Send an answer of the gateway's own."""
     await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
     body = b"".join([part async for part in reply.parts()])

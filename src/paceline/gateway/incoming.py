@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 from urllib.parse import unquote
 
 from paceline.gateway.access import AccessEntry
 from paceline.gateway.connection import Headers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.keys import ClientKey
+from paceline.gateway.protocol import HttpProtocol
 from paceline.gateway.reading import LARGE, BodyReader, Seen, Task, is_large, look
 from paceline.gateway.relay import BODY_MAX, plain
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import Destination, Upstream, path_at
 from paceline.pacing.pacer import NAME_MAX
-
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
+from paceline.telemetry.status_app import Receive, Send
 
 BODIES_MAX: Final = 1024 * 2**20
 """Bytes of the bodies of all requests that wait or are in flight, which client keys share."""
@@ -39,44 +37,8 @@ UPLOAD_FROM: Final = 2**20
 JOINED_HERE: Final = 2**20
 """Bytes of a body whose parts are joined at once."""
 
-CONNECTION: Final = "paceline"
-"""The extension of a scope under which the server passes the connection; see :class:`Connection`."""
-
-ENTRY: Final = "paceline.access"
-"""The extension of a scope with the entry of the access log."""
-
 OPTION: Final = b"x-paceline-"
 """What the headers with options of the gateway begin with."""
-
-
-class Connection(Protocol):
-    """A client's connection."""
-
-    task: asyncio.Task[Any] | None
-    """Cancelled when the client goes away."""
-    gone: bool
-    """Whether the client went away."""
-    opened_s: float
-    """When it was opened, on the monotonic clock."""
-    most: float
-    """How many connections this process may have."""
-
-    @property
-    def answering(self) -> bool:
-        """Whether the head of an answer has been sent for the present request."""
-
-    def hold(self, headers: Headers) -> Callable[[], None]:
-        """Hold what is sent of the present answer, which is to begin without headers; returns what sends it in one step.
-
-        Args:
-            headers: Its headers, which were checked already.
-        """
-
-    def abort(self) -> None:
-        """Close it at once."""
-
-    def close(self) -> None:
-        """Close it when all is sent."""
 
 
 class RequestHead(NamedTuple):
@@ -131,7 +93,7 @@ class Incoming:
     head: RequestHead
     receive: Receive
     send: Send
-    connection: Connection
+    connection: HttpProtocol
     entry: AccessEntry | None
     key: ClientKey | None
     given: str
@@ -181,7 +143,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self._shares, self._joining, self._reader = Shares(), asyncio.Lock(), BodyReader()
-        self.slow: dict[Connection, float] = {}
+        self.slow: dict[HttpProtocol, float] = {}
 
     @property
     def held(self) -> int:

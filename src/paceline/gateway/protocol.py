@@ -15,9 +15,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paceline.gateway.connection import Headers
 from paceline.gateway.errors import untold
-from paceline.gateway.incoming import CONNECTION
 
 log = logging.getLogger("paceline.gateway")
+
+CONNECTION: Final = "paceline"
+"""The extension of a scope with its connection."""
 
 HEAD_MAX: Final = 65_536
 """Bytes in the head of a request: its first line and its headers."""
@@ -77,6 +79,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     A connection has a timer whenever it depends on the client: for the head of a request, for the rest of a body that
     the gateway has not waited for, for the next request, and for the taking of an answer.
+
+    Attributes:
+        task: Cancelled when the client goes away.
+        gone: Whether the client went away.
+        opened_s: When it was opened, on the monotonic clock.
+        most: How many connections this process may have.
     """
 
     task: asyncio.Task[Any] | None = None
@@ -219,11 +227,15 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def answering(self) -> bool:
-        """See :class:`~paceline.gateway.incoming.Connection`."""
+        """Whether the head of an answer has been sent for the present request."""
         return self._present is not None and self._present.response_started
 
     def hold(self, headers: Headers) -> Callable[[], None]:
-        """See :class:`~paceline.gateway.incoming.Connection`."""
+        """Hold what is sent of the present answer, which is to begin without headers; returns what sends it in one step.
+
+        Args:
+            headers: Its headers, which were checked already.
+        """
         answer, held = self._present, _Held(self.transport, headers)
         answer.transport = held
         length = dict(headers).get(b"content-length")
