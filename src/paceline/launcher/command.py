@@ -115,17 +115,16 @@ def run(
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    children: list[subprocess.Popen[bytes]] = []
+    child: subprocess.Popen[bytes] | None = None
     early: list[int] = []  # signals that came while the command was started
 
     def forward(number: int, _: object) -> None:
         if signal.Signals(number).name in OF_TERMINALS and _in_foreground():
             return  # the terminal has sent it to the command, too
-        if not children:
+        if child is None:
             early.append(number)
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
+        elif child.poll() is None:
+            child.send_signal(number)
 
     numbers = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
@@ -134,14 +133,14 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             signal.signal(number, forward)
     try:
         program = (shutil.which(command[0]) if sys.platform == "win32" else None) or command[0]  # npm's end with .cmd
-        children.append(subprocess.Popen([program, *command[1:]], env=dict(environ)))  # noqa: S603
+        child = subprocess.Popen([program, *command[1:]], env=dict(environ))  # noqa: S603
         for number in early:
-            children[0].send_signal(number)
-        end = Thread(target=children[0].wait, name="paceline-exec", daemon=True)
+            child.send_signal(number)
+        end = Thread(target=child.wait, name="paceline-exec", daemon=True)
         end.start()
         while end.is_alive():  # a signal that comes just before a wait, or that another thread gets, ends no wait
             end.join(LOOK_S)
-        code = children[0].returncode
+        code = child.returncode
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
