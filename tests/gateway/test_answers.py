@@ -9,7 +9,7 @@ from gateway_helpers import CHAT, chat, stub
 from test_gateway import SSE, Odd
 
 from paceline.gateway import answers as module
-from paceline.gateway import app, dispatch, waiting
+from paceline.gateway import app, waiting
 from paceline.gateway.answers import ANSWER_S, KeptAnswers
 from paceline.gateway.relay import ClientReply, Noted
 from paceline.gateway.shares import Shares
@@ -247,7 +247,7 @@ class TestServed:
         assert len(odd.seen) == 2
 
     def test_before_a_client_gives_up_in_flight_it_is_told_to_come_back(self, odd, ask, monkeypatch):
-        monkeypatch.setattr(dispatch, "SOON", 0.0001)
+        monkeypatch.setattr(waiting, "SOON", 0.0001)
         odd.go.clear()
         assert read(ask(headers=[b"x-stainless-runtime: node"]), 1).startswith(b"HTTP/1.1 429")
         until(lambda: odd.seen)

@@ -7,7 +7,7 @@ import pytest
 from gateway_helpers import Stub
 
 from odd_server import sse
-from paceline.gateway import dispatch
+from paceline.gateway import waiting
 from paceline.gateway.waiting import PING, hears, patience_s, resumes, returns
 from waits import join, started, until
 
@@ -30,8 +30,8 @@ STREAM = b"".join(sse(*EVENTS, name=True))
 @pytest.fixture(autouse=True)
 def notes_at_once(no_keys, monkeypatch):
     """The gateway begins to keep streams alive at once."""
-    monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.05)
-    monkeypatch.setattr(dispatch, "NOTES_EVERY_S", 0.05)
+    monkeypatch.setattr(waiting, "NOTES_FROM_S", 0.05)
+    monkeypatch.setattr(waiting, "NOTES_EVERY_S", 0.05)
 
 
 class Plan(Stub):
@@ -128,13 +128,13 @@ def test_the_first_of_them_gets_it_too_and_stops_nothing(running, plan, client):
 @pytest.mark.parametrize(("agent", "subagent"), [(PRINTS, {}), (OLD, {}), (TERMINAL, {"x-claude-code-agent-id": "a1"})])
 def test_claude_code_waits_in_its_place_and_is_told_to_come_back(running, plan, client, agent, subagent, monkeypatch):
     plan.stays = True
-    monkeypatch.setattr(dispatch, "SOON", 0.0005)
-    monkeypatch.setattr("paceline.gateway.waiting.FRESH_S", 0.0)
+    monkeypatch.setattr(waiting, "SOON", 0.0005)
+    monkeypatch.setattr(waiting, "FRESH_S", 0.0)
     answer = ask(client, running, agent=agent, **subagent)
     assert answer.status_code == 503  # 2.1.197 ends at each 429 to its login
     assert (answer.headers["x-should-retry"], answer.headers["retry-after"]) == ("true", "5")
     assert len(running.dispatch.held.places) == 1
-    monkeypatch.setattr(dispatch, "SOON", 0.9)
+    monkeypatch.setattr(waiting, "SOON", 0.9)
     plan.stays = False
     assert ask(client, running, agent=agent, **subagent).status_code == 200
     assert len(running.dispatch.held.places) == 0

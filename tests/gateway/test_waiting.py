@@ -14,7 +14,7 @@ from attack_helpers import leave, read, read_until
 from gateway_helpers import CHAT, chat
 from test_gateway import SSE, Odd
 
-from paceline.gateway import dispatch, waiting
+from paceline.gateway import waiting
 from paceline.gateway.waiting import (
     COMMENT,
     FRESH_S,
@@ -212,7 +212,7 @@ class TestServed:
             gc.enable()
 
     def test_before_a_client_gives_up_it_is_told_to_come_back(self, running, key, send_chat, monkeypatch):
-        monkeypatch.setattr(dispatch, "SOON", 0.0001)
+        monkeypatch.setattr(waiting, "SOON", 0.0001)
         got = read(send_chat(running, key, b"x-stainless-runtime: node"), 1).lower()
         assert got.startswith(b"http/1.1 429")
         for line in (b"retry-after: 5\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
@@ -233,9 +233,9 @@ class TestServed:
         until(lambda: running.pool()["waiting"] == 0)
         assert len(running.dispatch.held.places) == 0
         monkeypatch.setattr(waiting, "FRESH_S", 0.0)
-        monkeypatch.setattr(dispatch, "SOON", 0.0001)
+        monkeypatch.setattr(waiting, "SOON", 0.0001)
         assert b"429" in read(send_chat(running, "none", b"x-stainless-runtime: node", user="first"), 1)
-        monkeypatch.setattr(dispatch, "SOON", 0.9)
+        monkeypatch.setattr(waiting, "SOON", 0.9)
         other = queue(running, "another", user="first")  # with another key of a provider it is another request
         back = send_chat(running, "none", b"x-stainless-runtime: node", user="first")
         until(lambda: len(running.dispatch.held.places) == 0)
@@ -246,8 +246,8 @@ class TestServed:
         until(lambda: running.dispatch._bodies.held == 0)
 
     def test_a_stream_is_kept_alive_by_default(self, running, key, send_chat, monkeypatch):
-        monkeypatch.setattr(dispatch, "NOTES_FROM_S", 0.01)
-        monkeypatch.setattr(dispatch, "NOTES_EVERY_S", 0.01)
+        monkeypatch.setattr(waiting, "NOTES_FROM_S", 0.01)
+        monkeypatch.setattr(waiting, "NOTES_EVERY_S", 0.01)
         running.odd.parts, running.odd.headers = [STREAM], SSE
         connection = send_chat(running, key, stream=True)
         got, _ = [read_until(connection, b": waiting\n\n") for _ in range(2)]

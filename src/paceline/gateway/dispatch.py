@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from paceline.core.hints import did_you_mean
 from paceline.gateway.admission import refuse_unmetered
@@ -40,19 +40,15 @@ from paceline.gateway.upstreams import (
     without_key,
 )
 from paceline.gateway.waiting import (
-    NOTES_EVERY_S,
-    NOTES_FROM_S,
-    SOON,
     Further,
     HeldRequest,
     Identity,
     Kept,
     KeptExchange,
     KeptRoutedExchange,
-    hears,
+    Rhythm,
     identity,
-    note_for,
-    patience_s,
+    rhythm_of,
 )
 from paceline.gateway.windows import bound, has_login, shut, shut_meanwhile
 from paceline.http.routed import Way
@@ -138,11 +134,10 @@ class Dispatch:
             body = await self._bodies.read(request, partial(_is_unread, request))
             if body is None:
                 reply = await self._upload(request)
+            elif request.place.routes is not None and lists(request.head.method, request.decoded_path):
+                refuse_unmetered(request.key, request.head.method, request.path)
+                reply = own_list(request, request.place.routes)
             else:
-                if request.place.routes is not None and lists(request.head.method, request.decoded_path):
-                    refuse_unmetered(request.key, request.head.method, request.path)
-                    await self._passing.send(request, own_list(request, request.place.routes))
-                    return
                 first, *others = await self._routed(request, body)
                 if first is not request:
                     _check_keys(first)
@@ -322,7 +317,7 @@ class Dispatch:
         pacer, exchange, connection = self._limiter.pacer, held.exchange, request.connection
         for sent in held.requests:
             sent.pass_on = partial(self._passing.begin, request)
-        rhythm = _rhythm_of(request, exchange, asked_s)
+        rhythm = rhythm_of(exchange, request.head.query, request.head.headers, asked_s)
         bounded = held.task is None and has_login(held) and bound(pacer, request, held, is_fed=rhythm.note is not None)
         if bounded and (refusal := shut(pacer, held)) is not None:
             return refusal
@@ -347,7 +342,7 @@ class Dispatch:
         begun = connection.answering and reply.status >= 400
         return await as_event(reply, exchange.metered.call) if begun else reply
 
-    async def _waited(self, request: Incoming, held: HeldRequest, rhythm: _Rhythm, *, bounded: bool) -> ClientReply:
+    async def _waited(self, request: Incoming, held: HeldRequest, rhythm: Rhythm, *, bounded: bool) -> ClientReply:
         """The answer to a request whose stream is kept alive, or whose place is kept if its client leaves.
 
         ``bounded``: it may not wait for a window of a plan that is shut for long, which other processes may know of.
@@ -441,18 +436,6 @@ def _note(request: Incoming, reply: ClientReply | None, server: str = "") -> Non
             entry.record, entry.fallback = reply.record, reply.fallback.decode()
 
 
-def _rhythm_of(request: Incoming, exchange: Kept, asked_s: float | None) -> _Rhythm:
-    """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
-    head, note, begin_s, every_s = request.head, None, NOTES_FROM_S, NOTES_EVERY_S
-    if asked_s is not None:
-        begin_s = every_s = asked_s
-    heard = asked_s is not None or hears(head.headers)
-    if exchange.metered.call.stream and asked_s != 0 and heard:
-        note = note_for(exchange.metered.provider.name, exchange.http.target[1], head.query, head.headers)
-    until_s = None if note is not None else patience_s(head.headers)
-    return _Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
-
-
 def _of_its_own(refusal: RequestError, connection: HttpProtocol, cause: Exception | None = None) -> ClientReply:
     """The answer of the gateway to a stream whose head has been sent; else ``refusal`` is raised."""
     if not connection.answering:
@@ -467,12 +450,3 @@ def _in_time(request: Incoming, began_s: float) -> Incoming:
         return request
     left_s = max(most_s - time.monotonic() + began_s, 0)
     return replace(request, options={**request.options, _TIMEOUT: f"{left_s:.3f}"})
-
-
-class _Rhythm(NamedTuple):
-    """How a client waits: what is sent meanwhile, first and then every so often, and until when it can be answered."""
-
-    note: bytes | None
-    begin_s: float
-    every_s: float
-    until_s: float | None

@@ -99,6 +99,15 @@ PING: Final = b'event: ping\ndata: {"type": "ping"}\n\n'
 KEEPALIVE: Final = b'event: keepalive\ndata: {"type": "keepalive", "sequence_number": 0}\n\n'
 
 
+class Rhythm(NamedTuple):
+    """How a client waits: what is sent meanwhile, first and then every so often, and until when it can be answered."""
+
+    note: bytes | None
+    begin_s: float
+    every_s: float
+    until_s: float | None
+
+
 def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | None:
     """What keeps the stream of an answer alive in the form that clients of the path count; ``None``: its framing has no such form.
 
@@ -251,6 +260,17 @@ class KeptRoutedExchange(_Present, RoutedExchange):
 
 
 Kept = KeptExchange | KeptRoutedExchange
+
+
+def rhythm_of(exchange: Kept, query: str, headers: Headers, asked_s: float | None) -> Rhythm:
+    """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
+    note, metered = None, exchange.metered
+    if metered.call.stream and (hears(headers) if asked_s is None else asked_s != 0):
+        note = note_for(metered.provider.name, exchange.http.target[1], query, headers)
+    until_s = None if note is not None else patience_s(headers)
+    begin_s, every_s = (NOTES_FROM_S, NOTES_EVERY_S) if asked_s is None else (asked_s, asked_s)
+    return Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
+
 
 Further = Callable[[Kept, ClientReply | Exception | None], Awaitable[tuple[Kept, Sequence[Relayed]] | None]]
 """What makes the exchange at another place than the present one's, after an answer or an error, or before both where nothing is sent to a
