@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -311,8 +311,9 @@ def _server_of(
 
     A server on this machine needs no key: what a program sends by itself goes to it then, be it a login, or a key in its code.
     """
-    variable = _first_set(real, {one: (one, one + FILE) for one in names.keys})
-    address = _first_set(real, {one: (one,) for one in names.addresses})
+    given = {one for one, value in real.items() if value.strip()}
+    variable = next((one for one in names.keys if {one, one + FILE} & given), "")
+    address = next((one for one in names.addresses if one in given), "")
     if not address:
         usual = host_root(provider_named(name))
         return ({"key_env": variable}, names.addresses) if variable and usual else None
@@ -331,11 +332,6 @@ def _server_of(
     }
     table = {"base_url": f"{url.scheme}://{url.netloc}", "provider": _kind_at(host, name, provider)}
     return table | ({"key_env": variable} if variable else {}), paths
-
-
-def _first_set(real: Mapping[str, str], variables: Mapping[str, Iterable[str]]) -> str:
-    """The first name that has a variable which is set; empty for none."""
-    return next((name for name, own in variables.items() if any(real.get(one, "").strip() for one in own)), "")
 
 
 def _kind_at(host: str, name: str, provider: str | None) -> str:
