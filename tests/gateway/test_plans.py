@@ -8,7 +8,7 @@ from gateway_helpers import Stub
 
 from odd_server import sse
 from paceline.gateway import waiting
-from paceline.gateway.waiting import PING, hears, patience_s, resumes, returns
+from paceline.gateway.waiting import PING
 from waits import join, started, until
 
 LOGIN, OTHER = "sk-ant-oat01-aa11", "sk-ant-oat01-bb22"
@@ -145,36 +145,3 @@ def test_claude_code_is_fed_if_its_limits_are_lifted(running, client, agent):
     answer = ask(client, running, agent=agent, **{"x-stainless-timeout": "86400"})
     assert answer.status_code == 200
     assert answer.content.startswith(PING)
-
-
-@pytest.mark.parametrize(
-    ("agent", "more", "facts"),
-    [
-        (PRINTS, {"x-stainless-runtime": "node"}, (False, True, False, 360)),
-        (TERMINAL, {}, (False, True, True, 360)),
-        (TERMINAL, {"x-claude-code-agent-id": "a"}, (False, True, False, 360)),
-        ("claude-cli/3.0 (external, cli)", {}, (False, True, True, 360)),
-        (OLD, {}, (False, True, False, 300)),
-        ("claude-cli/next (external, cli)", {}, (False, True, False, 300)),
-        (f"claude-cli/{'9' * 5_000} (external, cli)", {}, (False, True, True, 360)),
-        ("codex_exec/0.171.0 (Debian 12.0.0; x86_64)", {}, (True, False, False, None)),
-        ("ai/6.0 runtime/node.js/v20.20.2", {}, (True, False, False, 300)),
-        ("opencode/1.18.33 ai-sdk/provider-utils/4.0.46 runtime/bun/1.3.14", {}, (True, False, False, 300)),
-        ("GeminiCLI-tui/0.61.0/gemini-3.1-pro-preview (linux; x64; terminal)", {}, (True, False, False, 60)),
-        ("", {}, (True, False, False, None)),
-    ],
-)
-def test_the_manner_of_a_client(agent, more, facts):
-    headers = [(name.encode(), value.encode()) for name, value in {"user-agent": agent, **more}.items()]
-    assert (hears(headers), returns(headers), resumes(headers), patience_s(headers)) == facts
-
-
-def test_the_limits_of_claude_code_alone_are_lifted():
-    for agent, stated, patience in (
-        (PRINTS, b"86400", 86_400),
-        (OLD, b"86400", 300),
-        ("ai/6.0 runtime/node.js/v20.20.2", b"86400", 300),
-    ):
-        headers = [(b"user-agent", agent.encode()), (b"x-stainless-runtime", b"node"), (b"x-stainless-timeout", stated)]
-        assert hears(headers)
-        assert patience_s(headers) == patience

@@ -13,7 +13,7 @@ from test_attacks import attacked
 
 from grids import some
 from paceline.gateway.errors import RequestError
-from paceline.gateway.keys import ClientKey, KeyFile, KeySecret
+from paceline.gateway.keys import ClientKey, KeySecret
 from paceline.gateway.rights import Asked, check_rights
 from paceline.http.describe import body_of
 from paceline.providers.base import COUNTING
@@ -299,8 +299,7 @@ def test_a_key_with_a_budget_has_each_field_once():
     assert check(f"openai {CHAT}", b'{"model": "cheap", "model": "dear"}', key=everything) == ""
 
 
-def test_the_gateway_refuses_and_does_not_send(tmp_path):
-    keys = KeyFile(tmp_path / "keys.json")
+def test_the_gateway_refuses_and_does_not_send(keys, large):
     secret = keys.add("alice", models=(MINE,)).encode()
     with raw_server(ANSWER) as upstream, raw_server(ANSWER) as other, attacked((upstream, other), keys.file) as running:
         for fields, status in (
@@ -313,7 +312,7 @@ def test_the_gateway_refuses_and_does_not_send(tmp_path):
             body = b'{"model": "good-mini", "messages": []' + fields + b"}"
             sent = post(b"/openai/v1/chat/completions", b"authorization: Bearer " + secret, body=body)
             assert answers(talk(running.url, sent)) == [status]
-            assert bool(upstream.raw) == (status == 200)
+            assert upstream.raw.endswith(body) == (status == 200) == bool(upstream.raw)
 
 
 LISTS = {

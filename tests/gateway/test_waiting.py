@@ -13,6 +13,7 @@ import pytest
 from attack_helpers import leave, read, read_until
 from gateway_helpers import CHAT, chat
 from test_gateway import SSE, Odd
+from test_plans import OLD, PRINTS, TERMINAL
 
 from paceline.gateway import waiting
 from paceline.gateway.waiting import (
@@ -24,9 +25,12 @@ from paceline.gateway.waiting import (
     PLACES_MAX,
     HeldRequest,
     KeptPlaces,
+    hears,
     identity,
     note_for,
     patience_s,
+    resumes,
+    returns,
 )
 from waits import until
 
@@ -53,22 +57,37 @@ def test_a_note_has_the_form_that_clients_count(provider, path, query, headers, 
     assert note_for(provider, path, query, headers) == note
 
 
+DAY = {"x-stainless-runtime": "node", "x-stainless-timeout": "86400"}
+
+
 @pytest.mark.parametrize(
-    ("headers", "patience"),
+    ("agent", "more", "facts"),
     [
-        ({}, None),
-        ({"user-agent": "curl/8"}, None),
-        ({"user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "x-stainless-timeout": "600"}, 300),
-        ({"user-agent": "ai/6.0.326 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2"}, 300),
-        ({"user-agent": "OpenAI/JS 6.49.0", "x-stainless-runtime": "node"}, 300),
-        ({"x-stainless-runtime": "CPython", "x-stainless-read-timeout": "600"}, 600),
-        ({"x-stainless-timeout": "NOT_GIVEN", "x-stainless-read-timeout": "900.0"}, 900),
-        ({"x-stainless-read-timeout": "20"}, None),  # the user's own
-        ({"x-stainless-read-timeout": "nan"}, None),
+        ("", {}, (True, False, False, None)),
+        (PRINTS, {"x-stainless-runtime": "node"}, (False, True, False, 360)),
+        (TERMINAL, {}, (False, True, True, 360)),
+        (TERMINAL, {"x-claude-code-agent-id": "a"}, (False, True, False, 360)),
+        ("claude-cli/3.0 (external, cli)", {}, (False, True, True, 360)),
+        (OLD, {"x-stainless-timeout": "600"}, (False, True, False, 300)),
+        ("claude-cli/next (external, cli)", {}, (False, True, False, 300)),
+        (f"claude-cli/{'9' * 5_000} (external, cli)", {}, (False, True, True, 360)),
+        (PRINTS, DAY, (True, True, False, 86_400)),
+        (OLD, DAY, (True, True, False, 300)),  # the limits of the later one alone are lifted
+        ("ai/6.0 runtime/node.js/v20.20.2", DAY, (True, False, False, 300)),
+        ("ai/6.0 runtime/node.js/v20.20.2", {}, (True, False, False, 300)),
+        ("opencode/1.18.33 ai-sdk/provider-utils/4.0.46 runtime/bun/1.3.14", {}, (True, False, False, 300)),
+        ("codex_exec/0.171.0 (Debian 12.0.0; x86_64)", {}, (True, False, False, None)),
+        ("GeminiCLI-tui/0.61.0/gemini-3.1-pro-preview (linux; x64; terminal)", {}, (True, False, False, 60)),
+        ("OpenAI/JS 6.49.0", {"x-stainless-runtime": "node"}, (True, False, False, 300)),
+        ("", {"x-stainless-runtime": "CPython", "x-stainless-read-timeout": "600"}, (True, False, False, 600)),
+        ("", {"x-stainless-timeout": "NOT_GIVEN", "x-stainless-read-timeout": "900.0"}, (True, False, False, 900)),
+        ("", {"x-stainless-read-timeout": "20"}, (True, False, False, None)),  # the user's own
+        ("", {"x-stainless-read-timeout": "nan"}, (True, False, False, None)),
     ],
 )
-def test_when_a_client_gives_up(headers, patience):
-    assert patience_s([(name.encode(), value.encode()) for name, value in headers.items()]) == patience
+def test_whether_a_client_hears_returns_and_resumes_and_when_it_gives_up(agent, more, facts):
+    headers = [(name.encode(), value.encode()) for name, value in {"user-agent": agent, **more}.items()]
+    assert (hears(headers), returns(headers), resumes(headers), patience_s(headers)) == facts
 
 
 class TestPlaces:
