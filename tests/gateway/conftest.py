@@ -1,6 +1,7 @@
 """A gateway in a thread of this process, in front of an emulated provider or of a small server of the test's own."""
 
 import json
+import socket
 from contextlib import ExitStack
 
 import httpx2
@@ -55,6 +56,14 @@ def own_upstream():
     """A server that no other test has."""
     with raw_server() as running:
         yield running
+
+
+@pytest.fixture
+def nowhere():
+    """An address at which nothing answers."""
+    with socket.socket() as free:  # bound and not listening
+        free.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 @pytest.fixture(params=some([False, True], False, mark=pytest.mark.long("starts a process")), ids=["small", "large"])

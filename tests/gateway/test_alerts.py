@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -78,9 +78,7 @@ def prometheus(folder, target):
 
 @pytest.mark.long("waits for the windows of a real Prometheus")
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's package prometheus")
-def test_five_faults_fire_and_end(serve, client, tmp_path):
-    with closing(socket.create_server(("127.0.0.1", 0))) as closed:
-        nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
+def test_five_faults_fire_and_end(serve, client, tmp_path, nowhere):
     with stub(ill := Ill()) as url:
         servers = {"openai": {"base_url": url}, "away": {"provider": "openai", "base_url": nowhere}}
         running = serve(

@@ -2,7 +2,6 @@
 
 import json
 import socket
-from contextlib import closing
 
 import httpx2
 import pytest
@@ -35,10 +34,8 @@ def test_an_answer_that_breaks_off_is_told_and_counted(serve, client, tmp_path, 
     assert json.loads((tmp_path / "access").read_text())["whole"] is False
 
 
-def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, client):
-    with closing(socket.create_server(("127.0.0.1", 0))) as closed:
-        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    running = serve(address)
+def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, client, nowhere):
+    running = serve(nowhere)
     assert client.get(f"{running.url}/v1/models").status_code == 502
     assert rows(running) == {("openai", 0, "unreachable"): 1}
     running = serve(emulator.base_url)

@@ -7,14 +7,14 @@ import io
 import itertools
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 
 import aiohttp
 import pytest
 from click.testing import CliRunner
-from gateway_helpers import read_body, stub, tell
+from gateway_helpers import Stub, stub
 
+from odd_server import SSE, sse
 from paceline.cli.app import app as cli
 from paceline.gateway.keys import KeyFile
 from paceline.limiter import tally
@@ -36,39 +36,30 @@ MOST = OUTPUT_MAX + 20  # tokens of a request, with its input
 LONG = pytest.mark.long("hundreds of calls of an operator's month; each part has its own test")
 
 
-class Provider:
+class Provider(Stub):
     """Counts what it answers, by the name in the request and the day: of the gateway it knows the provider's key alone."""
 
     def __init__(self):
-        self.valid, self.seen_keys = {"sk-first"}, Counter()
-        self.counted, self.day, self.number = {}, DAYS[0], itertools.count()
+        self.valid, self.counted = {"sk-first"}, {}
+        self.day, self.number = DAYS[0], itertools.count()
 
-    async def __call__(self, scope, receive, send):
-        body = await read_body(receive)
-        headers, number = dict(scope["headers"]), next(self.number)
-        key = headers[b"authorization"].decode().removeprefix("Bearer ")
-        self.seen_keys[key] += 1
-        assert USER.lower().encode() not in headers
+    def answer(self, _path, headers, body):
+        number, key = next(self.number), headers["authorization"].removeprefix("Bearer ")
+        assert USER.lower() not in headers
         if key not in self.valid:
-            await tell(send, {"error": {"message": "invalid key", "code": "invalid_api_key"}}, 401)
-            return
+            return {"error": {"message": "invalid key", "code": "invalid_api_key"}}, 401
         if number % 97 == 96:
-            await tell(send, {"error": {"message": "a fault of the server"}}, 500)
-            return
+            return {"error": {"message": "a fault of the server"}}, 500
         asked = json.loads(body)
         usage = {"prompt_tokens": 1 + number % 5, "completion_tokens": 1 + number % OUTPUT_MAX}
         sums = self.counted.setdefault((self.day, asked["user"]), [0, 0, 0])
         for place, amount in enumerate((1, *usage.values())):
             sums[place] += amount
-        answer = {"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}], "usage": usage}
-        if asked.get("stream"):
-            chunk = {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}
-            text = (
-                f"data: {json.dumps(chunk)}\n\ndata: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
-            )
-            await tell(send, text.encode(), headers={"content-type": "text/event-stream"})
-        else:
-            await tell(send, answer)
+        if not asked.get("stream"):
+            choice = {"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}
+            return {"choices": [choice], "usage": usage}, 200
+        chunk = {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}
+        return b"".join([*sse(chunk, {"choices": [], "usage": usage}), b"data: [DONE]\n\n"]), 200, SSE
 
     def sums(self, group, days):
         """What it has counted on some days, by what ``group`` makes of the day and the name."""

@@ -5,12 +5,12 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from attack_helpers import raw_server
 from click.testing import CliRunner
 from gateway_helpers import Stub, stub
 
@@ -172,13 +172,11 @@ def test_an_event_of_a_stream_is_read(serve, client):
         assert (row["window"], row["used"], len(row["sessions"])) == ("codex 5h", 0.77, 1)
 
 
-def test_a_line_never_fails(serve, upstream, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+def test_a_line_never_fails(serve, upstream, tmp_path, nowhere):
     keys = tmp_path / "some.json"
     KeyFile(keys).add("one")
     for where, words in (
-        (f"127.0.0.1:{port}", "no answer from 127.0.0.1"),
+        (nowhere.removeprefix("http://"), "no answer from 127.0.0.1"),
         (upstream, "no page of paceline"),
         (serve(upstream, keys=keys).url, "asks for a key"),
         (serve(upstream).url, "no answer of a plan yet"),
@@ -189,36 +187,23 @@ def test_a_line_never_fails(serve, upstream, tmp_path):
     assert CliRunner().invoke(cli, ["status", "--line", "--json"]).exit_code == 2
 
 
-@contextmanager
-def answering(*parts, pause_s=0.0):
-    """A server that answers with these bytes, and the last of them again and again."""
-    ended = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve():
-            with suppress(OSError), server.accept()[0] as one:
-                one.recv(4_096)
-                for part in parts:
-                    one.sendall(part)
-                while pause_s and not ended.wait(pause_s):
-                    one.sendall(parts[-1])
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        ended.set()
-
-
 HEAD = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
 
 
+def drip(connection):
+    while True:
+        time.sleep(0.05)
+        connection.sendall(b" ")
+
+
 @pytest.mark.parametrize(
-    ("parts", "pause_s", "words"),
-    [((HEAD, b" "), 0.05, "no answer from"), ((HEAD, b"[" * 100_000), 0.0, "no page of paceline")],
+    ("answer", "then", "words"),
+    [(HEAD, drip, "no answer from"), (HEAD + b"[" * 100_000, socket.socket.close, "no page of paceline")],
     ids=["a drip", "a deep one"],
 )
-def test_a_line_does_not_wait_or_fall_for_any_answer(parts, pause_s, words):
-    with answering(*parts, pause_s=pause_s) as where:
-        found = CliRunner().invoke(cli, ["status", "--line", "--timeout", "0.5", where])
+def test_a_line_does_not_wait_or_fall_for_any_answer(answer, then, words):
+    with raw_server(answer, then=then) as server:
+        found = CliRunner().invoke(cli, ["status", "--line", "--timeout", "0.5", server.url])
     assert (found.exit_code, words in found.output) == (0, True), found.output
 
 

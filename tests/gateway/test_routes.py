@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
-from gateway_helpers import FORM, FORM_KIND, chat, read_body, stub, tell
+from gateway_helpers import FORM, FORM_KIND, bearer, chat, read_body, stub, tell
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
@@ -166,32 +165,27 @@ def test_what_the_limits_of_a_place_forbid_another_one_may_allow(routed, servers
     assert said == ["", "c/llama after a/gpt-5 (timeout), b/gpt-4 (never_fits)"]
 
 
-def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, ask, keys):
-    headers = {"authorization": f"Bearer {keys.add('mine')}"}
-    with socket.socket() as free:  # bound and not listening: nothing answers there
-        free.bind(("127.0.0.1", 0))
-        down = {"provider": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}", "key_env": "KEY_A"}
-        more = {"down": down, "cohere": {}}
-        running = routed({"smart": ["down/x", "cohere/y", "c/llama"]}, more=more, keys=keys.file)
-        answer = ask(running, "smart", headers)
+def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, ask, keys, nowhere):
+    more = {"down": {"provider": "openai", "base_url": nowhere, "key_env": "KEY_A"}, "cohere": {}}
+    running = routed({"smart": ["down/x", "cohere/y", "c/llama"]}, more=more, keys=keys.file)
+    answer = ask(running, "smart", bearer(keys.add("mine")))
     assert answer.headers["x-paceline-fallback"] == "c/llama after down/x (unreachable), cohere/y (no_key)"
 
 
-def test_one_that_nothing_answers_is_named_to_the_client_and_the_log(routed, servers, client, ask, caplog, tmp_path):
-    with socket.socket() as free:  # bound and not listening: nothing answers there
-        free.bind(("127.0.0.1", 0))
-        table = {"provider": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}", "key_env": "KEY_A"}
-        more = {"eu": table, "us": table}
-        both = {"both": {"members": ["eu", "us"]}}
-        models = {"smart": "eu/x", "any": "both/x", "next": ["a/gpt-5", "b/gpt-4"]}
-        running = routed(models, more=more, groups=both, retry={"max_attempts": 1}, access_log=tmp_path / "log")
-        servers.status["a"] = 500
-        for name, server in (("smart", "eu"), ("smart", "eu"), ("any", "eu or us"), ("next", "")):
-            answer = ask(running, name)
-            assert answer.status_code == (502 if server else 200)
-            assert f"paceline: {server} cannot be reached: ConnectionRefusedError" in answer.text or not server
-        answer = client.get(f"{running.url}/eu/v1/models")
-        assert "eu cannot be reached" in answer.text
+def test_one_that_nothing_answers_is_named(routed, servers, client, ask, caplog, tmp_path, nowhere):
+    """To the client and in the log."""
+    table = {"provider": "openai", "base_url": nowhere, "key_env": "KEY_A"}
+    more = {"eu": table, "us": table}
+    both = {"both": {"members": ["eu", "us"]}}
+    models = {"smart": "eu/x", "any": "both/x", "next": ["a/gpt-5", "b/gpt-4"]}
+    running = routed(models, more=more, groups=both, retry={"max_attempts": 1}, access_log=tmp_path / "log")
+    servers.status["a"] = 500
+    for name, server in (("smart", "eu"), ("smart", "eu"), ("any", "eu or us"), ("next", "")):
+        answer = ask(running, name)
+        assert answer.status_code == (502 if server else 200)
+        assert f"paceline: {server} cannot be reached: ConnectionRefusedError" in answer.text or not server
+    answer = client.get(f"{running.url}/eu/v1/models")
+    assert "eu cannot be reached" in answer.text
     for server in ("eu", "eu or us"):
         line = f"{server} cannot be reached: ConnectionRefusedError, so that clients get a 502"
         assert [record.getMessage() for record in caplog.records].count(line) == 1
