@@ -235,15 +235,14 @@ async def test_an_answer_goes_without_a_garbage_collection(whole):
             gc.enable()
 
 
+async def stop(writer):
+    """Answer half, and no more."""
+    writer.write(OK[:-1])
+    await asyncio.sleep(10)
+
+
 async def test_nothing_comes_for_too_long():
-    async def wait(writer):
-        await asyncio.sleep(10)
-
-    async def stop(writer):
-        writer.write(OK[:-1])
-        await asyncio.sleep(10)
-
-    async with Server(wait, stop) as server:
+    async with Server(lambda _: asyncio.sleep(10), stop) as server:
         server.client._timeout_s = 0.1
         for _ in range(2):
             with pytest.raises(TimeoutError, match=r"nothing came for 0\.1 s"):
@@ -251,10 +250,6 @@ async def test_nothing_comes_for_too_long():
 
 
 async def test_an_early_end_closes_the_connection():
-    async def stop(writer):
-        writer.write(OK[:-1])
-        await asyncio.sleep(10)
-
     async with Server(stop, stop) as server:
         answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
         assert await answer.read() == b"o"
@@ -301,11 +296,17 @@ async def test_without_a_file_there_is_no_fault_of_the_server(host):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_certificates_are_checked():
+def contexts():
+    """That of a server with a certificate, and that of a client that trusts it."""
     authority = trustme.CA()
     tls, trusted = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("localhost").configure_cert(tls)
     authority.configure_trust(trusted)
+    return tls, trusted
+
+
+async def test_certificates_are_checked():
+    tls, trusted = contexts()
     async with Server(OK, tls=tls) as server:
         with pytest.raises(ssl.SSLError) as raised:
             await server.ask()
@@ -315,12 +316,9 @@ async def test_certificates_are_checked():
 
 
 async def test_records_of_tls_that_come_together_are_whole():
-    authority, body = trustme.CA(), bytes(range(256)) * 160  # three records of 16 kB
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("localhost").configure_cert(tls)
+    (tls, trusted), body = contexts(), bytes(range(256)) * 160  # three records of 16 kB
     async with Server(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body, tls=tls) as server:
-        server.client = HttpClient(10.0, trusted := ssl.create_default_context())
-        authority.configure_trust(trusted)
+        server.client = HttpClient(10.0, trusted)
         assert await server.ask() == (200, body)
 
 

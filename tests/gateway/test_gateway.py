@@ -129,11 +129,17 @@ class TestPassing:
         assert parts[0] in written[0]
         assert writes in (None, len(written))
 
-    def test_an_unknown_server_is_named(self, serve, emulator, client):
-        running = serve(emulator.base_url, provider=None)
-        answer = client.post(running.url + "/opnai/v1/chat/completions", json=chat())
-        assert answer.status_code == 404
-        assert "did you mean 'openai'?" in answer.json()["error"]["message"]
+    @pytest.mark.parametrize(
+        ("method", "path", "said"),
+        [
+            ("POST", "/opnai/v1/chat/completions", "did you mean 'openai'?"),
+            ("POST", "/api/chat", "begin the path with one of openai"),  # Ollama's
+            ("GET", "/api/tags", "begin the path with one of openai"),
+        ],
+    )
+    def test_an_unknown_server_is_named(self, serve, emulator, client, method, path, said):
+        answer = client.request(method, serve(emulator.base_url, provider=None).url + path)
+        assert (answer.status_code, said in answer.json()["error"]["message"]) == (404, True)
 
     def test_a_lack_of_files_opens_no_breaker_and_is_named_once(self, serve, emulator, client, monkeypatch, caplog):
         running = serve(emulator.base_url, breaker={"failures": 1, "first_pause_s": 60})
@@ -515,10 +521,3 @@ def test_each_worker_has_an_id_of_its_own_for_opentelemetry():
     alone = {}
     server.name_instance(alone)
     assert alone[server.RESOURCE].startswith(server.INSTANCE)
-
-
-def test_a_path_of_ollama_at_the_root_is_told_where_to_begin(serve, emulator, client):
-    running = serve(emulator.base_url, provider=None)
-    for method, path in (("POST", "/api/chat"), ("GET", "/api/tags")):
-        said = client.request(method, running.url + path)
-        assert (said.status_code, "begin the path with one of openai" in said.text) == (404, True)

@@ -122,26 +122,34 @@ def test_a_client_key_may_use_the_group(group, regions, client, keys, large):
         assert send(client, running)[0].status_code == status
 
 
+TABLE = {"provider": "openai", "base_url": "http://127.0.0.1:9"}
+UPSTREAMS = {"eu": TABLE, "us": TABLE, "plan": {"provider": "chatgpt"}}
+CHATGPT = "upstreams.chatgpt: chatgpt takes no keys"
+
+
 @pytest.mark.parametrize(
-    ("groups", "words"),
+    ("given", "words"),
     [
-        ({"gpt": {"members": ["eu", "uss"]}}, "groups.gpt: 'uss' is no server in [upstreams]; did you mean 'us'?"),
-        ({"gpt": {}}, "groups.gpt: a group needs one member or more"),
-        ({"gpt": {"members": ["eu"], "weights": {"us": 2}}}, "groups.gpt: weights has 'us', which is no member"),
-        ({"eu": {"members": ["us"]}}, "groups.eu: a server in [upstreams] has this name, too"),
-        ({"gpt": {"members": ["eu", "plan"]}}, "groups.gpt: 'plan' cannot be a member: chatgpt takes no keys"),
-        ({"gpt": {"members": "eu"}}, 'a list of names in [upstreams], e.g. ["eu", "us"]'),
-        ({"gpt": {"member": ["eu"]}}, "no such setting; did you mean 'members'?"),
+        ({"groups": {"gpt": {"members": ["eu", "uss"]}}}, "groups.gpt: 'uss' is no server in [upstreams]; did you mean 'us'?"),
+        ({"groups": {"gpt": {}}}, "groups.gpt: a group needs one member or more"),
+        ({"groups": {"gpt": {"members": ["eu"], "weights": {"us": 2}}}}, "groups.gpt: weights has 'us', which is no member"),
+        ({"groups": {"eu": {"members": ["us"]}}}, "groups.eu: a server in [upstreams] has this name, too"),
+        ({"groups": {"gpt": {"members": ["eu", "plan"]}}}, "groups.gpt: 'plan' cannot be a member: chatgpt takes no keys"),
+        ({"groups": {"gpt": {"members": "eu"}}}, 'a list of names in [upstreams], e.g. ["eu", "us"]'),
+        ({"groups": {"gpt": {"member": ["eu"]}}}, "no such setting; did you mean 'members'?"),
+        ({"models": {"m": "eur/x"}}, "'eur' is no server or group; did you mean 'eu'"),
+        ({"models": {"m": "eu"}}, "has no model: write eu/MODEL"),
+        ({"models": {"m": ["eu/x"] * 7}}, "it has 7 targets: give 1 to 6"),
+        ({"models": {"m": ["eu/x", "eu/y", "eu/x"]}}, "'eu/x' is named twice"),
+        ({"models": {"m": "eu/*"}}, "a name can have one '*'"),
+        ({"models": {"*/*": "eu/*"}}, "a name can have one '*'"),
+        ({"models": {"m": [1]}}, "write a list of servers with a model"),
+        ({"models": {"m": "eu/gpt-5"}, "unlisted": ["n"]}, "unlisted: 'n' is no name in [models]"),
+        ({"upstreams": {"chatgpt": {"key_env": "MINE"}}}, CHATGPT),
+        ({"upstreams": {"chatgpt": {"key_file": "mine"}}}, CHATGPT),
     ],
-)
-def test_a_wrong_group_is_an_error_at_the_start(groups, words):
-    table = {"provider": "openai", "base_url": "http://127.0.0.1:9"}
+)  # fmt: skip
+def test_what_is_refused_at_the_start(given, words):
     with pytest.raises(SettingsError) as raised:
-        Upstreams(
-            Config.load(
-                environ={},
-                given={"upstreams": {"eu": table, "us": table, "plan": {"provider": "chatgpt"}}, "groups": groups},
-            ),
-            {},
-        )
+        Upstreams(Config.load(environ={}, given={"upstreams": UPSTREAMS, **given}), {"MINE": "k"})
     assert words in str(raised.value)

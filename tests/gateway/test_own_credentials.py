@@ -7,10 +7,8 @@ from contextlib import suppress
 
 import httpx2
 import pytest
-from click.testing import CliRunner
 from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
-from paceline.cli.app import app as cli
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway import reading, refusals
@@ -148,12 +146,7 @@ def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
     of = {row["account"] for row in plans}
     assert of == {name.partition("/")[0] for name in running.limiter.status()["pools"]}
     assert "refused (rate: the plan's window 7d)" in caplog.text
-    account = next(row["account"] for row in plans if row["used"] == 0.62)
-    metrics = client.get(f"{running.url}/metrics").text
-    assert f'paceline_plan_used_ratio{{account="{account}",window="5h"}} 0.62' in metrics
-    shown = CliRunner().invoke(cli, ["status", running.url]).output
-    assert f"{account}\t5 h\t62%\t0%\t-\t-" in shown.splitlines()
-    assert "sk-ant" not in caplog.text + metrics + shown + json.dumps(plans)
+    assert "sk-ant" not in caplog.text + json.dumps(plans)
 
 
 @pytest.mark.long("starts a process")
@@ -344,10 +337,3 @@ def test_the_gateway_sends_no_login_of_its_own(upstream, tmp_path, variable):
     with pytest.raises(SettingsError, match="has a login to a plan, which only its own client may send") as caught:
         Upstreams(config, {variable: str(file) if variable.endswith("FILE") else LOGIN})
     assert LOGIN not in str(caught.value)
-
-
-def test_chatgpt_takes_no_key_of_the_gateway(upstream):
-    for table in ({"key_env": "MINE"}, {"key_file": "mine"}):
-        config = Config.load(environ={}, given={"upstreams": {"chatgpt": {"base_url": upstream, **table}}})
-        with pytest.raises(SettingsError, match=r"upstreams.chatgpt: chatgpt takes no keys"):
-            Upstreams(config, {"MINE": "k", "": "k"})
