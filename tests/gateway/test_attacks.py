@@ -391,10 +391,6 @@ class TestUploads:
         assert length in head
         assert sent.count(b"x") == 300_000
 
-    def test_a_metered_one_is_too_large(self, open_gateway, upstream):
-        assert answers(talk(open_gateway.url, post(CHAT, body=b"x" * 300_000))) == [413]
-        assert upstream.raw == b""
-
     def test_a_key_without_the_right_is_refused_before_the_body(self, guarded, upstream):
         running, key = guarded
         head = post(
@@ -423,6 +419,7 @@ class TestHeaders:
             [b"authorization: Bearer client", b"authorization: Bearer client2", b"api-key: client3"],
             [b"x-api-key: client", b"x-goog-api-key: client"],
             [b"proxy-authorization: Basic client"],
+            [b"connection: keep-alive", b"connection: X-Hop", b"x-hop: 1"],
         ],
     )
     def test_the_gateway_sends_its_own_key(self, open_gateway, upstream, lines):
@@ -431,6 +428,7 @@ class TestHeaders:
         assert head.count(b"authorization:") == 1
         assert b"authorization: bearer sk-of-openai\r\n" in head
         assert b"client" not in head
+        assert b"x-hop" not in head
         assert b"content-length: %d\r\n" % len(BODY) in head
 
     NEVER = (
@@ -468,10 +466,6 @@ class TestHeaders:
         assert b": value\r\n" not in got
         assert b"x-request-id: 1\r\n" in got
         assert b"anthropic-priority: 2\r\n" in got
-
-    def test_headers_named_by_any_connection_header_are_dropped(self, open_gateway, upstream):
-        talk(open_gateway.url, post(CHAT, b"connection: keep-alive", b"connection: X-Hop", b"x-hop: 1"))
-        assert b"x-hop" not in upstream.raw.lower()
 
     def test_its_own_page_is_served_and_no_other_server_s_of_this_machine(self, open_gateway):
         """Older browsers send no sec-fetch-site."""
@@ -856,6 +850,7 @@ class TestCrowds:
         running = serve(upstream.url)
         body = b"200000\r\n" + b"x" * 2**21 if b"chunked" in head else b"x" * 100
         assert answers(talk(running.url, post(CHAT, head, length=False, body=body))) == [413]
+        assert upstream.raw == b""
         until(lambda: idle(running))
 
     @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import trustme
 from attack_helpers import BODY, answers, connect, post, read, talk
 from click.testing import CliRunner
 from gateway_helpers import CHAT, chat, running_gateway
+from test_restart import posix
 
 from paceline.cli.app import app
 from paceline.config import Config
@@ -359,27 +360,39 @@ class TestSupervisor:
         assert supervisor._alive == set()
 
     @pytest.mark.long("starts several processes")
-    def test_no_request_fails_when_the_settings_change(self, process, own_upstream, tmp_path, client):
+    @pytest.mark.parametrize("watch", [True, pytest.param(False, marks=posix)])
+    def test_settings_are_read_again_or_not_at_all(self, process, own_upstream, tmp_path, client, watch):
+        """With ``--watch`` as they change, and without as a signal says so; no request fails meanwhile."""
         file = tmp_path / "paceline.toml"
-        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
+        one = None
+
+        def write(limit):
+            file.write_text(f'limits = {{ "gpt-5" = "{limit}" }}')
+            if one is not None and not watch:
+                one.signal(signal.SIGHUP)
 
         def limit():
             return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
 
         def replaced():
             assert answers(talk(one.url, post())) == [200]
-            return "serves in the place of process" in one.log()
+            return "serves in the place of" in one.log()
 
-        one = process("--config", file, "--watch", upstream=own_upstream.url)
+        write("100 requests/min")
+        one = process("--config", file, *["--watch"] * watch, upstream=own_upstream.url)
         until(lambda: answers(talk(one.url, post())) == [200])
-        assert limit() == 100
-        file.write_text('limits = { "gpt-5" = "many" }')
-        until(lambda: "the earlier settings stay in effect: " in one.log())
-        file.write_text('limits = { "gpt-5" = "200 requests/min" }')
+        write("many")
+        until(lambda: ("the earlier settings stay in effect: " if watch else "this process continues") in one.log())
+        assert "paceline.toml: limits: gpt-5: " in one.log()
+        assert (one.process.poll(), limit()) == (None, 100)
+        write("200 requests/min")
         until(replaced)
         until(lambda: answers(talk(one.url, post())) == [200] and limit() == 200)
-        one.signal(signal.SIGTERM)
-        assert one.wait() == 0 or sys.platform == "win32"  # where it is no signal
+        if watch:
+            one.signal(signal.SIGTERM)
+        else:
+            one.end_next()
+        assert one.wait(60) == 0 or sys.platform == "win32"  # where it is no signal
 
     def test_it_needs_a_file(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

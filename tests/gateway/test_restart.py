@@ -156,27 +156,6 @@ class TestSuccession:
         assert answers(talk(one.url, post())) == [200]
         one.end_next()
 
-    @pytest.mark.long("starts several processes")
-    def test_settings_are_read_again_or_not_at_all(self, process, own_upstream, tmp_path, client):
-        file = tmp_path / "paceline.toml"
-        file.write_text('limits = { "gpt-5" = "100 requests/min" }')
-
-        def limit():
-            return client.get(f"{one.url}/status").json()["pools"]["openai/gpt-5"]["quotas"][0]["limit"]
-
-        one = process("--config", file, upstream=own_upstream.url)
-        until(lambda: answers(talk(one.url, post())) == [200])
-        file.write_text('limits = { "gpt-5" = "many" }')
-        one.signal(signal.SIGHUP)
-        until(lambda: "this process continues" in one.log())
-        assert "paceline.toml: limits: gpt-5: " in one.log()
-        assert (one.process.poll(), limit()) == (None, 100)
-        file.write_text('limits = { "gpt-5" = "200 requests/min" }')
-        one.signal(signal.SIGHUP)
-        assert one.wait(60) == 0
-        assert limit() == 200
-        one.end_next()
-
 
 @posix
 class TestSignalsWhileItStarts:

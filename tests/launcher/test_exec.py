@@ -455,27 +455,17 @@ def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_
 
 
 @LONG
-def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "end", "code"), [((), "", 0), (("--strict",), "", 125), (("--strict",), "; sys.exit(3)", 3)]
+)
+def test_an_error_at_the_start_is_not_the_program_s_unless_that_is_asked_for(tmp_path, options, end, code):
     (tmp_path / "httpx.py").write_text("")
-    line = "import os; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on')"
-    out, err = run(
-        "python", "-c", line, environ={"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
-    )
+    line = f"import os, sys; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on'){end}"
+    paths = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    out, err = run("python", "-c", line, environ={"PYTHONPATH": paths}, code=code, options=options)
     assert out == "went on\n"
     assert "is not paced: " in err
     assert "install paceline" not in err
-
-
-@LONG
-@pytest.mark.parametrize(("end", "code"), [("", 125), ("; sys.exit(3)", 3)])
-def test_a_process_that_is_not_paced_is_an_error_if_asked_for(tmp_path, end, code):
-    line = f"import os, sys; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx{end}"
-    run("python", "-c", line, code=code, options=("--strict",))
-
-
-@LONG
-def test_one_that_is_paced_is_no_error():
-    run("python", "-c", "import httpx2", options=("--strict",))
 
 
 @LONG
