@@ -14,7 +14,7 @@ from paceline.core.hints import did_you_mean
 from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import HttpClient, Upload
-from paceline.gateway.errors import RequestError, as_event, come_back, hide_account, no_answer, own, stopping
+from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
 from paceline.gateway.fallback import tell, told, why_failed, why_out
 from paceline.gateway.held import HeldRequests
 from paceline.gateway.incoming import OPTION, Bodies, Incoming, number
@@ -161,7 +161,6 @@ class Dispatch:
                         await self._relay_held(request, found, asked_s)
                         return
                     reply = found
-            await hide_account(reply)
             await self._passing.send(request, reply)
         finally:
             self._bodies.release(request.owner, request.parts)
@@ -240,7 +239,6 @@ class Dispatch:
             reply = await self._send(request, held, asked_s)
             if held.named is not None and reply.is_good:
                 reply.start(self.held.answers.noted(held.named))
-            await hide_account(reply)
             await self._passing.send(request, reply)
             self.held.keep_answer(held, reply)
             if held.exchange.metered.call.stream and reply.is_good and not reply.broken:
@@ -314,12 +312,12 @@ class Dispatch:
 
     async def _send(self, request: Incoming, held: HeldRequest, asked_s: float | None) -> ClientReply:
         """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
-        pacer, exchange, connection = self._limiter.pacer, held.exchange, request.connection
+        exchange, connection = held.exchange, request.connection
         for sent in held.requests:
             sent.pass_on = partial(self._passing.begin, request)
         rhythm = rhythm_of(exchange, request.head.query, request.head.headers, asked_s)
-        bounded = held.task is None and has_login(held) and bound(pacer, request, held, is_fed=rhythm.note is not None)
-        if bounded and (refusal := shut(pacer, held)) is not None:
+        bounded = held.task is None and has_login(held) and bound(request, held, is_fed=rhythm.note is not None)
+        if bounded and (refusal := shut(held)) is not None:
             return refusal
         task = connection.task
         assert task is not None
@@ -353,7 +351,7 @@ class Dispatch:
         answered = kept = False
         try:
             if bounded:
-                if (refusal := await shut_meanwhile(self._limiter.pacer, held, task, due_s)) is not None:
+                if (refusal := await shut_meanwhile(held, task, due_s)) is not None:
                     return refusal
                 due_s = 0.0
             while not (await asyncio.wait([task], timeout=due_s))[0]:

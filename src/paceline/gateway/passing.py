@@ -9,6 +9,7 @@ from typing import Final
 
 from paceline.core.quota import NS
 from paceline.gateway.connection import Headers
+from paceline.gateway.errors import hide_account
 from paceline.gateway.incoming import BODY_S, Incoming
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded, let_go
 from paceline.pacing.answers import cause_of_error
@@ -39,7 +40,8 @@ class Passing:
         await send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def send(self, request: Incoming, reply: ClientReply) -> None:
-        """Send an answer; one that has broken off is ``broken`` afterwards."""
+        """Send an answer, without the account of the gateway's own key; one that has broken off is ``broken`` afterwards."""
+        await hide_account(reply)
         send, connection = request.send, request.connection
         release: Callable[[], None] | None = None
         if connection.answering:

@@ -259,10 +259,6 @@ class HttpProtocol(HttpToolsProtocol):
 
 def _clear(headers: list[tuple[bytes, bytes]], version: str) -> bool:
     """Whether a request of HTTP 1.0 or 1.1 names its host as that asks, and its body has no other encoding on the way than ``chunked``."""
-    hosts, codings = 0, list[bytes]()
-    for name, value in headers:
-        if name == b"host":
-            hosts += 1
-        elif name == b"transfer-encoding":
-            codings.append(value.strip().lower())
+    hosts = sum(name == b"host" for name, _ in headers)
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
     return version in ("1.0", "1.1") and int(version == "1.1") <= hosts <= 1 and codings in ([], [b"chunked"])

@@ -16,9 +16,8 @@ from paceline.gateway.errors import own
 from paceline.gateway.incoming import Incoming
 from paceline.gateway.relay import ClientReply
 from paceline.gateway.waiting import HeldRequest, resumes, returns
-from paceline.http.describe import Metered
+from paceline.http.exchange import Exchange
 from paceline.pacing.breaker import Health
-from paceline.pacing.pacer import Pacer
 from paceline.pacing.retry import Again, GiveUp, RetryPolicy, varied
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.tries import Tries
@@ -61,24 +60,23 @@ def has_login(held: HeldRequest) -> bool:
     return payer is not None and payer.account.is_login
 
 
-def bound(pacer: Pacer, request: Incoming, held: HeldRequest, *, is_fed: bool) -> bool:
+def bound(request: Incoming, held: HeldRequest, *, is_fed: bool) -> bool:
     """Prepare a request with the login to a plan for a window that is shut; whether its client cannot be kept waiting for long."""
-    exchange, headers = held.exchange, request.head.headers
+    pacer, headers = held.exchange.pacer, request.head.headers
     waits = is_fed or (returns(headers) and not resumes(headers))
-    exchange.tries = PlanTries(pacer.retry, pacer.health, bounded=not waits)
+    held.exchange.tries = PlanTries(pacer.retry, pacer.health, bounded=not waits)
     return not waits
 
 
-def shut(pacer: Pacer, held: HeldRequest) -> ClientReply | None:
+def shut(held: HeldRequest) -> ClientReply | None:
     """The refusal of a request that waits for a window for too long, with what is left of the wait; ``None``: it may wait.
 
     It is the provider's, if this process has had one.
     """
-    metered = held.exchange.metered
-    left_s = _shut_s(pacer, metered)
-    if left_s <= pacer.retry.max_retry_after_s:
+    left_s = _shut_s(held.exchange)
+    if left_s <= held.exchange.pacer.retry.max_retry_after_s:
         return None
-    pool = metered.scheduler.pool.name
+    pool = held.exchange.metered.scheduler.pool.name
     headers = {"x-should-retry": "false"}
     if math.isfinite(left_s):
         headers["retry-after"] = str(math.ceil(left_s))
@@ -86,25 +84,24 @@ def shut(pacer: Pacer, held: HeldRequest) -> ClientReply | None:
     return held.requests[0].instead("stopped", None) or made
 
 
-def _shut_s(pacer: Pacer, metered: Metered) -> float:
+def _shut_s(exchange: Exchange) -> float:
     """How long a window of the plan is shut for a request that would not test it; 0 for none."""
-    account, _, model = metered.scheduler.pool.name.partition("/")
-    now_ns = metered.scheduler.now_ns()
+    scheduler = exchange.metered.scheduler
+    account, _, model = scheduler.pool.name.partition("/")
+    now_ns = scheduler.now_ns()
     left_s = [
         (one.ends_ns - now_ns) / NS if one.ends_ns else math.inf
-        for name, of, one in pacer.pools.shut()
+        for name, of, one in exchange.pacer.pools.shut()
         if name == account and of in (None, model) and one.state == "shut" and one.test_ns > now_ns
     ]
     return max(left_s, default=0.0)
 
 
-async def shut_meanwhile(
-    pacer: Pacer, held: HeldRequest, task: asyncio.Task[ClientReply], due_s: float | None
-) -> ClientReply | None:
+async def shut_meanwhile(held: HeldRequest, task: asyncio.Task[ClientReply], due_s: float | None) -> ClientReply | None:
     """Wait for ``task``, at most for ``due_s``; the refusal by a window that is found to be shut before."""
     until_s = math.inf if due_s is None else time.monotonic() + due_s
     while not (await asyncio.wait([task], timeout=LOOK_S))[0]:
-        if held.exchange.waits and (refusal := shut(pacer, held)) is not None:
+        if held.exchange.waits and (refusal := shut(held)) is not None:
             return refusal
         if time.monotonic() >= until_s:
             break
