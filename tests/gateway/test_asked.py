@@ -1,13 +1,14 @@
 """The usage of a chat stream, which the gateway asks for where a budget needs it, and its client does not get."""
 
-import asyncio
 import gzip
 import json
+import time
 
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import Stub, chat, stub
 
 from grids import some
+from odd_server import SSE
 from paceline.gateway import reading
 from paceline.gateway.asked import Unasked, asking
 
@@ -27,23 +28,19 @@ PLAIN = (
 REFUSED = b'{"error": {"message": "Extra inputs are not permitted", "type": "invalid_request_error"}}'
 
 
-class Server:
+class Server(Stub):
     """Reports its usage if it is asked to, or refuses to be asked."""
 
     def __init__(self, refuses=200, wait_s=0.0):
         self.seen, self.refuses, self.wait_s = [], refuses, wait_s
 
-    async def __call__(self, scope, receive, send):
-        asked = json.loads((await receive())["body"])
-        self.seen.append(asked)
-        await asyncio.sleep(self.wait_s)
-        told = "stream_options" in asked
-        status, parts = (self.refuses, CHUNKS) if told else (200, (PLAIN,))
-        kind = b"text/event-stream" if status == 200 else b"application/json"
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
-        for part in parts if status == 200 else (REFUSED,):
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+    def answer(self, _path, _headers, body):
+        self.seen.append(json.loads(body))
+        time.sleep(self.wait_s)
+        told = "stream_options" in self.seen[-1]
+        if told and self.refuses != 200:
+            return REFUSED, self.refuses
+        return b"".join(CHUNKS) if told else PLAIN, 200, SSE
 
 
 @pytest.fixture
