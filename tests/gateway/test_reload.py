@@ -10,7 +10,7 @@ import ssl
 import sys
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -295,7 +295,11 @@ class TestSupervisor:
 
         def step(count=1):
             for _ in range(count):
-                supervisor._events.get(30)()
+                try:
+                    event = supervisor._events.get(30)
+                except Empty:  # an event that was read before has ended the wait
+                    event = supervisor._events.get(30)
+                event()
 
         yield supervisor, children, step
         for child in children:
