@@ -5,7 +5,7 @@ import json
 import time
 
 import pytest
-from gateway_helpers import Stub, chat, stub
+from gateway_helpers import Stub, chat
 
 from grids import some
 from odd_server import SSE
@@ -48,8 +48,8 @@ def gateway(serve, keys):
     """Start a gateway before a server; returns a function that sends a chat with the key of alice, who has a budget, or of bob."""
     secrets = {"alice": keys.add("alice", limits=("1 usd/day",)), "bob": keys.add("bob")}
 
-    def start(url, client):
-        running = serve(url, limits={"*": "100k requests/min"}, prices=PRICES)
+    def start(server, client):
+        running = serve(server, limits={"*": "100k requests/min"}, prices=PRICES)
 
         def send(who, *, encoded=False, more=(), **fields):
             headers = {"authorization": f"Bearer {secrets[who]}", **dict(more)}
@@ -64,13 +64,12 @@ def gateway(serve, keys):
 
 
 def test_a_budget_asks_and_its_client_gets_what_it_has_asked_for(gateway, client):
-    with stub(server := Server()) as url:
-        send = gateway(url, client)
-        assert send("alice", stream=True).content == PLAIN
-        assert send("alice", stream=True, stream_options={"include_usage": False}).content == PLAIN
-        assert send("alice", stream=True, stream_options={"include_usage": True}).content == b"".join(CHUNKS)
-        assert send("alice", stream=True).status_code == 429  # three times 0.40 USD
-        assert send("bob", stream=True).content == PLAIN
+    send = gateway(server := Server(), client)
+    assert send("alice", stream=True).content == PLAIN
+    assert send("alice", stream=True, stream_options={"include_usage": False}).content == PLAIN
+    assert send("alice", stream=True, stream_options={"include_usage": True}).content == b"".join(CHUNKS)
+    assert send("alice", stream=True).status_code == 429  # three times 0.40 USD
+    assert send("bob", stream=True).content == PLAIN
     first, *_, last = server.seen
     assert first == chat(stream=True, stream_options={"include_usage": True})
     assert last == chat(stream=True)
@@ -78,33 +77,28 @@ def test_a_budget_asks_and_its_client_gets_what_it_has_asked_for(gateway, client
 
 
 def test_it_is_left_out_after_a_note_that_keeps_the_stream_alive(gateway, client, kept):
-    with stub(Server(wait_s=0.1)) as url:
-        notes, _, answer = gateway(url, client)("alice", more=kept, stream=True).content.partition(b"data: ")
+    send = gateway(Server(wait_s=0.1), client)
+    notes, _, answer = send("alice", more=kept, stream=True).content.partition(b"data: ")
     assert notes.startswith(b":")
     assert b"data: " + answer == PLAIN
 
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_a_server_that_refuses_the_field_gets_the_request_without_it(gateway, client, status):
-    with stub(server := Server(status)) as url:
-        send = gateway(url, client)
-        assert [send("alice", stream=True, max_tokens=4_000).content for _ in range(2)] == [PLAIN] * 2
-        assert ["stream_options" in asked for asked in server.seen] == [True, False, False]
-        assert [send("alice", stream=True, max_tokens=4_000).status_code for _ in range(2)] == [
-            200,
-            429,
-        ]  # the most is kept
+    send = gateway(server := Server(status), client)
+    got = [send("alice", stream=True, max_tokens=4_000) for _ in range(4)]
+    assert [one.content for one in got[:3]] == [PLAIN] * 3
+    assert got[3].status_code == 429  # the most is kept
+    assert ["stream_options" in asked for asked in server.seen] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("encoded", some([False, True], True, mark=pytest.mark.long("starts a process")))
 def test_a_body_that_another_process_reads_is_asked_for_too(gateway, client, monkeypatch, encoded):
     monkeypatch.setattr(reading, "LARGE", 10_000)
-    server = Server()
-    with stub(server) as url:
-        send = gateway(url, client)
-        text = {"messages": [{"role": "user", "content": "hi " * 5_000}]}
-        for more in ({}, {"stream_options": {"include_usage": False}}):
-            assert send("alice", encoded=encoded, stream=True, **text, **more).content == PLAIN
+    send = gateway(server := Server(), client)
+    text = {"messages": [{"role": "user", "content": "hi " * 5_000}]}
+    for more in ({}, {"stream_options": {"include_usage": False}}):
+        assert send("alice", encoded=encoded, stream=True, **text, **more).content == PLAIN
     assert [asked["stream_options"] for asked in server.seen] == [{"include_usage": True}] * 2
 
 

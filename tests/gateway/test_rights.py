@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from attack_helpers import ANSWER, answers, post, raw_server, talk
-from gateway_helpers import read_body, stub, tell
+from gateway_helpers import Stub, stub
 from test_attacks import attacked
 
 from grids import some
@@ -337,14 +337,13 @@ def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, ke
     name, path = where.split(" ", 1)
     asked = []
 
-    async def server(scope, receive, send):
-        asked.append(scope["path"])
-        if dict(scope["headers"]).get(b"accept-encoding") == b"gzip":
-            await tell(send, gzip.compress(json.dumps(value).encode()), headers={"content-encoding": "gzip"})
-        else:
-            await tell(send, value)
+    def answer(path, headers, _body):
+        asked.append(path)
+        if headers.get("accept-encoding") == "gzip":
+            return gzip.compress(json.dumps(value).encode()), 200, {"content-encoding": "gzip"}
+        return (value,)
 
-    with stub(server) as url:
+    with stub(Stub(answer)) as url:
         table = {"provider": name, "base_url": url, "key_env": "OPENAI_API_KEY", "models": {}}
         running = serve(url, provider=None, keys=keys.file, upstreams={"one": table})
         bound, free = keys.add("bound", models=(f"*{MINE}",), limits=("9 requests/min",)), keys.add("free")
@@ -410,12 +409,7 @@ COUNTS = {
 @pytest.mark.parametrize("provider", COUNTS)
 def test_tokens_are_counted_for_each_key_and_cost_a_request_alone(serve, client, keys, provider):
     asked = []
-
-    async def server(scope, receive, send):
-        asked.append(scope["path"])
-        await read_body(receive)
-        await tell(send, {"input_tokens": 14, "totalTokens": 14})
-
+    server = Stub(lambda path, *_: asked.append(path) or ({"input_tokens": 14, "totalTokens": 14},))
     path, allowed, other = COUNTS[provider]
     running = serve(server, keys=keys.file, unpriced="refuse")
     headers = {"x-api-key": keys.add("bound", models=(allowed,), limits=("1 usd/day", "100 input_tokens/min"))}

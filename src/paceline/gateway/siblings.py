@@ -46,8 +46,7 @@ class Siblings:
 
     def status(self) -> Mapping[str, Any]:
         """The status of all processes as one; see :meth:`Limiter.status`."""
-        own = self._limiter.status()
-        others = [answer for answer in self._ask("status", "") if answer]
+        own, *others = self.ask("status", "")
         return merged([own, *others]) if others else own
 
     def ask(self, about: str, words: str) -> Iterator[Any]:
