@@ -121,9 +121,8 @@ def send_chat():
         def send(running, key, *lines, **fields):
             connection = stack.enter_context(connect(running.url))
             body = json.dumps(chat(**fields)).encode()
-            connection.sendall(
-                post(b"/openai/v1/chat/completions", b"authorization: Bearer " + key.encode(), *lines, body=body)
-            )
+            own = b"authorization: Bearer " + key.encode()
+            connection.sendall(post(b"/openai/v1/chat/completions", own, *lines, body=body))
             return connection
 
         yield send

@@ -33,6 +33,10 @@ class Running:
         return self.gateway._dispatch
 
     @property
+    def loop(self):
+        return self.server.servers[0].get_loop()
+
+    @property
     def limiter(self):
         return self.gateway.limiter
 

@@ -63,12 +63,8 @@ def prometheus(folder, target):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [
-        "prometheus",
-        "--config.file=prometheus.yml",
-        "--storage.tsdb.path=data",
-        f"--web.listen-address={address}",
-    ]
+    options = {"config.file": "prometheus.yml", "storage.tsdb.path": "data", "web.listen-address": address}
+    command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
     with (folder / "log").open("w") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
         try:
             yield f"http://{address}/api/v1/alerts"
@@ -81,9 +77,8 @@ def prometheus(folder, target):
 def test_five_faults_fire_and_end(serve, client, tmp_path, nowhere):
     with stub(ill := Ill()) as url:
         servers = {"openai": {"base_url": url}, "away": {"provider": "openai", "base_url": nowhere}}
-        running = serve(
-            url, upstreams=servers, limits={"*": "100k requests/min"}, retry={"max_attempts": 1}, breaker=False
-        )
+        given = {"limits": {"*": "100k requests/min"}, "retry": {"max_attempts": 1}, "breaker": False}
+        running = serve(url, upstreams=servers, **given)
         with prometheus(tmp_path, running.url.removeprefix("http://")) as alerts:
 
             def firing():
@@ -94,9 +89,8 @@ def test_five_faults_fire_and_end(serve, client, tmp_path, nowhere):
                 if reply.status_code != 200:
                     return None
                 found = reply.json()["data"]["alerts"]
-                return {
-                    (one["labels"]["alertname"], one["labels"].get("pool")) for one in found if one["state"] == "firing"
-                }
+                labels = [one["labels"] for one in found if one["state"] == "firing"]
+                return {(one["alertname"], one.get("pool")) for one in labels}
 
             def soon(condition, what):
                 end_s = time.monotonic() + 60

@@ -17,9 +17,8 @@ from paceline.gateway.waiting import Identity
 from waits import until
 
 ANSWER = b'{"choices": [{"message": {"content": "hi"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
-PARTS = [b'data: {"choices": [{"delta": {"content": "%d"}}]}\n\n' % number for number in range(3)] + [
-    b"data: [DONE]\n\n"
-]
+CHUNK = b'data: {"choices": [{"delta": {"content": "%d"}}]}\n\n'
+PARTS = [*(CHUNK % number for number in range(3)), b"data: [DONE]\n\n"]
 ERROR = b'data: {"error": {"message": "overloaded", "type": "server_error"}}\n\n'
 
 

@@ -393,9 +393,8 @@ class TestUploads:
 
     def test_a_key_without_the_right_is_refused_before_the_body(self, guarded, upstream):
         running, key = guarded
-        head = post(
-            b"/openai/v1/batches", b"authorization: Bearer " + key, b"content-length: 300000", length=False, body=b""
-        )
+        lines = b"authorization: Bearer " + key, b"content-length: 300000"
+        head = post(b"/openai/v1/batches", *lines, length=False, body=b"")
         assert answers(talk(running.url, head, 1)) == [403]
         assert upstream.raw == b""
 
@@ -459,9 +458,8 @@ class TestHeaders:
     @pytest.mark.parametrize("status", [b"200 OK", b"404 No"])
     def test_what_an_answer_tells_of_the_account_stays_here(self, open_gateway, upstream, status):
         names = (b"Set-Cookie", b"openai-organization", b"openai-project", b"anthropic-organization-id")
-        upstream.answer = reply(
-            status, *(name + b": value" for name in names), b"x-request-id: 1", b"anthropic-priority: 2", body=GOOD
-        )
+        lines = [*(name + b": value" for name in names), b"x-request-id: 1", b"anthropic-priority: 2"]
+        upstream.answer = reply(status, *lines, body=GOOD)
         got = talk(open_gateway.url, post())
         assert b": value\r\n" not in got
         assert b"x-request-id: 1\r\n" in got
@@ -547,9 +545,8 @@ class TestAnswers:
     @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"429 Too Many Requests"])
     @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
     def test_a_compressed_bomb_passes_as_it_is(self, open_gateway, upstream, status, kind):
-        upstream.answer = reply(
-            status, b"content-type: " + kind, b"content-encoding: gzip", b"x-should-retry: false", body=bomb()
-        )
+        lines = b"content-type: " + kind, b"content-encoding: gzip", b"x-should-retry: false"
+        upstream.answer = reply(status, *lines, body=bomb())
         own = BODY.replace(b"gpt-5", b"m-%d" % next(NUMBERS))
         tracemalloc.start()
         got = talk(open_gateway.url, post(CHAT, b"x-paceline-timeout: 0", b"accept-encoding: gzip", body=own))

@@ -151,12 +151,10 @@ class TestPassing:
         with monkeypatch.context() as patched:
             patched.setattr(Server, "connect", lacking)
             answers = [client.post(running.url + CHAT, json=chat()) for _ in range(10)]
-            running.server.servers[0].get_loop().call_soon_threadsafe(
-                on_error, running.server.servers[0].get_loop(), {"exception": OSError(errno.EMFILE, "no")}
-            )
-        assert {(one.status_code, one.headers["x-paceline"], one.headers["retry-after"]) for one in answers} == {
-            (503, "lack", "1")
-        }
+            lack = {"exception": OSError(errno.EMFILE, "no")}
+            running.loop.call_soon_threadsafe(on_error, running.loop, lack)
+        told = {(one.status_code, one.headers["x-paceline"], one.headers["retry-after"]) for one in answers}
+        assert told == {(503, "lack", "1")}
         assert "too many open files" in answers[0].json()["error"]["message"]
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
         assert [one.levelname for one in caplog.records if "too many open files" in one.getMessage()] == ["WARNING"]
@@ -169,12 +167,8 @@ class TestPassing:
         named, lost = way in ("named", "passed"), way in ("passed", "lost")
         odd = Odd([b"data: {}\n\n"], SSE | {"content-length": "99"}) if way == "broken" else Odd()
         given = {"models": {"smart": ["openai/gpt-5", "openai/gpt-4o"]}} if named else {}
-        running = serve(
-            "http://127.0.0.1:9" if lost else odd,
-            access_log=log and tmp_path / log,
-            retry={"max_attempts": 2, "faults": True},
-            **given,
-        )
+        given |= {"access_log": log and tmp_path / log, "retry": {"max_attempts": 2, "faults": True}}
+        running = serve("http://127.0.0.1:9" if lost else odd, **given)
         body = chat(model="smart" if named else "gpt-5", stream=way == "broken")
         gc.disable()
         try:
@@ -450,9 +444,8 @@ def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp
     (folder / "3.json").touch()  # of one that starts
     other = Limiter({"openai/gpt-5": "600 requests/min"}, store=store)
     (folder / "x").mkdir()
-    sibling = Siblings(
-        other, {"place": {"there": {"state": "waiting"}}.get, "resume": {"x": {"x": "no money left"}}.get}, folder / "x"
-    )
+    answers = {"place": {"there": {"state": "waiting"}}.get, "resume": {"x": {"x": "no money left"}}.get}
+    sibling = Siblings(other, answers, folder / "x")
     file = next((folder / "x").glob("*.json")).rename(folder / "2.json")
     for _ in range(3):
         other.acquire("openai/gpt-5").wait().settle()

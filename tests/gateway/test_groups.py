@@ -102,10 +102,8 @@ def test_a_server_that_is_away_costs_no_request(group, regions, client, nowhere)
 
 def test_the_error_of_all_members_reaches_the_client(group, client):
     with ExitStack() as servers:
-        urls = {
-            name: servers.enter_context(stub(Odd([b'{"error": {"message": "no such model"}}'], status=404)))
-            for name in ("eu", "us")
-        }
+        none = Odd([b'{"error": {"message": "no such model"}}'], status=404)
+        urls = {name: servers.enter_context(stub(none)) for name in ("eu", "us")}
         running = group(urls)
         [answer] = send(client, running)
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, "no such model")

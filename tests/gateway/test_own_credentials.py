@@ -60,11 +60,8 @@ class Provider(Stub):
             error = {"type": "rate_limit_error", "message": "This request would exceed your account's rate limit."}
             return 429, more, {"type": "error", "error": error, "request_id": "req_1"}
         if who.endswith("slow"):
-            return (
-                429,
-                {"retry-after": "20"},
-                {"type": "error", "error": {"type": "rate_limit_error"}, "request_id": "req_2"},
-            )
+            error = {"type": "rate_limit_error"}
+            return 429, {"retry-after": "20"}, {"type": "error", "error": error, "request_id": "req_2"}
         if "/messages" in path:
             usage = {"input_tokens": 9, "output_tokens": 1}
             more = PLANS.get(who, {})
@@ -109,13 +106,8 @@ def last_event(client, running, headers):
 
 def test_what_one_is_told_holds_for_that_one_alone(serve, upstream, provider, client):
     running = serve(upstream)
-    assert [ask(client, running, key).status_code for key in (RICH, POOR, RICH, OTHER, POOR)] == [
-        200,
-        429,
-        200,
-        200,
-        429,
-    ]
+    statuses = [ask(client, running, key).status_code for key in (RICH, POOR, RICH, OTHER, POOR)]
+    assert statuses == [200, 429, 200, 200, 429]
     assert provider.asked == [RICH, POOR, RICH, OTHER]
     first, *others = running.limiter.status()["pools"]
     assert first == "openai/gpt-5"
@@ -138,11 +130,8 @@ def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
     for key in (LOGIN, SECOND, LOGIN + "up"):
         ask(client, running, key, MESSAGES, "claude-sonnet-4-5", x_paceline_timeout="0")
     plans = client.get(f"{running.url}/api/v1/rate-limits/status").json()["plans"]
-    assert sorted((row["window"], row["used"], row["status"]) for row in plans) == [
-        ("5h", 0.07, "allowed"),
-        ("5h", 0.62, "allowed"),
-        ("7d", 1.0, "rejected"),
-    ]
+    windows = sorted((row["window"], row["used"], row["status"]) for row in plans)
+    assert windows == [("5h", 0.07, "allowed"), ("5h", 0.62, "allowed"), ("7d", 1.0, "rejected")]
     of = {row["account"] for row in plans}
     assert of == {name.partition("/")[0] for name in running.limiter.status()["pools"]}
     assert "refused (rate: the plan's window 7d)" in caplog.text
@@ -304,11 +293,8 @@ def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):
     last.keep(429, headers, b'{"error": {"resets_in_seconds": 900, "resets_at": 17}}', 900.0)
     now[0] += 300.5
     status, headers, body = last.instead("timeout", "5", while_it_waits=True)
-    assert (status, dict(headers)[b"retry-after"], json.loads(body)["error"]) == (
-        429,
-        b"600",
-        {"resets_in_seconds": 600, "resets_at": 17},
-    )
+    assert (status, dict(headers)[b"retry-after"]) == (429, b"600")
+    assert json.loads(body)["error"] == {"resets_in_seconds": 600, "resets_at": 17}
     assert dict(headers)[b"x-codex-primary-reset-after-seconds"] == b"600"
     assert dict(headers)[b"x-codex-primary-reset-at"] == b"17"
     now[0] += 600

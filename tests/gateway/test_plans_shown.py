@@ -97,12 +97,8 @@ def test_who_has_used_how_much(serve, upstream, client):
 
 def test_a_session_is_shown_by_the_name_that_its_user_gives_it(serve, upstream, client):
     running = serve(upstream)
-    for n in range(2):
-        ask(
-            client,
-            running,
-            {"x-claude-code-session-id": f"{n}", "x-paceline-name": ("tests", "the docs\t" + 99 * "s")[n]},
-        )
+    for n, name in enumerate(("tests", "the docs\t" + 99 * "s")):
+        ask(client, running, {"x-claude-code-session-id": f"{n}", "x-paceline-name": name})
     (row,) = client.get(f"{running.url}/api/v1/plans").json()["plans"]
     assert {one["session"] for one in row["sessions"]} == {"tests", "the_docs_" + 31 * "s"}
 
@@ -147,9 +143,8 @@ def test_what_a_client_looks_up_itself_is_read_while_it_passes(serve, client, pr
         plans, headers = f"{running.url}/api/v1/plans", {"authorization": f"Bearer {login}"}
         look = running.url + f"/{provider}{path}"
         assert client.get(look, headers=headers).json() == page
-        assert (
-            client.get(plans).json()["plans"] == []
-        )  # a look makes no account, which would know nobody's renewed token
+        # A look makes no account, which would know nobody's renewed token.
+        assert client.get(plans).json()["plans"] == []
         turn = "/anthropic/v1/messages" if provider == "anthropic" else "/chatgpt/backend-api/codex/responses"
         ask(client, running, {}, turn, login)
         assert client.get(look, headers=headers).json() == page
@@ -249,9 +244,8 @@ def test_exec_says_once_a_window_that_it_is_used_up(monkeypatch, at_once):
         assert len(said) == at_once
         watch.end()
     (line,) = said
-    assert line.startswith(
-        "anthropic@7f3a91: 5 h used up until " if at_once else "anthropic@7f3a91: 5 h was used up at "
-    )
+    told = "used up until" if at_once else "was used up at"
+    assert line.startswith(f"anthropic@7f3a91: 5 h {told} ")
     assert line.endswith(" (2 h 31 min)") == at_once
     limiter.close()
 

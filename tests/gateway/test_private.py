@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from gateway_helpers import chat, stub
+from gateway_helpers import bearer, chat, stub
 from test_gateway import Odd
 
 from paceline.config import Config
@@ -50,9 +50,8 @@ def test_every_key_of_a_provider_is_replaced(name):
     real = {variable: f"real-{variable}" for variable in NAMES[name].keys}
     changed = way(real).environ("http://gateway", "pk-1")
     assert {changed[variable] for variable in real} == {"pk-1"}
-    assert {variable for variable, value in changed.items() if value.startswith("http://gateway/")} == set(
-        NAMES[name].addresses
-    )
+    led = {variable for variable, value in changed.items() if value.startswith("http://gateway/")}
+    assert led == set(NAMES[name].addresses)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +130,8 @@ def test_a_provider_whose_address_no_variable_names_is_at_the_gateway_and_its_ke
 
 
 def test_a_proxy_is_not_asked_for_the_gateway():
-    changed = way({"OPENAI_API_KEY": "k", "HTTPS_PROXY": "http://proxy", "NO_PROXY": "a.example"}).environ(
-        "http://g", "pk"
-    )
+    behind = {"OPENAI_API_KEY": "k", "HTTPS_PROXY": "http://proxy", "NO_PROXY": "a.example"}
+    changed = way(behind).environ("http://g", "pk")
     assert (changed["NO_PROXY"], changed["no_proxy"]) == ("a.example,127.0.0.1",) * 2
     assert "NO_PROXY" not in way({"OPENAI_API_KEY": "k"}).environ("http://g", "pk")
 
@@ -190,11 +188,7 @@ def test_a_program_names_the_account_of_its_own_key(client, settings):
     with stub(odd := Odd()) as url:
         found = way({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": f"{url}/v1"})
         with private_gateway(settings, found, lambda _: None) as environ:
-            headers = {
-                "authorization": f"Bearer {environ['OPENAI_API_KEY']}",
-                "openai-organization": "mine",
-                "cookie": "a=1",
-            }
+            headers = bearer(environ["OPENAI_API_KEY"], openai_organization="mine", cookie="a=1")
             client.post(f"{environ['OPENAI_BASE_URL']}/chat/completions", json=chat(), headers=headers)
     sent = odd.seen[0][3]
     assert (sent[b"authorization"], sent[b"openai-organization"]) == (b"Bearer k", b"mine")
@@ -223,17 +217,14 @@ def test_a_login_goes_to_a_server_on_this_machine_behind_a_key_in_the_path(clien
         found = way({variable: url + at})
         with private_gateway(settings, found, lambda _: None) as environ:
             stated = [environ.get(key) for key in NAMES[name].keys]
-            assert {*stated} == (
-                {None} if name == "anthropic" else {None, "none"}
-            )  # Claude Code sends it in place of its login
+            # Claude Code would send it in place of its login.
+            assert {*stated} == ({None} if name == "anthropic" else {None, "none"})
             login = {"authorization": "Bearer sk-ant-oat01-mine"}
             for path in paths:
                 client.post(environ[variable] + path, json=chat(), headers=login)
             for key, status in (("/pk-wrong", 404), ("", 401)):
-                answer = client.post(
-                    f"{environ['PACELINE_GATEWAY']}{key}/{name}{at}{paths[0]}", json=chat(), headers=login
-                )
-                assert answer.status_code == status
+                place = f"{environ['PACELINE_GATEWAY']}{key}/{name}{at}{paths[0]}"
+                assert client.post(place, json=chat(), headers=login).status_code == status
     seen = [(path.decode(), headers[b"authorization"].decode()) for _, path, _, headers, _ in odd.seen]
     assert seen == [(at + path, login["authorization"]) for path in paths]
 
@@ -258,13 +249,9 @@ def test_a_login_goes_to_its_provider_and_no_key_is_with_it():
 
 def test_what_is_led_is_told_of_a_program_that_may_start_others():
     assert login({}, "claude").told[0].startswith("claude's own login goes to api.anthropic.com as claude sends it; ")
-    assert (
-        login({}, "sh")
-        .told[0]
-        .startswith(
-            "programs that read ANTHROPIC_BASE_URL are paced, and their own login goes to api.anthropic.com as they send it; "
-        )
-    )
+    which, _, led = login({}, "sh").told[0].partition(", and ")
+    assert which == "programs that read ANTHROPIC_BASE_URL are paced"
+    assert led.startswith("their own login goes to api.anthropic.com as they send it; ")
 
 
 def test_codex_gets_its_address_by_options():
@@ -344,14 +331,11 @@ def test_what_a_login_sends_passes_byte_for_byte_and_the_key_in_its_path_is_nowh
             for method, path in asked:
                 assert client.request(method, base + path, json=chat(), headers=own).status_code == 200
             for wrong in ("pk-wrong", key[:-1], key + "x", "pk-"):
-                answer = client.post(
-                    f"{environ['PACELINE_GATEWAY']}/{wrong}{place}/v1/messages", json=chat(), headers=own
-                )
-                assert answer.status_code == 404
+                other = f"{environ['PACELINE_GATEWAY']}/{wrong}{place}/v1/messages"
+                assert client.post(other, json=chat(), headers=own).status_code == 404
     root = place.partition(LOGINS[program].provider)[2]
-    assert [(method, path.decode()) for method, path, *_ in odd.seen] == [
-        (method, (root + path).partition("?")[0]) for method, path in asked
-    ]
+    expected = [(method, (root + path).partition("?")[0]) for method, path in asked]
+    assert [(method, path.decode()) for method, path, *_ in odd.seen] == expected
     for _, _, _, headers, _ in odd.seen:
         assert {name: headers[name.encode()].decode() for name in own} == own
         assert key not in str(headers)

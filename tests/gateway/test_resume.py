@@ -46,10 +46,8 @@ def test_an_operator_resumes_a_pool(serve, keys, client, account, tmp_path, capl
     assert (send(), running.pool()["stopped"]) == (429, "no money left (insufficient_quota)")
 
     code, output = said("openai/gpt-5", running.url, "--key", alice)
-    assert (
-        code,
-        "403: paceline: this key may not resume pools: `paceline keys change alice --may-resume`" in output,
-    ) == (1, True)
+    assert code == 1
+    assert "403: paceline: this key may not resume pools: `paceline keys change alice --may-resume`" in output
     assert "answers 401" in said("openai/gpt-5", running.url, "--key", "pk-wrong")[1]
     assert client.get(f"{running.url}/api/v1/resume/openai/gpt-5", headers=bearer(ops)).status_code == 405
     code, output = said("openai/gtp-*", running.url, "--key", ops)
@@ -61,10 +59,8 @@ def test_an_operator_resumes_a_pool(serve, keys, client, account, tmp_path, capl
     assert (send(), send("gpt-4o")) == (200, 429)
     assert said("openai/*", running.url, "--key", ops) == (0, "resumed: openai/gpt-4o\nnot stopped: openai/gpt-5\n")
     assert send("gpt-4o") == 200
-    assert (
-        "openai/gpt-5: key ops has resumed the pool, which was stopped (no money left (insufficient_quota))"
-        in caplog.text
-    )
+    stopped = "which was stopped (no money left (insufficient_quota))"
+    assert f"openai/gpt-5: key ops has resumed the pool, {stopped}" in caplog.text
     told = [json.loads(line) for line in (tmp_path / "access.jsonl").read_text().splitlines()]
     tried = [(one["key"], one["status"]) for one in told if "/resume/" in one["path"]]
     assert tried == [("alice", 403), ("", 401), ("ops", 405), ("ops", 404), ("ops", 200), ("ops", 200)]

@@ -72,6 +72,5 @@ def test_random_ones_are_taken_over(make):
             return True
         return False
 
-    assert (
-        sum(refused() for _ in range(300)) <= 9
-    )  # one of 600 looks like words by chance: more than nine of 300 never are
+    # One of 600 looks like words by chance: more than nine of 300 never are.
+    assert sum(refused() for _ in range(300)) <= 9

@@ -84,9 +84,8 @@ class TestBounds:
     ])  # fmt: skip
     def test_a_budget_for_nobody_is_told_at_the_start(self, keys, caplog, lane, said):
         keys.add("alice", team="search")
-        config = Config.load(
-            environ={}, given={"lanes": {lane: {"limits": ["1 usd/day"]}}, "upstreams": {"openai": {}}}
-        )
+        given = {"lanes": {lane: {"limits": ["1 usd/day"]}}, "upstreams": {"openai": {}}}
+        config = Config.load(environ={}, given=given)
         settings = ProcessSettings(config=config, keys=keys.file, host="127.0.0.1")
         settings.warn(settings.check({}))
         assert [one.message.partition("because ")[2] for one in caplog.records] == [said] * bool(said)
@@ -173,9 +172,8 @@ class TestUsers:
         ]  # fmt: skip
         assert ask(web, "u" * 201) == 400
         assert all(USER.lower().encode() not in headers for _, _, _, headers, _ in odd.seen)
-        until(
-            lambda: used(client, running, ops, "?by=user")["users"].keys() == {"web/ann", "web/bob", "web/-", "plain"}
-        )
+        users = {"web/ann", "web/bob", "web/-", "plain"}
+        until(lambda: used(client, running, ops, "?by=user")["users"].keys() == users)
         assert used(client, running, ops, "?by=team")["teams"].keys() == {"it", "-"}
         lanes = running.dispatch._metering.lanes
         key = running.gateway._admission._keys.find(web)

@@ -127,9 +127,7 @@ class TestWhoUsedWhat:
             await soon(lambda: running.pool()["waiting"])
             task.cancel()
         until(lambda: len(running.dispatch.held.places) == 1)
-        running.server.servers[0].get_loop().call_soon_threadsafe(
-            running.dispatch.held.places.clear
-        )  # as after a minute
+        running.loop.call_soon_threadsafe(running.dispatch.held.places.clear)  # as after a minute
         until(lambda: running.pool("budget/alice")["in_flight"] == 0)
         (after,) = running.pool("budget/alice")["quotas"]
         assert after["spent"] == before["spent"]

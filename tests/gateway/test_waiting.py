@@ -224,8 +224,7 @@ class TestServed:
             leave(running, queue(running, key))
             running.odd.go.set()
             until(lambda: running.pool()["counts"].get("cancelled") == 1)
-            loop = running.server.servers[0].get_loop()
-            loop.call_soon_threadsafe(running.dispatch.held.expire, math.inf)
+            running.loop.call_soon_threadsafe(running.dispatch.held.expire, math.inf)
             until(lambda: not any(type(one) is HeldRequest for one in gc.get_objects()))
         finally:
             gc.enable()

@@ -245,9 +245,8 @@ def test_without_a_key_there_is_no_gateway():
 def test_a_program_is_not_started_beside_a_file_that_leads_its_key_away(tmp_path):
     (tmp_path / "paceline.toml").write_text('[upstreams.openai]\nbase_url = "http://elsewhere.example"')
     _, err = run("touch", "ran", code=2, cwd=tmp_path, environ={"OPENAI_API_KEY": "k"})
-    assert err.startswith(
-        "paceline exec: paceline.toml: upstreams.openai.base_url: a key would go to elsewhere.example"
-    )
+    setting = "paceline.toml: upstreams.openai.base_url"
+    assert err.startswith(f"paceline exec: {setting}: a key would go to elsewhere.example")
     assert not (tmp_path / "ran").exists()
 
 
@@ -495,9 +494,8 @@ def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
 @pytest.mark.parametrize("connects", [False, True])
 def test_attempts_without_a_connection_or_an_answer_are_told_and_are_no_waits(connects):
     tally = ChildTally()
-    limiter = paceline.Limiter(
-        {"127.0.0.1/m": "1000 requests/s"}, events=tally.count, retry=paceline.RetryPolicy(max_attempts=1)
-    )
+    once = paceline.RetryPolicy(max_attempts=1)
+    limiter = paceline.Limiter({"127.0.0.1/m": "1000 requests/s"}, events=tally.count, retry=once)
     with socket.create_server(("127.0.0.1", 0)) as server, httpx.Client(timeout=BOUND_S) as client:
         limiter.attach(client)
         port = server.getsockname()[1]
@@ -511,8 +509,6 @@ def test_attempts_without_a_connection_or_an_answer_are_told_and_are_no_waits(co
         if connects:
             join(thread)
     [line] = summary([tally.record()])
-    told = "3 requests, 0 refused, 3 attempts without an answer; waits"
-    assert (
-        line.partition(" 0.")[0]
-        == f"127.0.0.1/m: {told if connects else '0 requests, 0 refused, 3 attempts without a connection'}"
-    )
+    answered, lacking = (3, "an answer; waits") if connects else (0, "a connection")
+    told = f"127.0.0.1/m: {answered} requests, 0 refused, 3 attempts without {lacking}"
+    assert line.partition(" 0.")[0] == told
