@@ -343,13 +343,9 @@ class Gateway:
         pools = sorted({pool for answer in answers for pool in answer})
         if not pools:
             raise RequestError(404, "pool", f"no pool in use has the name {pattern[:200]!r}: see /status")
+        who = "a client" if key is None else f"key {key.name}"
         for pool, reason in reasons.items():
-            log.warning(
-                "%s: %s has resumed the pool, which was stopped (%s)",
-                pool,
-                "a client" if key is None else f"key {key.name}",
-                reason,
-            )
+            log.warning("%s: %s has resumed the pool, which was stopped (%s)", pool, who, reason)
         told = {"resumed": sorted(reasons), "not_stopped": [pool for pool in pools if pool not in reasons]}
         await respond(json_reply(200, told), send)
 

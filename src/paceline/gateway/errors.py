@@ -63,15 +63,8 @@ async def as_event(reply: ClientReply, call: Call) -> ClientReply:
         error = _detail(502, "no_answer", f"the server answered with status {reply.status}")
         value = {"type": "error", "error": error}
     if call.endpoint == "responses":
-        value = {
-            "code": None,
-            "message": "",
-            "param": None,
-            **error,
-            "type": "error",
-            "sequence_number": 0,
-            "error": error,
-        }
+        told = {"type": "error", "sequence_number": 0, "error": error}
+        value = {"code": None, "message": "", "param": None} | error | told
     name = b"event: error\n" if base_of(call.provider) == "anthropic" else b""
     event = ClientReply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
     event.broken = True

@@ -93,9 +93,8 @@ class Passing:
 
         A refusal keeps what it says of quotas in any case, and so do answers to the client's own credential, whose owner reads them.
         """
-        drop = (
-            HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER
-        )  # a 304 states the length of another answer
+        # A 304 states the length of another answer.
+        drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER
         headers, record = forwarded(reply.headers, drop), reply.record
         if not self._tells_quotas and reply.status < 400 and reply.of_gateway:
             headers = [pair for pair in headers if b"ratelimit" not in pair[0]]

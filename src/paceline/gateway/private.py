@@ -265,9 +265,8 @@ def find_login(config: Config, environ: Mapping[str, str], program: str = "") ->
     url = _home_of(login, config, environ)
     root = f"{url.scheme}://{url.netloc}"
     tables = {login.provider: {"base_url": root, "provider": login.provider}}
-    way = GatewayWay(
-        replace(config, upstreams=tables, groups={}, models={}, provider=None, base_url=None), dict(environ)
-    )
+    only = replace(config, upstreams=tables, groups={}, models={}, provider=None, base_url=None)
+    way = GatewayWay(only, dict(environ))
     place = f"/{login.provider}{url.path.rstrip('/') or ''}"
     if login.address:
         way.paths = {login.address: place}
@@ -355,9 +354,8 @@ def private_gateway(
     Raises:
         PacelineError: A setting is invalid, or there is no port.
     """
-    key = KeyFile(settings.keys).add(
-        "exec", may_read=True, may_resume=True, endpoints=("/*",)
-    )  # what the program could do with the real one
+    # It may do what the program could do with the real one.
+    key = KeyFile(settings.keys).add("exec", may_read=True, may_resume=True, endpoints=("/*",))
     settings = replace(
         settings,
         servers=way.servers,

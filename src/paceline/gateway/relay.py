@@ -458,9 +458,8 @@ class Relayed:
             body = body.replace(b"service_unavailable_error", b"api_error", 1)
             headers = {**headers, "x-should-retry": "true", "retry-after": "1"}
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
-        return ClientReply(
-            status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body
-        )
+        pairs = [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()]
+        return ClientReply(status, pairs, body)
 
 
 def decoder(encoding: str) -> Decode | None:

@@ -355,9 +355,8 @@ def serve(
     """
     succeed = Succession(listener).begin if above is None else partial(_ask_for_the_next, above)
     if settings.workers == 1:
-        config = server_config(
-            settings, partial(replace(settings, begun=begun).process, succeed), shared=above is not None
-        )
+        make = partial(replace(settings, begun=begun).process, succeed)
+        config = server_config(settings, make, shared=above is not None)
         server = uvicorn.Server(config)
         end_by_signals(server)
         server.run(sockets=[listener])
