@@ -219,13 +219,52 @@ def refused_by_full_servers(driver: Driver, attempts: int, every_s: float = 0.0,
     return refused
 
 
-def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon(driver):
+@pytest.mark.parametrize("quotas", ["", "100k requests/min"])
+def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon(quotas):
+    driver = told(quotas) if quotas else Driver(pool_of())
     assert len(refused_by_full_servers(driver, 60, every_s=0.5)) >= 30
     since_ns, tests = driver.now_ns, refused_by_full_servers(driver, 100, every_s=0.5)
     assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
     assert len(tests) <= 8 + EVIDENCE_N
     assert all(later - earlier <= 30 for earlier, later in pairwise([*tests, 100]))
-    assert "120 requests/min measured" in quotas_of(driver)
+    assert any(
+        int(one.split()[0]) == pytest.approx(120, rel=0.05) for one in quotas_of(driver) if "min measured" in one
+    )
+
+
+def refused_by_slots(driver: Driver, attempts: int, slots: int, share: float = 0.0) -> list[int]:
+    """Which attempts are refused by servers with ``slots``, that refuse a ``share`` by chance; each takes a second."""
+    dice, held, refused = Random(2), [], []
+    for n in range(attempts):
+        while isinstance(one := driver.pool.try_grant(driver.now_ns, Waiter({})), WaitUntil):
+            driver.now_ns = min(one.at_ns, held[0].granted_ns + NS if held else one.at_ns)
+            if held and driver.now_ns - held[0].granted_ns >= NS:
+                driver.settle(held.pop(0))
+        while held and driver.now_ns - held[0].granted_ns >= NS:
+            driver.settle(held.pop(0))
+        if len(held) == slots or dice.random() < share:
+            refused.append(n)
+            driver.refuse(one, FULL)
+        else:
+            held.append(one)
+            driver.now_ns += NS // 50
+    return refused
+
+
+@pytest.mark.parametrize("quotas", ["", "100k requests/min", "12 concurrency"])
+def test_full_servers_with_slots_are_asked_for_no_more_than_these(quotas):
+    driver = told(quotas) if quotas else Driver(pool_of())
+    refused = refused_by_slots(driver, 300, slots=8)
+    assert 3 <= sum(n < 100 for n in refused) <= 30
+    assert sum(n >= 100 for n in refused) <= 8
+    assert "8 concurrency measured" in quotas_of(driver)
+
+
+@pytest.mark.parametrize("quotas", ["", "100k requests/min"])
+def test_what_full_servers_refuse_by_chance_leaves_no_bound(quotas):
+    driver = told(quotas) if quotas else Driver(pool_of())
+    refused_by_slots(driver, 400, slots=100, share=0.3)
+    assert not any("concurrency measured" in one for one in quotas_of(driver))
 
 
 def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():

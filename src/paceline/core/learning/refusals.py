@@ -57,8 +57,8 @@ class Refusals:
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal; whether it has added a quota, or stated another limit.
 
-        One for want of capacity may come from a rate, where no limit is stated. Any other one that is not for rate or
-        growth shows only that no unstated limit was the reason. Else:
+        One for want of capacity may show an unstated limit; see :meth:`_refused_by_full`. Any other one that is not for
+        rate or growth shows only that no unstated limit was the reason. Else:
 
         1. A refusal about an unstated limit is for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that
            finds that refusals come by chance, what they have taught about the stated limit is forgotten.
@@ -72,8 +72,9 @@ class Refusals:
         """
         refusal = _sane_refusal(refusal)
         if refusal.kind is RefusalKind.CAPACITY:
+            before = len(self._entries)
             self._refused_by_full(now_ns, reservation, refusal)
-            return False
+            return len(self._entries) > before
         if not refusal.kind.about_rate:
             self._unstated.explained(now_ns, reservation)
             return False
@@ -131,13 +132,17 @@ class Refusals:
         return self._measure_instead(now_ns, index, tracker, reservation, refusal)
 
     def _refused_by_full(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
-        """Learn from a refusal for want of capacity: a queue is full, or it may come from a rate that is not stated."""
+        """Learn from a refusal for want of capacity, beside a stated limit, too.
+
+        A queue is full, as many are in flight as the servers have slots, or they refuse for a rate. Else it is chance.
+        """
         shedding, unstated = self.shedding, self._unstated
         if refusal.unit == CONCURRENCY and unstated.fills_queue(reservation):
             unstated.refused_by_queue(now_ns, reservation)
-        elif unstated.limits(REQUESTS):
+        elif shedding.is_rate or not unstated.refused_by_full(now_ns, reservation):
             was_rate = shedding.is_rate
             if rate := shedding.refused(now_ns, reservation.number):
+                unstated.begin(now_ns)
                 unstated.expect(now_ns, rate)
             elif shedding.is_rate:
                 unstated.refused(now_ns, reservation, refusal)
@@ -190,8 +195,8 @@ class Refusals:
         """Whether a refusal is about a limit that neither the user nor an answer states."""
         if not refusal.kind.about_rate:
             by_queue = refusal.unit == CONCURRENCY and self._unstated.fills_queue(reservation)
-            by_rate = self.shedding.is_rate and self._unstated.limits(REQUESTS)
-            return refusal.kind is RefusalKind.CAPACITY and (by_queue or by_rate)
+            by_number = self._unstated.bounds(reservation)
+            return refusal.kind is RefusalKind.CAPACITY and (by_queue or by_number or self.shedding.is_rate)
         return self._is_unstated(now_ns, reservation, refusal, self._index(now_ns, reservation, refusal))
 
     def _is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:

@@ -169,6 +169,7 @@ class InFlightBound:
         admitted: The attempts that were admitted; what they had in flight counts since the last change.
         border: The least others that an attempt had in flight and was refused; infinite for none.
         witnesses: How many refusals only the number in flight explains.
+        needed: How many of them it takes to set a bound.
         between: Whether an attempt was admitted since the last of them. One empty bucket, too, refuses several attempts
             in a row, so that only the first of them counts.
         full_count: How many attempts were admitted that filled the bound, since it was last changed.
@@ -179,14 +180,14 @@ class InFlightBound:
     """
 
     __slots__ = (
-        "admitted", "between", "border", "cut_count", "flight", "full_count", "full_needed", "row", "size", "step",
-        "witnesses",
+        "admitted", "between", "border", "cut_count", "flight", "full_count", "full_needed", "needed", "row", "size",
+        "step", "witnesses",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.flight, self.admitted = Flight(), Admitted()
         self.size = self.border = inf
-        self.witnesses, self.between, self.cut_count = 0, True, 0
+        self.witnesses, self.between, self.cut_count, self.needed = 0, True, 0, STRIKES
         self.full_count, self.full_needed, self.step, self.row = 0, FULL_N, 1, 0
 
     def sent(self, now_ns: int) -> InFlightNote:
@@ -204,16 +205,20 @@ class InFlightBound:
         self._judge(now_ns)
         self.flight.lost(now_ns, note)
         self.flight.refusal_delay.add(now_ns - note.sent_ns)
-        if self.size == inf or not note.most or self.row >= ROW_MAX:
+        if not self.explains(note):
             return False
         if note.number <= self.cut_count:
             return True  # it was in flight when the bound was lowered
-        if note.most <= self.admitted.most:
-            return False
         self.row += 1
         self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
         self._set(min(note.most, self.size), note.most)
         return True
+
+    def explains(self, note: InFlightNote) -> bool:
+        """Whether the known bound explains the refusal of an attempt."""
+        if self.size == inf or not note.most or self.row >= ROW_MAX:
+            return False
+        return note.number <= self.cut_count or self.may_explain(note)
 
     def may_explain(self, note: InFlightNote) -> bool:
         """Whether a refused attempt had more others in flight than every one that was lately admitted."""
@@ -233,7 +238,7 @@ class InFlightBound:
         if self.between:
             self.witnesses, self.between = self.witnesses + 1, False
         self.border = min(self.border, note.most)
-        if self.witnesses < STRIKES:
+        if self.witnesses < self.needed:
             return False
         self.full_needed, self.row = FULL_N, 0
         self._set(self.border, self.border)
@@ -244,6 +249,15 @@ class InFlightBound:
         if not self.refused(now_ns, note) and note.most and note.number > self.cut_count:
             self.full_needed, self.row = FULL_N, 0
             self._set(note.most, note.most)
+
+    def doubt(self, note: InFlightNote) -> None:
+        """Forget a bound if it does not explain refusals of full servers, which refuse by chance, too.
+
+        One of them may have overtaken a test of the bound, so it takes two. The next bound needs twice the evidence.
+        """
+        if self.size < inf == self.border and note.number > self.cut_count:
+            self.needed *= 2
+            self.forget()
 
     def forget(self) -> None:
         """Bound nothing until refusals show a bound again: they have come by chance."""

@@ -241,8 +241,16 @@ class InFlightMeter(FoundMeter[InFlightNote]):
 
     def had_others(self, reservation: Reservation) -> bool:
         """Whether others were in flight when an attempt was sent."""
-        mark = reservation.marks[self.index] if self.index < len(reservation.marks) else 0
-        return mark in self.notes and self.notes[mark].most > 0
+        note = self._note(reservation)
+        return note is not None and note.most > 0
+
+    def bounds(self, reservation: Reservation) -> bool:
+        """Whether the known bound explains the refusal of an attempt."""
+        note = self._note(reservation)
+        return note is not None and self.bound.explains(note)
+
+    def _note(self, reservation: Reservation) -> InFlightNote | None:
+        return self.notes.get(reservation.marks[self.index]) if self.index < len(reservation.marks) else None
 
     def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal because the queue of the server is full, of an attempt that had others in flight."""

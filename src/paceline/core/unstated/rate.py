@@ -384,7 +384,7 @@ class MeasuredRate:
 
     def expect(self, now_ns: int, rate: float) -> None:
         """Go on with ``rate`` as the measured one, unless nothing is admitted now, or the rate is doubted."""
-        if self.phase in (RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING):
+        if self.phase in (RatePhase.OFF, RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING):
             self.phase = RatePhase.RISING
             self._begin_cycle(now_ns, rate, lengthen=False)
 

@@ -37,16 +37,12 @@ class Unstated:
         self._said: set[str] = set()  # the units that a notice has named
 
     def measures(self, unit: str | None) -> bool:
-        """Whether the limit of ``unit`` is measured; ``None``: whether any limit is."""
-        return bool(self.meters) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
+        """Whether the limit of ``unit`` is measured; ``None``: whether any rate is."""
+        return bool(self._rates) if unit is None else any(meter.quota.unit == unit for meter in self.meters)
 
     def admits_others(self, reservation: Reservation) -> bool:
         """Whether an attempt was admitted, or may be, that is not the one of ``reservation``."""
         return any(meter.admits_others(reservation) for meter in self._rates.values())
-
-    def limits(self, unit: str) -> bool:
-        """Whether the rate of ``unit`` is measured, and limits."""
-        return unit in self._rates and self._rates[unit].is_limiting
 
     def refutes(self, now_ns: int, unit: str, amount: float, period_s: float) -> bool:
         """Whether more of ``unit`` was admitted than ``amount`` per period allows."""
@@ -78,6 +74,10 @@ class Unstated:
             if each == CONCURRENCY:
                 if self._in_flight is None:
                     self._in_flight = InFlightMeter(len(self._ledger.entries))
+                    for one in sorted(
+                        self._ledger.open_reservations, key=lambda one: one.granted_ns
+                    ):  # were sent before
+                        self._ledger.charge_open(one.granted_ns, one, self._in_flight.index, self._in_flight, 1.0)
                     self._add(self._in_flight)
             elif each not in self._rates:
                 meter = self._rates[each] = RateMeter(len(self._ledger.entries), each, now_ns)
@@ -171,6 +171,24 @@ class Unstated:
         assert self._in_flight is not None
         self._in_flight.refused_by_queue(now_ns, reservation)
         self._describe(self._in_flight)
+
+    def refused_by_full(self, now_ns: int, reservation: Reservation) -> bool:
+        """Learn from a refusal of full servers; whether the number in flight is the reason."""
+        self.begin(now_ns, CONCURRENCY)
+        assert self._in_flight is not None
+        if (note := self._in_flight.take(reservation)) is None:
+            return False
+        bound = self._in_flight.bound
+        is_reason = bound.refused(now_ns, note)
+        if not is_reason:
+            bound.doubt(note)
+            is_reason = bound.add_witness(note)
+        self._describe(self._in_flight)
+        return is_reason
+
+    def bounds(self, reservation: Reservation) -> bool:
+        """Whether the known bound on the number in flight explains the refusal of an attempt."""
+        return self._in_flight is not None and self._in_flight.bounds(reservation)
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal that has another reason than these limits."""
