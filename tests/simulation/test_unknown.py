@@ -177,7 +177,7 @@ WIDE = "100k requests/min"
 @pytest.mark.parametrize(
     ("told", "jobs", "share", "seconds"),
     some(
-        [(WIDE, 1_500, 0.05, 36), (WIDE, 1_500, 0.3, 45), (WIDE, 1_500, 0.5, 63), (UNKNOWN, 500, 0.3, 20), (UNKNOWN, 500, 0.6, 36)],
+        [(WIDE, 1_500, 0.05, 36), (WIDE, 1_500, 0.3, 45), (WIDE, 1_500, 0.5, 67), (UNKNOWN, 500, 0.3, 20), (UNKNOWN, 500, 0.6, 40)],
         (WIDE, 1_500, 0.05, 36),
     ),
 )  # fmt: skip
