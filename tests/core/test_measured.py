@@ -323,7 +323,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
 def test_a_refusal_of_one_request_changes_nothing_where_nothing_is_measured(learns):
     driver = told("600 requests/min", learns=learns, gentle=False)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
-    assert driver.pool.ledger.units == ["requests"]
+    assert driver.pool.ledger.entries.units == ["requests"]
 
 
 def test_a_lost_attempt_holds_no_place(driver):
@@ -356,9 +356,9 @@ def test_a_measured_quota_cannot_be_given():
 )
 def test_a_bare_refusal_refutes_a_limit_of_which_nothing_was_used(quotas, served, refusal, measured):
     driver = told(quotas)
-    stated = [*driver.pool.ledger.units]
+    stated = [*driver.pool.ledger.entries.units]
     driver.until_refused(served, refusal)
-    assert driver.pool.ledger.units == [*stated, *measured]
+    assert driver.pool.ledger.entries.units == [*stated, *measured]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_short_wait_in_spite_of_a_spread_limit_refutes_it_if_nothing_was_used(
         driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="requests", retry_after_s=asked_s))
         assert isinstance(driver.pool.ledger.entries[0].meter, Spread)
         driver.now_ns += 70 * NS
-    assert driver.pool.ledger.units == units
+    assert driver.pool.ledger.entries.units == units
 
 
 def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
@@ -467,7 +467,7 @@ def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only(
 def test_a_unit_that_nothing_has_used_before_begins_now():
     driver = told("6000 requests/min,4M tokens/min", gentle=False)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
-    assert driver.pool.ledger.units == ["requests", "tokens", "tokens"]
+    assert driver.pool.ledger.entries.units == ["requests", "tokens", "tokens"]
     assert driver.pool.ledger.meters[2].rate.block.end == (driver.now_ns, 0.0)
 
 

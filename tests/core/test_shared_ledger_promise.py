@@ -184,7 +184,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
                     Settled(settled.amounts, settled.marks, [0.0] * len(quotas), answered=False, probe=settled.probe)
                 ]
             else:
-                local.settle(now_ns, reservation, dict(zip(local.units, settled.actual, strict=True)))
+                local.settle(now_ns, reservation, dict(zip(local.entries.units, settled.actual, strict=True)))
             tell(news)
     levels = [(lack_ns(m, now_ns), s) for m, s in zip(local.meters, [one.spent for one in local.entries], strict=True)]
     assert [(s.lack_ns, s.spent) for s in tell([]).standings] == levels

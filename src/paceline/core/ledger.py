@@ -69,7 +69,6 @@ class Ledger:
 
     Attributes:
         entries: One per quota, in the order of all lists of amounts.
-        units: Their units.
         pause: No grant before its end, then a probe: after a refusal, in a silence, or where the host has failed.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
@@ -92,7 +91,6 @@ class Ledger:
         self.charged_after = charged_after
         self.gentle = gentle
         self.entries = Entries()
-        self.units = self.entries.units
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add_quota(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
@@ -137,7 +135,7 @@ class Ledger:
         ``concurrency`` are 1, and any other unit is 0.
         """
         amounts = []
-        for unit in self.units:
+        for unit in self.entries.units:
             amounts.append(cost[unit] if unit in cost else _left_out(unit, cost))  # noqa: PERF401  (slower on 3.11)
         return amounts
 
@@ -174,7 +172,7 @@ class Ledger:
 
     def requests_in(self, amounts: list[float]) -> list[float]:
         """``amounts``, with nothing of any other unit."""
-        return [amount if unit == REQUESTS else 0.0 for unit, amount in zip(self.units, amounts, strict=True)]
+        return [amount if unit == REQUESTS else 0.0 for unit, amount in zip(self.entries.units, amounts, strict=True)]
 
     def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
         """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units.
@@ -348,14 +346,14 @@ class Ledger:
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
         """The true cost as one number per entry; units that ``actual`` leaves out stay as they are charged now."""
-        if TOKENS in self.units:
+        if TOKENS in self.entries.units:
             actual = with_sum(reservation.cost if reservation.known is None else reservation.cost_now, actual)
-        return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
+        return list(map(actual.get, self.entries.units, reservation.amounts))  # quotas may have been added since
 
     def true_cost(self, cost: Cost, actual: Cost | None) -> Cost:
         """The true cost of an attempt, for the units of its ``cost`` and of the quotas; see :meth:`settle`."""
         true = merged(cost, actual or {})
-        amounts = dict(zip(self.units, self.amounts(true), strict=True))
+        amounts = dict(zip(self.entries.units, self.amounts(true), strict=True))
         return {unit: amount for unit, amount in true.items() if unit in cost or unit in amounts} | amounts
 
     def keep_open(self, reservation: Reservation) -> None:

@@ -410,7 +410,7 @@ class Pool:
                 pair = estimates[unit]
                 pair[0] += cost[unit]
                 pair[1] += amount
-        if TOKENS in cost or TOKENS not in self.capacity.ledger.units:
+        if TOKENS in cost or TOKENS not in self.capacity.ledger.entries.units:
             return
         if TOKENS in (true := merged(cost, actual)):
             pair = estimates[TOKENS]

@@ -385,7 +385,7 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
         check_cost({"output_tokens": output_tokens})
     most = None if output_tokens is None else int(output_tokens)
     if asked is None:
-        return unsized_cost(scheduler.pool.name, scheduler.pool.ledger.units, most)
+        return unsized_cost(scheduler.pool.name, scheduler.pool.ledger.entries.units, most)
     name, slash, _ = scheduler.pool.name.partition("/")
     provider = provider_named(name if slash else "generic")
     prefix, slash, model = pool.partition("/")
@@ -396,7 +396,7 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
         call = replace(call, max_output_tokens=most)
     found = metered(pacer, provider, call, scheduler)
     several = call.units.keys() & {REQUESTS}  # texts, each of them a request
-    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY} | several
+    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.entries.units} - {REQUESTS, CONCURRENCY} | several
     # Rounded: 7.7, not 7.7000...01.
     cost = {unit: round(float(amount), 3) for unit, amount in found.cost().items() if unit in units}
     if INPUT_TOKENS in cost:

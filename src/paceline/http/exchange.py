@@ -445,7 +445,7 @@ class _Accepted:
         if charge is not None:
             charge.settles = True
         if (job := job_of(payload)) is not None:
-            slots = CONCURRENCY in scheduler.pool.ledger.units
+            slots = CONCURRENCY in scheduler.pool.ledger.entries.units
             if slots:
                 permit.settle()  # the end of its slot is not known
             if not (slots and charge is None):  # as held until the caller has asked for the answer

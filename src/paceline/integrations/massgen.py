@@ -106,7 +106,7 @@ def pace_starts(starts: Limiter | Wait) -> Instrumented:
 async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
     for pool in (f"starts/{backend}/{model}", f"starts/{backend}"):
         if pool in limiter.limits.given:
-            cost: dict[str, Any] = dict.fromkeys(limiter.pacer.pools.scheduler(pool).pool.ledger.units, 1)
+            cost: dict[str, Any] = dict.fromkeys(limiter.pacer.pools.scheduler(pool).pool.ledger.entries.units, 1)
             permit = await limiter.acquire(pool, name=agent, **cost)
             permit.settle()
             (quota, *_) = limiter.status()["pools"][pool]["quotas"]

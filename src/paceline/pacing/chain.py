@@ -55,7 +55,7 @@ class Passed(NamedTuple):
         """
         if waiter is not None:
             self.waiter.sized, self.waiter.reported = waiter.sized, waiter.reported
-        units = self.scheduler.pool.ledger.units
+        units = self.scheduler.pool.ledger.entries.units
         counted = actual and (TOKENS in units or not actual.keys().isdisjoint(units))
         self.scheduler.settle(self.reservation, actual if counted else None, self.waiter)
 
@@ -136,7 +136,7 @@ class ChainedScheduler(Scheduler):
             try:
                 for scheduler in self.further:
                     there = _further(waiter)
-                    if not _COUNTS.issuperset(scheduler.pool.ledger.units):
+                    if not _COUNTS.issuperset(scheduler.pool.ledger.entries.units):
                         there.estimate = waiter.estimate  # answers may correct it while it waits there
                     self._at[waiter] = scheduler, there
                     step = await wait(scheduler, there)
@@ -255,7 +255,7 @@ class ChainedScheduler(Scheduler):
         """Why a further scheduler would not grant ``waiter``; ``None``: each may."""
         waiter.arrived_ns = self.now_ns()
         for scheduler in self.beside:
-            if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.units):
+            if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.entries.units):
                 continue  # it fits
             if (found := scheduler.read(scheduler.pool.foresee, _further(waiter))) is not None:
                 named = _named(scheduler, found)

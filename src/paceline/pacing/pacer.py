@@ -216,7 +216,7 @@ class Pacer:
     ) -> Waiter:
         """A waiter for ``cost``. Its units must be known units, units of the quotas, or in ``units``."""
         sized, known = cost.get(INPUT_TOKENS), True
-        counted = scheduler.pool.capacity.ledger.units
+        counted = scheduler.pool.capacity.ledger.entries.units
         check_cost(cost, units or counted)
         if units is None:  # by hand
             known = _completed(scheduler, cost, counted, self.pools.limits.warn)

@@ -209,7 +209,7 @@ class Permit:
         cost: Cost = units
         if usage is not None or headers is not None:
             cost = self._read(usage, headers, units)
-        check_cost(cost, self.reservation.cost, self._scheduler.pool.capacity.ledger.units)
+        check_cost(cost, self.reservation.cost, self._scheduler.pool.capacity.ledger.entries.units)
         lacks_one = INPUT_TOKENS not in cost or OUTPUT_TOKENS not in cost
         if lacks_one and (TOKENS in cost or OUTPUT_TOKENS in cost):
             self._complete(cost)
@@ -230,7 +230,7 @@ class Permit:
             TokensApartError: They do not tell what the quotas count.
         """
         scheduler, cost = self._scheduler, self.reservation.cost
-        counted = scheduler.pool.capacity.ledger.units
+        counted = scheduler.pool.capacity.ledger.entries.units
         if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
             return
         units = scheduler.stated.union(counted)

@@ -129,7 +129,7 @@ class Scheduler:
 
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
-        self.stated = frozenset(pool.ledger.units)
+        self.stated = frozenset(pool.ledger.entries.units)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand = ByHand()
@@ -361,7 +361,7 @@ class Scheduler:
         if self.pool.capacity.behind == QUEUE:
             return None
         outcome = Scheduler.try_grant(
-            self, Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
+            self, Waiter(dict.fromkeys([*self.pool.ledger.entries.units, REQUESTS, CONCURRENCY], 0.0))
         )
         if isinstance(outcome, Reservation):
             self.section.change(self._cancel_uncounted, outcome)

@@ -167,7 +167,10 @@ def _rows(scheduler: Scheduler, work: Iterable[Mapping[str, float]] | Conversati
     if not isinstance(work, Conversations):
         yield from ((cost, None) for cost in work)
         return
-    first, units = scheduler.prompt_cache is not None and work.cached >= ORDERED_FROM, scheduler.pool.ledger.units
+    first, units = (
+        scheduler.prompt_cache is not None and work.cached >= ORDERED_FROM,
+        scheduler.pool.ledger.entries.units,
+    )
     for _ in range(work.agents):
         turns = work.costs(scheduler.pool.name)
         costs = ({unit: amount for unit, amount in turn.items() if unit in units} for turn in turns)
@@ -242,9 +245,9 @@ class _Stage:
     def request(self, given: Mapping[str, float], talk: _Talk | None) -> _Request:
         """A request of this cost."""
         cost = {REQUESTS: 1.0, **given}
-        check_cost(cost, self.ledger.units)
+        check_cost(cost, self.ledger.entries.units)
         if TOKENS in cost:
-            split_tokens(self.name, cost, self.ledger.units, self.ledger.units)
+            split_tokens(self.name, cost, self.ledger.entries.units, self.ledger.entries.units)
         return _Request(self, cost, self.ledger.amounts(cost), talk)
 
     def pump(self, now_ns: int) -> Iterator[_Request]:

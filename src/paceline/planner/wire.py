@@ -164,7 +164,7 @@ class Route:
         self.model = rest or prefix
         name = prefix if slash and is_provider(prefix) else "generic"
         self.provider: Provider = provider_named(name)
-        if own := set(self.scheduler.pool.ledger.units).difference(KNOWN_UNITS):
+        if own := set(self.scheduler.pool.ledger.entries.units).difference(KNOWN_UNITS):
             self.provider = _with_own_units(self.provider, own)
         usual = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
         self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual

@@ -261,7 +261,7 @@ class Corrections:
             # An answer may have lowered the present one.
             given = entry.meter.quota.with_amount(rounded(entry.given / entry.share))
             self.notices.append(
-                f"the provider states a limit of {limit:,.0f} {self.ledger.units[index]}, and"
+                f"the provider states a limit of {limit:,.0f} {self.ledger.entries.units[index]}, and"
                 f" {str(given)!r} was given: paceline uses yours. To use the"
                 " higher limit, delete yours, or set learn='up'"
             )
