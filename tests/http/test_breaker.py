@@ -73,6 +73,17 @@ async def test_over_http_all_wait_then_one_probe_at_a_time_then_all(clock):
     assert all(15.5 <= at < 16 for at in rest)
 
 
+@pytest.mark.parametrize(
+    ("faults", "status", "found"),
+    [*[(True, status, 200) for status in (408, 409, 425, 499, 500, 503)], (True, 404, 404), (False, 408, 408)],
+)
+@virtual
+async def test_what_sdks_retry_is_retried_for_those_who_have_none(clock, faults, status, found):
+    limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=faults))
+    async with client(limiter, Script(clock, host=[status]), "host") as http:
+        assert await post(http) == found
+
+
 @virtual
 async def test_an_error_that_a_transport_keeps_has_its_traceback_after_a_retry(clock):
     error = httpx2.ReadError("broke")

@@ -6,13 +6,13 @@ import re
 from typing import Final
 
 from paceline.core.results import RefusalKind
+from paceline.pacing.faults import PASSING
 from paceline.providers.refusals import meaning
 
 _PASSES: Final = frozenset([RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY])
 
-_STATUSES: Final = frozenset([408, 409, 425, 429, 499, *range(500, 600)]) - {501, 505}
-"""The statuses of requests that can be sent again as they are: what the SDKs of OpenAI and Anthropic retry, 425 (RFC 8470) and
-Google's 499 for a cancelled call; not what a server says that it never does."""
+_STATUSES: Final = (PASSING | {429}) - {501, 505}
+"""The statuses of requests that can be sent again as they are; not what a server says that it never does."""
 
 _OF_SERVERS: Final = "server_error internal_error internal_server_error api_error timeout_error"  # OpenAI, Anthropic
 _OF_CALLS: Final = "cancelled unknown deadline_exceeded aborted internal data_loss unavailable"  # google.rpc.Code

@@ -27,7 +27,7 @@ from paceline.http.tap import Tap
 from paceline.pacing.allowances import Asked, Charge
 from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_error, cause_of_status
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.faults import Fault, fault_of, is_of_answer
+from paceline.pacing.faults import PASSING, Fault, fault_of, is_of_answer
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
@@ -362,8 +362,8 @@ class Exchange:
         return None
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
-        """An error that is no refusal: for the caller, or for another attempt after a server fault; not if it ``ends``."""
-        delay_s = self._after_fault() if judged.status >= 500 and not ends else None
+        """An error that is no refusal: for the caller, or for another attempt if it may pass; not if it ``ends``."""
+        delay_s = self._after_fault() if judged.status in PASSING and not ends else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return await self._shown(response, judged)

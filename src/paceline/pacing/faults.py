@@ -33,6 +33,10 @@ FAULTS: Final = {
 """The faults by the names of exceptions; the first base class of an exception that is here decides. They are raised by
 httpx2, httpx, dspy, aiohttp and urllib3, and by the standard library under transports of other makers."""
 
+PASSING: Final = frozenset([408, 409, 425, 499, *range(500, 600)])
+"""The statuses of errors after which the same request may succeed: those that the SDKs of OpenAI and Anthropic retry
+(429 is a refusal), 425 (RFC 8470), and Google's 499 for a cancelled call."""
+
 CAUSES_MAX: Final = 4
 """How many exceptions that SDKs wrap around one another are looked at."""
 
