@@ -254,6 +254,25 @@ def test_the_bound_does_not_explain_a_refusal_with_as_many_in_flight_as_were_adm
     assert server.bound.size == 5
 
 
+def test_two_refusals_of_full_servers_that_the_bound_does_not_explain_refute_it():
+    server = bounded()
+    for _ in range(10):
+        server.go_on()
+    bound, sizes = server.bound, []
+    for _ in range(2):
+        server.answer()
+        note = bound.sent(server.now_ns)
+        assert not bound.refused(server.now_ns, note)
+        bound.doubt()
+        assert not bound.add_witness(note)
+        sizes.append(bound.size)
+    assert sizes == [5, inf]
+    server.refused = server.sets = 0
+    while not server.sets:
+        server.go_on()
+    assert (server.refused, bound.size) == (7, 5)  # six, after one with no admitted attempt before it
+
+
 def test_the_last_attempt_in_flight_is_not_explained():
     server = bounded(1)
     assert not server.bound.refused(server.now_ns, server.bound.sent(server.now_ns))

@@ -260,6 +260,19 @@ def test_full_servers_with_slots_are_asked_for_no_more_than_these(quotas):
     assert "8 concurrency measured" in quotas_of(driver)
 
 
+def test_one_refusal_of_full_servers_slows_nothing_down_beside_a_stated_limit():
+    driver = told("100k requests/min")
+    held = [driver.send() for _ in range(3)]
+    driver.refuse(held.pop(), FULL)
+    unstated = driver.pool.capacity.learning.unstated
+    assert [(meter.quota.unit, meter.is_limiting) for meter in unstated.meters] == [("concurrency", False)]
+    assert unstated.meters[0].bound.flight.in_flight == 2
+    since_ns = driver.now_ns
+    for _ in range(100):
+        driver.send()
+    assert driver.now_ns == since_ns
+
+
 @pytest.mark.parametrize("quotas", ["", "100k requests/min"])
 def test_what_full_servers_refuse_by_chance_leaves_no_bound(quotas):
     driver = told(quotas) if quotas else Driver(pool_of())

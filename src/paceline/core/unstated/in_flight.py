@@ -250,12 +250,12 @@ class InFlightBound:
             self.full_needed, self.row = FULL_N, 0
             self._set(note.most, note.most)
 
-    def doubt(self, note: InFlightNote) -> None:
+    def doubt(self) -> None:
         """Forget a bound if it does not explain refusals of full servers, which refuse by chance, too.
 
         One of them may have overtaken a test of the bound, so it takes two. The next bound needs twice the evidence.
         """
-        if self.size < inf == self.border and note.number > self.cut_count:
+        if self.size < inf == self.border:
             self.needed *= 2
             self.forget()
 

@@ -181,7 +181,7 @@ class Unstated:
         bound = self._in_flight.bound
         is_reason = bound.refused(now_ns, note)
         if not is_reason:
-            bound.doubt(note)
+            bound.doubt()
             is_reason = bound.add_witness(note)
         self._describe(self._in_flight)
         return is_reason
