@@ -1,10 +1,14 @@
 """What may be given as a store, and the errors for anything else."""
 
+import itertools
 import re
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from paceline.shared.messages import Message
 from paceline.stores import StoreError, as_store
 from paceline.stores.base import Prefixed
 from paceline.stores.memory import MemoryStore
@@ -52,3 +56,33 @@ def test_what_a_store_lacks_is_named():
 
     with pytest.raises(StoreError, match=re.escape("store is of the type Half, which has no exchange(): give")):
         as_store(Half())
+
+
+def test_an_interrupt_at_any_instant_leaves_the_store_to_other_threads():
+    def interrupt(_frame, event, _argument):
+        nonlocal left
+        left -= event in ("call", "c_return")  # where Python runs the handlers of signals
+        if left == 0:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    for instant in itertools.count(1):
+        store, left, replies = MemoryStore(), instant, []
+
+        def exchange(store=store, replies=replies):
+            replies.append(store.exchange("pool", Message("a", 1)))
+
+        try:
+            sys.setprofile(interrupt)
+            exchange()
+            sys.setprofile(None)
+        except KeyboardInterrupt:
+            replies.clear()
+        if left > 0:
+            break
+        exchange()
+        other = threading.Thread(target=exchange, daemon=True)
+        other.start()
+        other.join(10)
+        assert len(replies) == 2
+    assert instant > 10

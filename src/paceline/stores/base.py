@@ -7,11 +7,14 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from paceline.core.results import StoreError
 from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
 
 __all__ = ["FILE_TIMEOUT_S", "TIMEOUT_S", "Prefixed", "Store", "StoreError"]
+
+_T = TypeVar("_T")
 
 TIMEOUT_S = 1.0
 """How long a server may take to answer before it counts as lost."""
@@ -29,16 +32,18 @@ class InTurn:
     def __init__(self) -> None:
         self._lock, self._in_use = threading.RLock(), False
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        if self._in_use:
-            self._lock.release()
-            raise StoreError("this thread is using the store already")
-        self._in_use = True
-
-    def __exit__(self, *_: object) -> None:
-        self._in_use = False
-        self._lock.release()
+    def run(self, use: Callable[[], _T]) -> _T:
+        """Run ``use`` when the other threads have had their turns."""
+        # Written as a context manager of Python, this would never release the lock if the handler of a signal raises
+        # as __enter__ returns or __exit__ begins. Python runs no handler while ``with`` takes or releases the lock.
+        with self._lock:
+            if self._in_use:
+                raise StoreError("this thread is using the store already")
+            self._in_use = True
+            try:
+                return use()
+            finally:
+                self._in_use = False
 
 
 def make_file(path: str | Path) -> bool:

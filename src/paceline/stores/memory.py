@@ -19,8 +19,9 @@ class MemoryStore:
         self._in_turn = InTurn()
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
-        with self._in_turn:
-            return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+        return self._in_turn.run(
+            lambda: self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+        )
 
     def ping(self) -> None:
         """See :func:`~paceline.shared.messages.ping`."""

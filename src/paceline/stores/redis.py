@@ -257,24 +257,26 @@ class _Connection:
 
     def execute(self, *command: str, asking: bool = False) -> Any:
         """Send a command, after ``ASKING`` where a node imports its key, and read the answer. Nothing is sent again."""
+        return self._in_turn.run(lambda: self._ask(command, asking))
+
+    def _ask(self, command: tuple[str, ...], asking: bool) -> Any:
         connection = self._connection
-        with self._in_turn:
-            try:
-                if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
-                    connection.disconnect()
-                self._used_s = 0.0
-                connection.connect()  # unless it is open; sending would, too, but asks no Sentinels
-                if asking:
-                    connection.send_command("ASKING")
-                    connection.read_response()
-                connection.send_command(*command)
-                answer = connection.read_response()
-            except BaseException as error:
-                if not isinstance(error, self._answers):
-                    connection.disconnect()  # an answer may still be on its way
-                raise
-            self._used_s = time.monotonic()
-            return answer
+        try:
+            if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
+                connection.disconnect()
+            self._used_s = 0.0
+            connection.connect()  # unless it is open; sending would, too, but asks no Sentinels
+            if asking:
+                connection.send_command("ASKING")
+                connection.read_response()
+            connection.send_command(*command)
+            answer = connection.read_response()
+        except BaseException as error:
+            if not isinstance(error, self._answers):
+                connection.disconnect()  # an answer may still be on its way
+            raise
+        self._used_s = time.monotonic()
+        return answer
 
     def close(self) -> None:
         """Close the connection, and those to Sentinels; the next command opens them again."""
