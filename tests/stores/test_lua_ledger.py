@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
@@ -87,6 +88,39 @@ def test_when_the_time_of_a_probe_is_over_the_others_go_and_are_none(lua):
     refused = message_of("a", 1, QUOTAS, [-1], news=[Refused([0.0], NS)])
     lua(EPOCH_US, refused)
     assert [spend(lua, EPOCH_US + s * 1_000_000, 1 + s, 1.0).probe for s in (2, 5, 6)] == [True, False, False]
+
+
+UNSENT, ANSWERED = (Settled([1.0], [0], [1.0], answered=answered, probe=True) for answered in (False, True))
+
+
+@pytest.mark.parametrize(
+    ("told", "after_s", "granted", "probe"),
+    [
+        ([("a", ANSWERED)], 2.3, 1, False),
+        ([("a", UNSENT)], 2.3, 1, True),
+        ([("b", ANSWERED)], 2.3, 0, False),  # the probe is not its own
+        ([("a", Refused([0.0], 2 * NS)), ("a", ANSWERED)], 4.2, 1, True),  # the answer is of the pause before
+    ],
+)
+def test_what_follows_on_a_probe_is_the_same(lua, told, after_s, granted, probe):
+    ledger, numbers = SharedLedger(), Counter()
+
+    def say(after_s, who, *news, wants=()):
+        numbers[who] += 1
+        now_us = EPOCH_US + round(after_s * 1_000_000)
+        message = message_of(who, numbers[who], QUOTAS, [-1], news=list(news), wants=list(wants))
+        theirs, ours = lua(now_us, message), ledger.apply(now_us * 1_000, message)
+        marks = {"grants": []}  # which count from another instant
+        assert replace(theirs, **marks) == replace(ours, **marks)
+        assert len(theirs.grants) == len(ours.grants)
+        return theirs
+
+    say(0, "a", Refused([0.0], NS))
+    assert say(2, "a", wants=[[1.0]]).probe
+    for who, news in told:
+        say(2.1, who, news)
+    reply = say(after_s, "c", wants=[[1.0]])
+    assert (len(reply.grants), reply.probe) == (granted, probe)
 
 
 def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice(lua):
