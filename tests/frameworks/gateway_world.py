@@ -227,7 +227,9 @@ def provider(asked):
         return whole({"error": {"message": f"no {asked.path}", "type": "not_found_error"}}, status="404 Not Found")
     if isinstance(answer, bytes):
         return chunked([answer[at : at + 1000] for at in range(0, len(answer), 1000)], kind="audio/mpeg")
-    return whole(answer) if isinstance(answer, dict) else chunked(stream_of(answer))
+    if isinstance(answer, dict):
+        return whole(answer)
+    return chunked(stream_of(answer), kind="text/event-stream" if "candidates" in answer[0] else SSE)  # Gemini's
 
 
 def answer_to(path, body):
