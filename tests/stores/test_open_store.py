@@ -58,6 +58,18 @@ def test_what_a_store_lacks_is_named():
         as_store(Half())
 
 
+def test_a_finalizer_that_needs_the_store_which_its_thread_uses_gets_an_error():
+    class Interrupted:
+        def now_ns(self):
+            with pytest.raises(StoreError, match="this thread is using the store already"):
+                store.exchange("pool", Message("a", 2))
+            return 1
+
+    store = MemoryStore(clock=Interrupted())
+    for number in (1, 3):
+        assert store.exchange("pool", Message("a", number)).peers == 1
+
+
 def test_an_interrupt_at_any_instant_leaves_the_store_to_other_threads():
     def interrupt(_frame, event, _argument):
         nonlocal left
