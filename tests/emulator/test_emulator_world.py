@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.emulator.settings import Settings, SettingsError
+from paceline.emulator.tally import DAY_S, RateTimeline
 from paceline.emulator.world import Admitted, Refused, World
 
 
@@ -254,3 +255,11 @@ def test_nine_of_ten_answers_take_at_most_the_median_times_the_spread():
     times_s = sorted(w.admit(0.0, "m", 1).duration_s for _ in range(5_000))
     assert times_s[2_500] == pytest.approx(2.0, rel=0.05)
     assert times_s[4_500] == pytest.approx(6.0, rel=0.05)
+
+
+def test_a_timeline_keeps_the_seconds_of_one_day():
+    timeline = RateTimeline(0.0)
+    for second in range(DAY_S + 2):
+        timeline.add(second, second % 2)
+    rows = timeline.rows()
+    assert (len(rows), rows[0], rows[-1]) == (DAY_S, [2, 1, 0], [DAY_S + 1, 0, 1])
