@@ -39,6 +39,12 @@ KEEP_S: Final = 75
 FIRST_S: Final = 1.0
 """How long a connection without any request is kept when the server ends."""
 
+LEAVE_S: Final = 0.1
+"""How long a connection is kept whose place another one needs, and whose client is told so."""
+
+AGAIN: Final = b"retry-after: 1\r\n"
+"""What a client is told that gets no place."""
+
 
 class _Held:
     """In place of the transport of an answer: holds what is written until it is closed, or released by :meth:`HttpProtocol.hold`.
@@ -113,14 +119,21 @@ class HttpProtocol(HttpToolsProtocol):
             if self._idle:
                 next(iter(self._idle)).end_idle()
             else:
-                self._refuse(503, b"retry-after: 1\r\n")
+                self._refuse(503, AGAIN)
                 return
         self._idle[self] = None
 
     def end_idle(self) -> None:
-        """Close it at once: it is without a request, and another one needs its place."""
+        """Close the connection, which is without a request: another one needs its place.
+
+        A first request can be on its way, or not be read yet. Its client gets a 503.
+        """
         del self._idle[self]
-        self.abort()
+        if self.cycle is not None or self.transport.is_closing():
+            self.abort()
+            return
+        self._refuse(503, AGAIN)
+        self.loop.call_later(LEAVE_S, self.abort)  # with TLS, the close would wait for the client
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
