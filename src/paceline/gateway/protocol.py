@@ -129,11 +129,11 @@ class HttpProtocol(HttpToolsProtocol):
         A first request can be on its way, or not be read yet. Its client gets a 503.
         """
         del self._idle[self]
-        if self.cycle is not None or self.transport.is_closing():
+        if self._present is None and not self.transport.is_closing():
+            self._refuse(503, AGAIN)
+            self.loop.call_later(LEAVE_S, self.abort)  # with TLS, the close would wait for the client
+        else:
             self.abort()
-            return
-        self._refuse(503, AGAIN)
-        self.loop.call_later(LEAVE_S, self.abort)  # with TLS, the close would wait for the client
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone = True
