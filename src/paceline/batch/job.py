@@ -702,7 +702,7 @@ def _run(runner: Runner) -> None:
     """Run it in an event loop of uvloop, where that is installed."""
     try:
         new_loop = import_module("uvloop").new_event_loop
-    except ImportError:
+    except (ImportError, AttributeError):  # a folder with this name imports as a package, and is empty
         new_loop = None
     with asyncio.Runner(loop_factory=new_loop) as loop:
         loop.run(runner.run())
