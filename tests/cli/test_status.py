@@ -143,7 +143,10 @@ class TestCommandReadsAPage:
         assert shown.exit_code == 1
         assert "answers 404: there is no pool 'nobody'" in shown.output
 
-    @pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"pools": 3}', b"[]", b"\xff"])
+    @pytest.mark.parametrize("body", [
+        b"<html>hello</html>", b'{"pools": 3}', b"[]", b"\xff",
+        b'{"pools": {}, "answers": {"most": 1}}',  # the tally of an emulator
+    ])  # fmt: skip
     def test_another_page(self, body):
         with saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)) as url:
             shown = paceline_status(url)
