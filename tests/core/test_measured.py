@@ -222,7 +222,7 @@ def refused_by_full_servers(driver: Driver, attempts: int, every_s: float = 0.0,
 @pytest.mark.parametrize("quotas", ["", "100k requests/min"])
 def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher_one_is_tested_soon(quotas):
     driver = told(quotas) if quotas else Driver(pool_of())
-    assert len(refused_by_full_servers(driver, 60, every_s=0.5)) >= 30
+    assert len(refused_by_full_servers(driver, 100, every_s=0.5)) >= 30
     since_ns, tests = driver.now_ns, refused_by_full_servers(driver, 100, every_s=0.5)
     assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
     assert len(tests) <= 8 + EVIDENCE_N
@@ -282,7 +282,7 @@ def test_what_full_servers_refuse_by_chance_leaves_no_bound(quotas):
 
 def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
     shown = []
-    for attempts in range(60):
+    for attempts in range(100):
         driver = Driver(pool_of())
         refused_by_full_servers(driver, attempts, every_s=0.5)
         shown += quotas_of(driver)
@@ -299,7 +299,7 @@ def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limit
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
     driver.settle(one)
     assert quotas_of(driver) == ["2 concurrency measured", "600k tokens/min"]
-    refused_by_full_servers(driver, 60, every_s=0.5)
+    refused_by_full_servers(driver, 100, every_s=0.5)
     refused_by_full_servers(driver, 300, share=share)
     since_ns = driver.now_ns
     assert not refused_by_full_servers(driver, 20)

@@ -5,6 +5,7 @@ The speed is that of the binding quota after the first two periods, as a share o
 
 import heapq
 import math
+import random
 
 import pytest
 from tests.simulation.fleet import Fleet
@@ -220,15 +221,30 @@ def test_full_servers_whose_capacity_moves_are_used_in_full(latency_s, seed):
     assert report.tally["refused"]["capacity"] <= 1_000, report.tally["refused"]
 
 
+@pytest.mark.parametrize("seed", some([1, 2, 3], 1))
+def test_slots_that_others_take_from_second_to_second_are_used_in_full(seed):
+    """What is admitted in the worst of these seconds is no rate: no attempt waits for it."""
+    dice = random.Random(seed)
+    fleet = Fleet(
+        WIDE, {"limits": {"m": "30 concurrency"}, "headers": False, "latency_s": 1.0, "jitter": 0.5}, jobs=500, workers=100, seed=seed,
+        words=(20, 200), changes=[(at_s, {"m": f"{dice.randint(6, 30)} concurrency"}) for at_s in range(1, 100)],
+        retry=RetryPolicy(), breaker=BreakerPolicy(),
+    )  # fmt: skip
+    full(fleet)
+    report = fleet.run(300)
+    assert report.lost == 0
+    assert fleet.admitted[-1][0] <= 50, fleet.admitted[-1][0]  # 26 s would do
+
+
 @pytest.mark.parametrize(
     ("told", "limit", "changes", "jobs", "refused", "seconds"),
     some(
         [
-            (UNKNOWN, "5 requests/s", (), 1_500, 110, 305), (UNKNOWN, "10 requests/s", MOVING, 300, 110, 42), (UNKNOWN, "2 requests/s", (), 120, 90, 62),
+            (UNKNOWN, "5 requests/s", (), 1_500, 130, 305), (UNKNOWN, "10 requests/s", MOVING, 300, 190, 42), (UNKNOWN, "2 requests/s", (), 120, 140, 62),
             (UNKNOWN, "5 concurrency", (), 150, 90, 72), (UNKNOWN, "60 concurrency", (), 800, 40, 32), (WIDE, "2 requests/s", (), 480, 250, 245),
             (WIDE, "60 concurrency", (), 800, 300, 32), ("80 concurrency", "60 concurrency", (), 800, 300, 32),
         ],
-        (UNKNOWN, "10 requests/s", MOVING, 300, 110, 42), ("80 concurrency", "60 concurrency", (), 800, 300, 32),
+        (UNKNOWN, "10 requests/s", MOVING, 300, 190, 42), ("80 concurrency", "60 concurrency", (), 800, 300, 32),
     ),
 )  # fmt: skip
 def test_full_servers_that_refuse_for_a_limit_are_not_asked_again_and_again(

@@ -147,8 +147,9 @@ class Refusals:
             elif shedding.is_rate:
                 unstated.refused(now_ns, reservation, refusal)
                 unstated.test_soon(REQUESTS)
-                if unstated.finds_chance(REQUESTS):
-                    shedding.end(now_ns)
+                by_chance = unstated.finds_chance(REQUESTS)
+                if by_chance or unstated.is_blocked(REQUESTS):
+                    shedding.end(now_ns, by_chance=by_chance)
             if was_rate and not shedding.is_rate:
                 unstated.reopen(now_ns)
         unstated.explained(now_ns, reservation)

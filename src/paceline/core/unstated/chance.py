@@ -56,10 +56,7 @@ refused rather than ``SHARE``, by a likelihood ratio of ``e ** ALARM``: 30 in a 
 Servers that refuse half of the attempts by chance do not look so."""
 
 LEAST_N = 4
-"""The rate is known when so many attempts were admitted, in a second at least."""
-
-STILL_N, STILL = 5, 0.35
-"""Chance is the reason if so many attempts, and more than this share, are refused at that rate."""
+"""The rate is known when so many attempts were admitted, in a second at least, and then as many again."""
 
 LASTS_NS = 600 * NS
 """How long the answer holds: a rate goes on, and an outage ends. Each further one holds twice as long."""
@@ -159,33 +156,31 @@ class Shedding:
 
     Chance refuses the same share at any speed, so that a refused attempt is best tried again at once. A rate admits the
     same number at any speed: then such retries are refused, up to the share that
-    :class:`~paceline.pacing.retry.RetryBudget` allows. So where nearly that share is refused, the next attempts go at
-    the speed at which the last ones were admitted. If many of them are still refused, chance is the reason.
+    :class:`~paceline.pacing.retry.RetryBudget` allows. So where nearly that share is refused, and about the same number
+    is admitted in two times that follow each other, the next attempts go at the speed at which these were admitted.
+    After an outage, and in a burst, that number differs. The measured rate finds out if chance is the reason. If
+    nothing is admitted at it any more, others use the servers, too, and it is no rate.
 
     Attributes:
         sent: How many attempts there were.
         lost: How many attempts were refused so.
         last: The number of the last one.
         weight: The evidence for a rate.
-        since_ns: Since when there is evidence.
+        since_ns: When the present time began in which admitted attempts are counted.
         admitted: How many attempts had been admitted by then.
+        found: How many were admitted per second in the time before; 0 for none.
         is_rate: Whether a rate is the reason.
         until_ns: Until when the last answer holds.
         lasts_ns: How long the next one holds.
-        tried: The number of the last attempt before it was found.
-        tried_lost: How many attempts were refused since.
     """
 
     __slots__ = (
-        "admitted", "is_rate", "last", "lasts_ns", "lost", "sent", "since_ns", "tried", "tried_lost", "until_ns",
-        "weight",
+        "admitted", "found", "is_rate", "last", "lasts_ns", "lost", "sent", "since_ns", "until_ns", "weight",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.sent = self.lost = self.last = self.since_ns = self.admitted = self.until_ns = self.tried = (
-            self.tried_lost
-        ) = 0
-        self.weight, self.is_rate, self.lasts_ns = 0.0, False, LASTS_NS
+        self.sent = self.lost = self.last = self.since_ns = self.admitted = self.until_ns = 0
+        self.weight, self.found, self.is_rate, self.lasts_ns = 0.0, 0.0, False, LASTS_NS
 
     def refused(self, now_ns: int, number: int) -> float:
         """Count the refusal of an attempt, and the attempts before that one as admitted.
@@ -195,25 +190,25 @@ class Shedding:
         """
         self.lost += 1
         if self.is_rate and now_ns < self.until_ns:
-            if number > self.tried:
-                self.tried_lost += 1
-                if self.tried_lost >= STILL_N and self.tried_lost > STILL * (number - self.tried):
-                    self.end(now_ns)
             return 0.0
         self.is_rate = False
         between, self.last = max(number - self.last - 1, 0), max(self.last, number)
         self.weight, admitted = evidence(self.weight, between, SHARE, SHARE_MAX), self.last - self.lost
         if self.weight == evidence(0.0, 0, SHARE, SHARE_MAX):
-            self.since_ns, self.admitted = now_ns, admitted
+            self.since_ns, self.admitted, self.found = now_ns, admitted, 0.0
         self.admitted = min(self.admitted, admitted)  # refusals come in any order
         since_ns, since = now_ns - self.since_ns, admitted - self.admitted
-        if self.weight < ALARM or now_ns < self.until_ns or since_ns < NS or since < LEAST_N:
+        if since_ns < NS or since < LEAST_N:
             return 0.0
-        self.is_rate, self.tried, self.tried_lost = True, self.sent, 0
-        self.weight, self.until_ns = 0.0, now_ns + self.lasts_ns
+        before, self.found = self.found, since / since_ns * NS
+        self.since_ns, self.admitted = now_ns, admitted
+        if self.weight < ALARM or now_ns < self.until_ns or not before / 2 < self.found < 2 * before:
+            return 0.0
+        self.is_rate, self.weight, self.until_ns = True, 0.0, now_ns + self.lasts_ns
         self.lasts_ns *= 2
-        return since / since_ns * NS
+        return (before + self.found) / 2
 
-    def end(self, now_ns: int) -> None:
-        """Take chance for the reason."""
-        self.is_rate, self.until_ns = False, now_ns + self.lasts_ns
+    def end(self, now_ns: int, *, by_chance: bool) -> None:
+        """Take chance for the reason; without ``by_chance``, none: the rate has not stayed the same."""
+        self.lasts_ns = self.lasts_ns if by_chance else self.lasts_ns // 2
+        self.is_rate, self.until_ns = False, now_ns + self.lasts_ns * by_chance

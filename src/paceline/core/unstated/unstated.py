@@ -52,6 +52,10 @@ class Unstated:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
 
+    def is_blocked(self, unit: str) -> bool:
+        """Whether nothing is admitted at the measured rate of ``unit``."""
+        return self._rates[unit].rate.phase is RatePhase.BLOCKED
+
     def begin(
         self,
         now_ns: int,
