@@ -280,6 +280,24 @@ def test_what_full_servers_refuse_by_chance_leaves_no_bound(quotas):
     assert not any("concurrency measured" in one for one in quotas_of(driver))
 
 
+@pytest.mark.parametrize("quotas", ["", "100k requests/min"])
+def test_refusals_that_come_no_sooner_than_answers_show_no_bound(quotas):
+    """Each refused attempt may have had more others than every admitted one: all of them may have ended on its way."""
+    driver, dice, held = told(quotas) if quotas else Driver(pool_of()), Random(2), []
+    for _ in range(800):
+        while not isinstance(one := driver.pool.try_grant(driver.now_ns, Waiter({})), Reservation):
+            driver.now_ns = one.at_ns
+        held.append(one)
+        driver.now_ns += NS // 100
+        if len(held) == 20:
+            ended = held.pop(0)
+            if dice.random() < 0.1:
+                driver.pool.refuse(driver.now_ns, ended, FULL, 0.0)
+            else:
+                driver.settle(ended)
+    assert not any("concurrency measured" in one for one in quotas_of(driver))
+
+
 def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
     shown = []
     for attempts in range(100):

@@ -196,6 +196,17 @@ def test_servers_that_refuse_a_share_by_chance_are_used_in_full(told, jobs, shar
     assert fleet.sim.now_s <= seconds, fleet.sim.now_s
 
 
+def test_servers_that_refuse_by_chance_and_answer_at_once_are_used_in_full():
+    """On a slow network answers come no later than refusals, which say nothing about the number in flight then."""
+    fleet = Fleet(
+        WIDE, {"limits": {"m": "1M requests/min"}, "headers": False, "latency_s": 0.1, "jitter": 0.3, "faults": {"503": 0.02}}, jobs=3_000,
+        workers=60, words=(20, 200), net_s=(0.05, 0.15), retry=RetryPolicy(), breaker=BreakerPolicy(),
+    )  # fmt: skip
+    report = fleet.run(300)
+    assert report.lost == 0
+    assert fleet.sim.now_s <= 20, fleet.sim.now_s
+
+
 def full(fleet):
     """Let the provider refuse for want of capacity in place of a rate."""
     refuse = fleet.sim.world.refuse

@@ -76,12 +76,16 @@ class Flight:
         as_of_ns: When the number in flight changed last.
         pending: The attempts since the oldest one that is neither refused nor admitted: of 2 s at most.
         refusal_delay: After which time an attempt is admitted.
+        lasts_ns: How long an attempt is in flight until its answer, on average of about the last ``RECENT_N``; 0 before
+            the first answer.
     """
 
-    __slots__ = ("answered_count", "as_of_ns", "count", "in_flight", "in_flight_ns", "pending", "refusal_delay")
+    __slots__ = (
+        "answered_count", "as_of_ns", "count", "in_flight", "in_flight_ns", "lasts_ns", "pending", "refusal_delay",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.count = self.answered_count = self.in_flight = self.in_flight_ns = self.as_of_ns = 0
+        self.count = self.answered_count = self.in_flight = self.in_flight_ns = self.as_of_ns = self.lasts_ns = 0
         self.pending: deque[InFlightNote] = deque()
         self.refusal_delay = RefusalDelay()
 
@@ -114,6 +118,19 @@ class Flight:
             if now_ns - other.sent_ns >= self.refusal_delay.slowest_ns:  # the way there and back
                 break
             other.least -= 1  # it may have come to the provider after this attempt had ended
+
+    def lasted(self, took_ns: int) -> None:
+        """Count how long an attempt was in flight until its answer, after :meth:`ended`."""
+        self.lasts_ns += (took_ns - self.lasts_ns) // min(self.answered_count, RECENT_N)
+
+    @property
+    def refuses_soon(self) -> bool:
+        """Whether refusals come ten times sooner than answers, as far as is known.
+
+        Else many answers come on the way there and back. Then each refused attempt may have had more others than every
+        admitted one, also where servers refuse by chance.
+        """
+        return not self.lasts_ns or 10 * self.refusal_delay.slowest_ns <= self.lasts_ns
 
     def judged(self, now_ns: int) -> Iterator[InFlightNote]:
         """The attempts whose outcome is known now, as they have not been refused in time."""
@@ -199,12 +216,12 @@ class InFlightBound:
         """Count the end of an attempt that was not refused: its answer, or its time-out."""
         self._admit(note)  # before the answer changes what it had
         self.flight.ended(now_ns, answered=answered)
+        if answered:
+            self.flight.lasted(now_ns - note.sent_ns)
 
     def refused(self, now_ns: int, note: InFlightNote) -> bool:
         """Count a refusal; whether the known bound explains it. The bound is lowered then."""
-        self._judge(now_ns)
-        self.flight.lost(now_ns, note)
-        self.flight.refusal_delay.add(now_ns - note.sent_ns)
+        self.lost(now_ns, note)
         if not self.explains(note):
             return False
         if note.number <= self.cut_count:
@@ -213,6 +230,12 @@ class InFlightBound:
         self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
         self._set(min(note.most, self.size), note.most)
         return True
+
+    def lost(self, now_ns: int, note: InFlightNote) -> None:
+        """Count a refusal that says nothing about the number in flight."""
+        self._judge(now_ns)
+        self.flight.lost(now_ns, note)
+        self.flight.refusal_delay.add(now_ns - note.sent_ns)
 
     def explains(self, note: InFlightNote) -> bool:
         """Whether the known bound explains the refusal of an attempt."""
@@ -250,8 +273,21 @@ class InFlightBound:
             self.full_needed, self.row = FULL_N, 0
             self._set(note.most, note.most)
 
-    def doubt(self) -> None:
-        """Forget a bound if it does not explain refusals of full servers, which refuse by chance, too.
+    def refused_by_full(self, now_ns: int, note: InFlightNote) -> bool:
+        """Count a refusal of full servers, which refuse by chance, too; whether the number in flight is the reason.
+
+        It says nothing about that number unless refusals come soon; see :attr:`Flight.refuses_soon`.
+        """
+        if not self.flight.refuses_soon:
+            self.lost(now_ns, note)
+            return False
+        if self.refused(now_ns, note):
+            return True
+        self._doubt()
+        return self.add_witness(note)
+
+    def _doubt(self) -> None:
+        """Forget a bound if it does not explain refusals of full servers.
 
         One of them may have overtaken a test of the bound, so it takes two. The next bound needs twice the evidence.
         """

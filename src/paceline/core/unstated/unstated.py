@@ -78,9 +78,7 @@ class Unstated:
             if each == CONCURRENCY:
                 if self._in_flight is None:
                     self._in_flight = InFlightMeter(len(self._ledger.entries))
-                    for one in sorted(
-                        self._ledger.open_reservations, key=lambda one: one.granted_ns
-                    ):  # were sent before
+                    for one in sorted(self._ledger.open_reservations, key=lambda one: one.granted_ns):
                         self._ledger.charge_open(one.granted_ns, one, self._in_flight.index, self._in_flight, 1.0)
                     self._add(self._in_flight)
             elif each not in self._rates:
@@ -182,11 +180,7 @@ class Unstated:
         assert self._in_flight is not None
         if (note := self._in_flight.take(reservation)) is None:
             return False
-        bound = self._in_flight.bound
-        is_reason = bound.refused(now_ns, note)
-        if not is_reason:
-            bound.doubt()
-            is_reason = bound.add_witness(note)
+        is_reason = self._in_flight.bound.refused_by_full(now_ns, note)
         self._describe(self._in_flight)
         return is_reason
 
