@@ -226,6 +226,27 @@ def test_refusals_measure_the_rate_without_a_message_and_without_a_store(fleet, 
     assert fleet.messages == before
 
 
+def test_full_servers_teach_each_process_its_slots_beside_a_shared_limit_and_each_refusal_counts_once():
+    fleet, held, refused = Fleet(1, "6000 requests/min"), [], 0
+    [pool] = fleet.pools
+    for _ in range(30):
+        one = fleet.take(pool)
+        fleet.now_ns += NS // 20
+        if len(held) < 8:
+            held.append(one)
+            continue
+        pool.refuse(fleet.now_ns, one, Refusal(RefusalKind.CAPACITY), 0.0)
+        refused += 1
+        fleet.exchange(pool)
+        fleet.now_ns += NS
+        pool.settle(fleet.now_ns, held.pop(0), {"requests": 1.0})
+        if unstated(pool).is_limiting:
+            break
+    shedding = pool.capacity.learning.refusals.shedding
+    assert pool.ledger.entries[-1].name == "8 concurrency measured"
+    assert shedding.lost == refused - 1 == 3  # the last one is explained
+
+
 @pytest.mark.parametrize(("unit", "meters"), [(None, 2), ("requests", 1)])
 def test_attempts_that_were_sent_before_a_measurement_count_in_flight_and_not_in_the_rate(unit, meters):
     fleet = Fleet(1, "600 requests/min")

@@ -15,7 +15,17 @@ from paceline.core.local import LocalCapacity
 from paceline.core.pause import PausePhase
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
-from paceline.core.results import COOL_DOWN, STORE, STORE_LOST, Decision, Reading, Refusal, Reservation, WaitUntil
+from paceline.core.results import (
+    COOL_DOWN,
+    STORE,
+    STORE_LOST,
+    Decision,
+    Reading,
+    Refusal,
+    RefusalKind,
+    Reservation,
+    WaitUntil,
+)
 from paceline.shared.exchange import StoreSide
 from paceline.shared.holdings import Lesson
 from paceline.shared.leases import LeasedReservation
@@ -158,20 +168,23 @@ class SharedCapacity(StoreSide):
         teaches: bool = True,
         gently: bool = False,
     ) -> bool:
-        """What it teaches is learned after the next reply."""
+        """What it teaches is learned after the next reply; of full servers this process learns alone, and at once."""
         learning = self.learning if teaches else None
         another = learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another:
             self._take_off(now_ns, reservation, days_keep=True)
-        if (
-            learning is not None
-            and learning.unstated.measures(refusal.unit)
-            and learning.refusals.is_unstated(now_ns, reservation, refusal)
+        is_full = refusal.kind is RefusalKind.CAPACITY and not self.membership.state.alone
+        changed = False
+        if learning is not None and (
+            is_full
+            or (
+                learning.unstated.measures(refusal.unit) and learning.refusals.is_unstated(now_ns, reservation, refusal)
+            )
         ):
-            learning.refusals.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
+            changed = learning.refusals.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
             if not (pause_ns or self.decides):
-                return False  # the store has nothing to count
+                return changed  # the store has nothing to count
         else:
             self.unstated.explained(now_ns, reservation)
         if local is not None:
@@ -181,10 +194,10 @@ class SharedCapacity(StoreSide):
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
-        if learning is not None:
+        if learning is not None and not is_full:
             refused = learning.refusals.refused
             self._study(now_ns, reservation, lambda at_ns: refused(at_ns, reservation, refusal, pause_ns))
-        return False
+        return changed
 
     def _take_off(self, now_ns: int, reservation: Reservation, *, days_keep: bool = False) -> None:
         """Take an attempt off the stated quotas: it was not sent, or another limit has refused it, and a day keeps that."""
