@@ -280,6 +280,19 @@ def test_what_full_servers_refuse_by_chance_leaves_no_bound(quotas):
     assert not any("concurrency measured" in one for one in quotas_of(driver))
 
 
+def test_full_servers_do_not_lower_a_bound_that_refusals_for_rate_have_named():
+    driver = Driver(pool_of())
+    held = [driver.send() for _ in range(8)]
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
+    assert "8 concurrency measured" in quotas_of(driver)
+    for _ in range(3):
+        driver.now_ns += NS
+        driver.settle(held.pop(0))
+        driver.refuse(driver.send(), FULL)
+        held.append(driver.send())
+    assert "8 concurrency measured" in quotas_of(driver)
+
+
 @pytest.mark.parametrize("quotas", ["", "100k requests/min"])
 def test_refusals_that_come_no_sooner_than_answers_show_no_bound(quotas):
     """Each refused attempt may have had more others than every admitted one: all of them may have ended on its way."""

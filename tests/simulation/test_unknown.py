@@ -207,6 +207,17 @@ def test_servers_that_refuse_by_chance_and_answer_at_once_are_used_in_full():
     assert fleet.sim.now_s <= 20, fleet.sim.now_s
 
 
+@WORLD
+def test_chance_does_not_hide_slots_that_refusals_for_rate_show():
+    fleet = Fleet(
+        "600 requests/min,50 concurrency", {"limits": {"m": "300 requests/min,20 concurrency"}, "latency_s": 3.0, "jitter": 0.3,
+        "faults": {"503": 0.1}, **BLIND}, jobs=800, workers=60, words=(20, 200), seed=3, retry=RetryPolicy(), breaker=BreakerPolicy(),
+    )  # fmt: skip
+    report = fleet.run(900)
+    assert report.lost == 0
+    assert fleet.admitted[-1][0] <= 140, fleet.admitted[-1][0]
+
+
 def full(fleet):
     """Let the provider refuse for want of capacity in place of a rate."""
     refuse = fleet.sim.world.refuse

@@ -193,12 +193,13 @@ class InFlightBound:
         full_needed: How many of them it takes to test a larger one.
         step: By how much it grows next.
         cut_count: How many attempts had been sent when a refusal last changed it.
+        is_of_rate: Whether refusals for rate may show it. Refusals of full servers do not count from then on.
         row: How many refusals in a row have lowered it: no attempt that filled it was admitted between them.
     """
 
     __slots__ = (
-        "admitted", "between", "border", "cut_count", "flight", "full_count", "full_needed", "needed", "row", "size",
-        "step", "witnesses",
+        "admitted", "between", "border", "cut_count", "flight", "full_count", "full_needed", "is_of_rate", "needed",
+        "row", "size", "step", "witnesses",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -206,6 +207,7 @@ class InFlightBound:
         self.size = self.border = inf
         self.witnesses, self.between, self.cut_count, self.needed = 0, True, 0, STRIKES
         self.full_count, self.full_needed, self.step, self.row = 0, FULL_N, 1, 0
+        self.is_of_rate = False
 
     def sent(self, now_ns: int) -> InFlightNote:
         """Count an attempt that is sent now."""
@@ -273,12 +275,22 @@ class InFlightBound:
             self.full_needed, self.row = FULL_N, 0
             self._set(note.most, note.most)
 
+    def refused_for_rate(self) -> None:
+        """Note that a refusal for rate may show the bound. Full servers refuse by chance, then."""
+        if not self.is_of_rate:
+            self.is_of_rate, self.needed = True, STRIKES
+
+    @property
+    def counts_full(self) -> bool:
+        """Whether a refusal of full servers says something about the number in flight."""
+        return self.flight.refuses_soon and not self.is_of_rate
+
     def refused_by_full(self, now_ns: int, note: InFlightNote) -> bool:
         """Count a refusal of full servers, which refuse by chance, too; whether the number in flight is the reason.
 
-        It says nothing about that number unless refusals come soon; see :attr:`Flight.refuses_soon`.
+        It says nothing about that number where :attr:`counts_full` is false.
         """
-        if not self.flight.refuses_soon:
+        if not self.counts_full:
             self.lost(now_ns, note)
             return False
         if self.refused(now_ns, note):

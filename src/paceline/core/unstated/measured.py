@@ -247,7 +247,7 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     def bounds(self, reservation: Reservation) -> bool:
         """Whether the known bound explains the refusal of an attempt by full servers."""
         note = self._note(reservation)
-        return note is not None and self.bound.flight.refuses_soon and self.bound.explains(note)
+        return note is not None and self.bound.counts_full and self.bound.explains(note)
 
     def _note(self, reservation: Reservation) -> InFlightNote | None:
         return self.notes.get(reservation.marks[self.index]) if self.index < len(reservation.marks) else None
