@@ -262,9 +262,7 @@ def test_two_refusals_of_full_servers_that_the_bound_does_not_explain_refute_it(
     for _ in range(2):
         server.answer()
         note = bound.sent(server.now_ns)
-        assert not bound.refused(server.now_ns, note)
-        bound.doubt()
-        assert not bound.add_witness(note)
+        assert not bound.refused_by_full(server.now_ns, note)
         sizes.append(bound.size)
     assert sizes == [5, inf]
     server.refused = server.sets = 0

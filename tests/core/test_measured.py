@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import ceil, inf, log, log2
+from math import ceil, log, log2
 from random import Random
 
 import pytest
@@ -16,9 +16,8 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Quota, QuotaError, Rule, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.core.unstated.chance import EVIDENCE_N
-from paceline.core.unstated.in_flight import InFlightBound
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
-from paceline.core.unstated.rate import STRIKES, RatePhase
+from paceline.core.unstated.rate import RatePhase
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
@@ -618,10 +617,3 @@ def test_the_waiters_ahead_fill_the_places_in_flight():
         meter.charge(T0, 1.0)
     meter.bound.size = 5
     assert [meter.earliest(T0, 1.0, ahead) for ahead in (0.0, 1.0, 2.0)] == [T0, T0, FAR_NS]
-
-
-def test_a_refusal_by_full_servers_of_an_attempt_alone_refutes_a_bound_without_a_border():
-    bound = InFlightBound()
-    bound.size = 5.0
-    assert not bound.refused_by_full(T0 + NS // 20, bound.sent(T0))
-    assert (bound.size, bound.needed) == (inf, 2 * STRIKES)

@@ -392,7 +392,6 @@ class Endpoints(ABC):
         ID: What the lines of results call the id.
         MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
-        CANCEL: What the path of a batch has in addition where it is cancelled.
         pause_s: The seconds between two looks at a file that is not ready.
         run: The id of the run.
     """
@@ -406,7 +405,6 @@ class Endpoints(ABC):
     ID: ClassVar[str] = "custom_id"
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
-    CANCEL: ClassVar[str] = "/cancel"
 
     def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
         self.web, self.pause_s, self.run = web, pause_s, run
@@ -517,6 +515,10 @@ class Endpoints(ABC):
     def _batch(self, chunk: Chunk) -> str:
         """The path of a batch."""
 
+    def _cancelling(self, chunk: Chunk) -> str:
+        """The path at which a batch is cancelled."""
+        return f"{self._batch(chunk)}/cancel"
+
     @abstractmethod
     async def look(self, chunk: Chunk) -> SeenBatch:
         """A batch as it is now."""
@@ -528,7 +530,7 @@ class Endpoints(ABC):
             BrokenError: It is not known whether that was heard.
         """
         try:
-            await self.web.call("POST", self._batch(chunk) + self.CANCEL)
+            await self.web.call("POST", self._cancelling(chunk))
         except RefusedError as error:
             if error.status == 429:
                 raise BrokenError("too many calls") from None  # any other refusal: it has ended

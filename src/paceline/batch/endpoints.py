@@ -419,7 +419,7 @@ class GeminiEndpoints(Endpoints):
     LINES_MAX = 50_000
     ID = "key"
     MISSING = frozenset([403, 404, 410])  # 403: "or it may not exist" (ai.google.dev/gemini-api/docs/troubleshooting)
-    ONE, MANY, CANCEL = ":generateContent", ":batchGenerateContent", ":cancel"
+    ONE, MANY = ":generateContent", ":batchGenerateContent"
     GOING = ("unspecified", "queued", "pending", "running", "cancelling", "paused", "updating")
     ENDED = ("succeeded", "failed", "cancelled", "expired")
     WHOLE = "succeeded"
@@ -438,6 +438,9 @@ class GeminiEndpoints(Endpoints):
 
     def _batch(self, chunk: Chunk) -> str:
         return self._at(chunk, quote(chunk.batch))
+
+    def _cancelling(self, chunk: Chunk) -> str:
+        return f"{self._batch(chunk)}:cancel"
 
     async def create(self, chunk: Chunk, content: list[bytes]) -> str:
         with uploading():
