@@ -176,12 +176,7 @@ class SharedCapacity(StoreSide):
             self._take_off(now_ns, reservation, days_keep=True)
         is_full = refusal.kind is RefusalKind.CAPACITY and not self.membership.state.alone
         changed = False
-        if learning is not None and (
-            is_full
-            or (
-                learning.unstated.measures(refusal.unit) and learning.refusals.is_unstated(now_ns, reservation, refusal)
-            )
-        ):
+        if learning is not None and (is_full or learning.is_measured(now_ns, reservation, refusal)):
             changed = learning.refusals.refused(now_ns, reservation, refusal, pause_ns)  # also while the store is lost
             if not (pause_ns or self.decides):
                 return changed  # the store has nothing to count

@@ -58,6 +58,10 @@ class Learning:
         knows = not reservation.alone or self.unstated.admits_others(reservation)
         return knows and self.refusals.is_unstated(now_ns, reservation, refusal)
 
+    def is_measured(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a refusal is about an unstated limit that is measured already."""
+        return self.unstated.measures(refusal.unit) and self.refusals.is_unstated(now_ns, reservation, refusal)
+
     def measure(self, now_ns: int, unit: str | None = None) -> None:
         """Find the unstated limit of ``unit`` from outcomes; see :meth:`Unstated.begin`."""
         self.unstated.begin(now_ns, unit)
