@@ -460,6 +460,25 @@ class TestMost:
             assert ask(client).status_code == then.status_code
         assert spent(limiter) == pytest.approx(reserved + usd, abs=0.02)
 
+    @pytest.mark.parametrize(
+        ("body", "usd"),
+        [
+            ({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}, 0.06),
+            ({"error": {"message": "no"}, "usage": {"prompt_tokens": 10, "completion_tokens": 5}}, 0.06),
+            ({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 0}}, 0.0),
+            ({"choices": []}, 0.0),
+        ],
+        ids=["no choice", "an error", "no output", "no usage"],
+    )
+    def test_what_is_no_answer_costs_what_it_says_that_it_has_generated(self, body, usd):
+        bodies = [ANSWER | {"usage": {"prompt_tokens": 10, "completion_tokens": 1}}, body]
+        limiter, client = self.client(
+            lambda _: httpx2.Response(200, json=bodies.pop()),
+            retry=paceline.RetryPolicy(faults=True, backoff_s=0.001, max_attempts=2),
+        )
+        assert ask(client).status_code == 200
+        assert spent(limiter) == pytest.approx(usd + 0.02, abs=0.005)
+
     def test_what_the_beginning_of_a_stream_tells_is_not_reserved_any_more(self):
         seen = []
         usage = {"input_tokens": 10, "cache_read_input_tokens": 90, "output_tokens": 1}

@@ -364,7 +364,12 @@ class Exchange:
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt if it may pass; not if it ``ends``."""
         delay_s = self._after_fault() if judged.status in PASSING and not ends else None
-        permit.settle()  # the provider may have counted it
+        usage = None if judged.payload is None else self.metered.provider.usage(judged.payload)
+        if usage is None or not usage.output_tokens:
+            permit.settle()  # the provider may have counted it
+        else:  # it has generated something, so it was paid
+            _Accepted(self, permit, {}).settle(usage, None)
+            self.charge = None  # another attempt holds its own
         if delay_s is None:
             return await self._shown(response, judged)
         await self.http.close(response)
@@ -452,7 +457,7 @@ class _Accepted:
                 remember(exchange.pacer, job, self._settle_job)
         elif isinstance(payload, MAPPING):
             scheduler.finished(state_of(payload))
-            self._settle(None if metered.call.endpoint == COUNTING else provider.usage(payload), None)
+            self.settle(None if metered.call.endpoint == COUNTING else provider.usage(payload), None)
         else:
             reader = provider.usage_reader(metered.call)
             late = partial(scheduler.timed_out, permit.reservation)
@@ -460,7 +465,7 @@ class _Accepted:
 
     def _settle_job(self, found: Mapping[str, Any] | None) -> None:
         """It was made in the background, and this is all of it; ``None``: it was never asked for."""
-        self._settle(None if found is None else self._metered.provider.usage(found), None)
+        self.settle(None if found is None else self._metered.provider.usage(found), None)
 
     def _end(self, reader: UsageReader, usage: Usage | None, refusal: Refusal | None) -> None:
         """Its body has passed; a reader of another package may not know how far the model has come."""
@@ -471,7 +476,7 @@ class _Accepted:
         # Without output it generates no text, and its form need not say where it ends.
         if self._metered.call.max_output_tokens != 0:
             self._record.whole = getattr(reader, "whole", True)
-        self._settle(usage, refusal)
+        self.settle(usage, refusal)
 
     def _adjust(self, usage: Usage) -> None:
         """It reports its input before its end."""
@@ -481,7 +486,7 @@ class _Accepted:
         if self._charge is not None:
             self._charge.begun(usage, self._metered.call)
 
-    def _settle(self, usage: Usage | None, refusal: Refusal | None) -> None:
+    def settle(self, usage: Usage | None, refusal: Refusal | None) -> None:
         """It is over."""
         call, permit, windows = self._metered.call, self._permit, self._exchange.windows
         if usage is not None and usage.partial and not call.writes:

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -19,7 +19,7 @@ from paceline.core.results import Refusal
 from paceline.providers.base import Call, Headers, Provider
 from paceline.responses.errors import error_in, error_of, has_content, has_result, stated_status
 from paceline.responses.events import Splitter, StreamEventKind, is_stream, splitter_of
-from paceline.responses.values import BOM, decode
+from paceline.responses.values import BOM, as_mapping, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -74,7 +74,7 @@ class Judged:
         error: The error in an answer whose status is below 400, or 400.
         why: Why it is unreadable, in words that quote nothing of it.
         start: The beginning of an unreadable body.
-        payload: The JSON value of the body, where all of it was read.
+        payload: The JSON value of the body, where all of it was read; of what is no result, only an object.
     """
 
     verdict: Verdict
@@ -241,10 +241,10 @@ class Beginning:
         """The verdict on a JSON object, or a list of them."""
         error = error_in(payload)
         if error is None and not has_result(payload, strict=self.strict):
-            return _unreadable(body, "a JSON value without a result")
+            return replace(_unreadable(body, "a JSON value without a result"), payload=as_mapping(payload))
         if error is not None:
             if getattr(self.provider, "errors_outrank", False) or not has_content(payload):
-                return self._of_error(bytes(body), error)
+                return replace(self._of_error(bytes(body), error), payload=as_mapping(payload))
             _log_both(self.provider.name)
         return Judged(Verdict.RESULT, self.status, payload=payload)
 
