@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import re
 import threading
 import urllib.request
 from collections import Counter
@@ -252,7 +253,7 @@ class Second(pydantic.BaseModel):
     ("schema", "text"),
     [
         (Second, '{"n": "five"}'),
-        ({"type": "object", "properties": {"n": {"$ref": "#none"}}}, '{"n": 5}'),
+        ({"$id": "https://a/b", "properties": {"n": {"$ref": "https://a/b#/none"}}}, '{"n": 5}'),
         ({"properties": {"n": {"type": "number", "multipleOf": 0.01}}}, '{"n": 1e400}'),
     ],
     ids=["a validator raises an IndexError", "a reference to nothing", "an infinite number"],
@@ -425,11 +426,37 @@ def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place, inst
     require_schema(SCHEMA)
 
 
-def test_a_schema_with_a_reference_to_nothing_ends_the_run_before_it_begins():
-    found = {"$defs": {"a/b": {"type": "integer"}}, "properties": {"n": {"$ref": "#/$defs/a~1b"}}}
-    require_schema(found | {"anyOf": [{"$ref": "#/properties/n"}, {"$ref": "#"}], "enum": [{"$ref": "#/none"}]})
-    with pytest.raises(paceline.SettingsError, match=r"schema: it has nothing at '#/\$defs/none', which a \$ref names"):
-        require_schema(found | {"items": [{"$ref": "#/$defs/none"}], "type": "object"})
+PARTS = {
+    "$id": "https://example.org/a",
+    "$defs": {
+        "a/b": {"type": "integer"},
+        "c": {"$anchor": "c"},
+        "d": {"$id": "d", "type": "integer", "items": {"$ref": "#/x"}},
+    },
+}
+LEADING = [
+    "#/$defs/a~1b",
+    "#/$defs",
+    "#",
+    "#c",
+    "d",
+    "https://example.org/d",
+    "https://json-schema.org/draft/2020-12/schema",
+]
+
+
+@pytest.mark.parametrize("name", LEADING)
+def test_a_schema_may_refer_to_its_parts(name):
+    require_schema(PARTS | {"properties": {"n": {"$ref": name}}, "enum": [{"$ref": "#/none"}]})
+
+
+@pytest.mark.parametrize(
+    "name", ["#/$defs/none", "#none", "none", "https://example.com/a", "https://example.com/a#/$defs/c"]
+)
+def test_a_schema_with_a_reference_to_nothing_ends_the_run_before_it_begins(name):
+    found = rf"schema: it has nothing at '{re.escape(name)}', which a \$ref names, and nothing is fetched"
+    with pytest.raises(paceline.SettingsError, match=found):
+        require_schema(PARTS | {"properties": {"n": {"$ref": name}}, "type": "object"})
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ judged by the same rules when it is read.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urljoin
 
 from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
@@ -319,7 +320,9 @@ def require_schema(schema: Mapping[str, Any]) -> None:
             ' {"type": "object", "properties": {...}}'
         )
     for name in _lost_references(schema, schema):
-        raise SettingsError(f"schema: it has nothing at {name!r}, which a $ref names: every answer would be invalid")
+        raise SettingsError(
+            f"schema: it has nothing at {name!r}, which a $ref names, and nothing is fetched: put it under $defs"
+        )
     try:
         jsonschema = import_module("jsonschema")
     except ImportError:
@@ -335,10 +338,10 @@ def require_schema(schema: Mapping[str, Any]) -> None:
 
 
 def _lost_references(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
-    """The pointers of references to places that the schema ``root`` doesn't have. One with an ``$id`` has its own root."""
+    """The references to places that the schema ``root`` doesn't have. A part with an ``$id`` is a root of its own."""
     if isinstance(schema, Mapping) and (schema is root or "$id" not in schema):
         name = schema.get("$ref")
-        if isinstance(name, str) and name.startswith("#/") and not _has_place(root, name):
+        if isinstance(name, str) and not _leads_somewhere(root, name):
             yield name
         for key, inner in schema.items():
             if key not in ("const", "enum", "default", "examples"):  # values, which are no schemas
@@ -346,6 +349,31 @@ def _lost_references(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
     elif isinstance(schema, list):
         for inner in schema:
             yield from _lost_references(inner, root)
+
+
+def _leads_somewhere(root: Mapping[str, Any], name: str) -> bool:
+    address, _, fragment = name.partition("#")
+    if address:  # without a look at the fragment
+        base = str(root.get("$id", ""))
+        return bool(_META.match(address)) or urljoin(base, address) in {
+            urljoin(base, one) for one in _named(root, "$id")
+        }
+    if not fragment or fragment.startswith("/"):
+        return _has_place(root, fragment)
+    return fragment in {*_named(root, "$anchor"), *_named(root, "$dynamicAnchor")}
+
+
+_META: Final = re.compile(r"https?://json-schema\.org/")  # jsonschema brings these along
+
+
+def _named(schema: Any, key: str) -> Iterator[str]:
+    """The texts that stand under ``key`` anywhere."""
+    if isinstance(schema, Mapping):
+        if isinstance(name := schema.get(key), str):
+            yield name
+        schema = list(schema.values())
+    for inner in schema if isinstance(schema, list) else ():
+        yield from _named(inner, key)
 
 
 def _has_place(found: Any, pointer: str) -> bool:
