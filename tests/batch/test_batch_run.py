@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import types
 
 from waits import until
@@ -14,7 +15,19 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import Said, call, chat, chats, finish, ids_in, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import (
+    Said,
+    call,
+    chat,
+    chats,
+    completion,
+    finish,
+    ids_in,
+    read_answers,
+    run_job,
+    wait_for_lines,
+    write_lines,
+)
 from batch_times import KEYS, QUICK
 
 from grids import some
@@ -217,6 +230,27 @@ def test_an_input_that_was_changed_is_an_error_and_no_answer_has_another_id(sour
     sent = 40 if change(lines) == lines[:40] else 0
     assert (code, report["ok"], emulator.tally()["admitted"]) == (1 if sent else 2, sent, sent)
     assert [name for name in ids_in(output_of(source)) if int(name[1:]) >= sent] == []
+
+
+def test_a_run_that_ends_early_says_what_it_waits_for(source):
+    lines, said = source.read_bytes().splitlines(keepends=True), threading.Event()
+
+    class View(AtStart):
+        def say(self, text):
+            super().say(text)
+            if text.startswith("stopping"):
+                said.set()
+
+    def answer(number, _):
+        assert number or said.wait(60)  # the first one is in flight until then
+        return 200, JSON, completion("Hi.")
+
+    view = View(lambda: source.write_bytes(b"".join(lines[:2])))
+    with OddServer(answer) as server:
+        code, report = run(source, server, view=view, workers=2)
+    assert (code, report["ok"]) == (1, 2)
+    why = "the input has changed since it was checked: it had a line 60"
+    assert f"stopping: {why}; waiting for 1 request in flight; interrupt to stop at once" in view.lines
 
 
 def test_json_summary(source, emulator):

@@ -20,6 +20,7 @@ from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError, ResultsFile
 from paceline.batch.transport import PausedError
+from paceline.core.hints import counted
 from paceline.core.quota import NS
 from paceline.core.results import PacelineError
 from paceline.http.describe import Metered, describe
@@ -171,12 +172,17 @@ class Runner:
 
     def _halt(self, code: int, message: str) -> None:
         """Send nothing more. Requests in flight may finish; waiting requests have cost nothing and are cancelled."""
+        current = asyncio.current_task()
+        others = self.client.sender.in_flight - {current}
         if self.stop is None:
             self.stop = code, message
+            if others and code != INTERRUPTED:
+                self._answers.view.say(
+                    f"stopping: {message}; waiting for {counted(len(others), 'request')} in flight; interrupt to stop at once"
+                )
         self.client.sender.stopping = True
-        current = asyncio.current_task()
         for task in self._tasks:
-            if task is not current and task not in self.client.sender.in_flight:
+            if task is not current and task not in others:
                 task.cancel()
 
     def _on_signal(self) -> None:
