@@ -450,6 +450,31 @@ def test_a_schema_may_refer_to_its_parts(name):
     require_schema(PARTS | {"properties": {"n": {"$ref": name}}, "enum": [{"$ref": "#/none"}]})
 
 
+OLDER = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "definitions": {
+        "a": {"$id": "#a", "type": "integer"},
+        "b": {"$id": "https://example.org/b#", "definitions": {"c": {"$id": "c", "type": "integer"}}},
+    },
+}
+OLDEST = {
+    "$schema": "http://json-schema.org/draft-04/schema#",
+    "id": "https://example.org/o",
+    "definitions": {"a": {"id": "#a", "type": "integer"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        *[(OLDER, name) for name in ("#a", "https://example.org/b", "https://example.org/c")],
+        *[(OLDEST, name) for name in ("#a", "https://example.org/o#/definitions/a")],
+    ],
+)
+def test_a_schema_of_an_older_draft_may_refer_to_its_parts(parts, name):
+    require_schema(parts | {"properties": {"n": {"$ref": name}}})
+
+
 @pytest.mark.parametrize(
     "name", ["#/$defs/none", "#none", "none", "https://example.com/a", "https://example.com/a#/$defs/c"]
 )

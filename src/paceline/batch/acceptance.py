@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urljoin
+from urllib.parse import unquote, urldefrag, urljoin
 
 from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
@@ -354,16 +354,33 @@ def _lost_references(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
 def _leads_somewhere(root: Mapping[str, Any], name: str) -> bool:
     address, _, fragment = name.partition("#")
     if address:  # without a look at the fragment
-        base = str(root.get("$id", ""))
-        return bool(_META.match(address)) or urljoin(base, address) in {
-            urljoin(base, one) for one in _named(root, "$id")
-        }
+        found = list(_addresses(root, ""))
+        base = found[0] if _id_of(root) else ""
+        return bool(_META.match(address)) or urljoin(base, address) in found
     if not fragment or fragment.startswith("/"):
         return _has_place(root, fragment)
-    return fragment in {*_named(root, "$anchor"), *_named(root, "$dynamicAnchor")}
+    anchors = {*_named(root, "$anchor"), *_named(root, "$dynamicAnchor")}
+    return fragment in anchors or name in {*_named(root, "$id"), *_named(root, "id")}  # up to Draft 7
 
 
 _META: Final = re.compile(r"https?://json-schema\.org/")  # jsonschema brings these along
+
+
+def _id_of(schema: Mapping[str, Any]) -> str:
+    """The ``$id`` of a part; up to Draft 4, its ``id``. Empty for none."""
+    found = schema.get("$id", schema.get("id"))
+    return found if isinstance(found, str) else ""
+
+
+def _addresses(schema: Any, base: str) -> Iterator[str]:
+    """The addresses of the parts that have one: each is relative to that of the part around it, or to ``base``."""
+    if isinstance(schema, Mapping):
+        if name := _id_of(schema):
+            base = urldefrag(urljoin(base, name)).url
+            yield base
+        schema = list(schema.values())
+    for inner in schema if isinstance(schema, list) else ():
+        yield from _addresses(inner, base)
 
 
 def _named(schema: Any, key: str) -> Iterator[str]:
