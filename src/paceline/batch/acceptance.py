@@ -373,7 +373,7 @@ def _id_of(schema: Mapping[str, Any]) -> str:
 
 
 def _addresses(schema: Any, base: str) -> Iterator[str]:
-    """The addresses of the parts that have one: each is relative to that of the part around it, or to ``base``."""
+    """The addresses of the parts that have one, each relative to the address of the part around it, or to ``base``."""
     if isinstance(schema, Mapping):
         if name := _id_of(schema):
             base = urldefrag(urljoin(base, name)).url
