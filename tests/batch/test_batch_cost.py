@@ -3,9 +3,10 @@
 import sys
 
 import pytest
-from batch_helpers import Said, chat, chats, run_job, write_lines
+from batch_helpers import Said, chat, chats, completion, run_job, write_lines
 from batch_times import KEYS, QUICK
 
+from odd_server import JSON, OddServer
 from paceline.batch import cost
 from paceline.batch.cost import Bill
 from paceline.providers.base import Usage
@@ -67,6 +68,26 @@ def test_the_summary_of_a_run_has_it(emulator, tmp_path, mode, part):
     assert report["usd"] == pytest.approx(whole * part)
     assert report["usd_saved"] == pytest.approx(whole * (1 - part))
     assert sum(line.startswith("cost by list prices: ") for line in said.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "ok", "paid"),
+    [
+        ([{"choices": []}, {}], 1, 2),
+        ([{"choices": [], "error": {"message": "no"}}, {}], 1, 2),
+        ([{"choices": [], "error": {"code": code}} for code in (500, 400)], 0, 2),
+        ([{"choices": []}] * 3, 0, 3),
+    ],
+    ids=["no choice", "an error", "two errors", "no answer at all"],
+)
+def test_the_summary_of_a_run_has_each_attempt_that_was_paid(tmp_path, answers, ok, paid):
+    source = write_lines(tmp_path / "in.jsonl", [chat("r")])
+    given = {"prices": {"gpt-5": {"input": 1e5, "output": 1e5}}, "environ": KEYS, "retry": {"backoff_s": 0.01}}
+    with OddServer(lambda number, _: (200, JSON, completion("Hi.") | answers[number])) as server:
+        _, report = run_job(source, server.base_url, max_attempts=3, **given)
+    assert (report["ok"], len(server.asked)) == (ok, paid)
+    assert (report["input_tokens"], report["output_tokens"]) == (paid, paid)
+    assert report["usd"] == pytest.approx(0.2 * paid)
 
 
 def test_another_host_has_the_prices_of_the_provider_that_is_named(emulator, tmp_path):

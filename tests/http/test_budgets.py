@@ -479,6 +479,13 @@ class TestMost:
         assert ask(client).status_code == 200
         assert spent(limiter) == pytest.approx(usd + 0.02, abs=0.005)
 
+    def test_an_error_has_no_usage_and_no_charge_of_an_answer(self):
+        usage = {"prompt_tokens": 10, "completion_tokens": 5}
+        limiter, client = self.client(lambda _: httpx2.Response(200, json={"error": {"message": "no"}, "usage": usage}))
+        record = ask(client).extensions["paceline"]
+        assert (record.usage, record.charged) == (None, None)
+        assert spent(limiter) == pytest.approx(0.06, abs=0.005)
+
     def test_what_the_beginning_of_a_stream_tells_is_not_reserved_any_more(self):
         seen = []
         usage = {"input_tokens": 10, "cache_read_input_tokens": 90, "output_tokens": 1}

@@ -384,7 +384,7 @@ class RunClient:
             words = self.reach.lose(exchange.http.address, error)
         else:
             words = one_line(self.sender.secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
-        return RunOutcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
+        return RunOutcome(None, {"code": code, "message": words[:MESSAGE_MAX]}, tries=exchange.tries)
 
     async def _answer(self, exchange: Exchange) -> WholeAnswer:
         """Run an exchange, again each time when this machine lacks something for it."""

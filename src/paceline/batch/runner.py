@@ -315,14 +315,16 @@ class Runner:
         if outcome is None:
             return None, None
         record = outcome.answer.record if outcome.answer is not None else None
+        paid, tally = [] if outcome.tries is None else outcome.tries.paid, self._answers.tally
         if record is not None:
-            tally = self._answers.tally
             tally.waits.add(record.waited_s)
             tally.ideal.take(self.client.limiter, record)
             if record.usage is not None:
-                # As a budget prices it: another host's prices aren't the provider's.
-                account, _, _ = record.pool.partition("/")
-                tally.bill.add(account, request.model, record.usage)
+                paid.append((record.pool, record.usage))
+        while paid:  # the next attempts after these tries add theirs
+            pool, usage = paid.pop()
+            # As a budget prices it: another host's prices aren't the provider's.
+            tally.bill.add(pool.partition("/")[0], request.model, usage)
         words = outcome.error["message"] if outcome.error is not None else ""
         if outcome.ends == "money":
             self._halt(FAILED, words)

@@ -370,6 +370,9 @@ class Exchange:
         else:  # it has generated something, so it was paid
             _Accepted(self, permit, {}).settle(usage, None)
             self.charge = None  # another attempt holds its own
+            if self.record.usage is not None:
+                self.tries.paid.append((self.record.pool, self.record.usage))
+            self.record.usage = self.record.settled = None  # they are an answer's
         if delay_s is None:
             return await self._shown(response, judged)
         await self.http.close(response)

@@ -15,6 +15,7 @@ from paceline.pacing.breaker import Health
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import Again, Failures, GiveUp, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
+from paceline.providers.base import Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +31,7 @@ class Tries:
         behind: Whether the next one goes to the end of its lane.
         refusal: The refusal of the last attempt; ``None`` if it was none. It may be about the request alone, as those
             before show.
+        paid: The pool and the usage of each attempt that was paid and gave no answer.
     """
 
     _policy: RetryPolicy
@@ -37,6 +39,7 @@ class Tries:
     made: int = 0
     behind: bool = False
     refusal: Refusal | None = None
+    paid: list[tuple[str, Usage]] = field(default_factory=list)
     _failures: Failures = field(default_factory=Failures)
     _began_ns: int = 0  # when the first attempt was sent
     _due: float = 0.0  # when the budget of retries has earned the next attempt
