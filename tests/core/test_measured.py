@@ -280,6 +280,15 @@ def test_what_full_servers_refuse_by_chance_leaves_no_bound(quotas):
     assert not any("concurrency measured" in one for one in quotas_of(driver))
 
 
+@pytest.mark.parametrize(("unit", "shows"), [("tokens", True), (None, False)])
+def test_full_servers_show_slots_after_a_refusal_that_names_another_limit(unit, shows):
+    driver = Driver(pool_of())
+    driver.refuse(driver.send(), FULL)
+    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit=unit))
+    refused_by_slots(driver, 300, slots=8)
+    assert ("8 concurrency measured" in quotas_of(driver)) is shows
+
+
 def test_full_servers_do_not_lower_a_bound_that_refusals_for_rate_have_named():
     driver = Driver(pool_of())
     held = [driver.send() for _ in range(8)]

@@ -209,7 +209,7 @@ class Unstated:
             Whether there are more entries, because it names another unit.
         """
         before = len(self.meters)
-        if self._in_flight is not None and refusal.kind.about_rate:
+        if self._in_flight is not None and refusal.kind.about_rate and refusal.unit in (None, CONCURRENCY):
             self._in_flight.bound.refused_for_rate()
         if refusal.unit == CONCURRENCY:
             self._bound(now_ns, reservation)
