@@ -93,6 +93,14 @@ def test_what_one_member_cannot_answer_goes_to_another(group, regions, client, c
     assert len(said) == (status < 500)
 
 
+@pytest.mark.parametrize("status", [400, 408, 409, 425, 499])
+def test_what_may_be_about_the_request_goes_to_no_other_member(group, client, status):
+    broken = Odd([b'{"error": {"message": "a conflict"}}'], status=status)
+    with stub(broken) as one, stub(broken) as other:
+        [answer] = send(client, group({"eu": one, "us": other}))
+    assert (answer.status_code, len(broken.seen)) == (status, 1)
+
+
 def test_a_server_that_is_away_costs_no_request(group, regions, client, nowhere):
     worlds = regions(("us",), limits="1k requests/min")
     running = group({"eu": nowhere, "us": worlds["us"].base_url}, {"openai/gpt-5": "1k requests/min"})

@@ -363,7 +363,8 @@ class Exchange:
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt if it may pass; not if it ``ends``."""
-        delay_s = self._after_fault() if judged.status in PASSING and not ends else None
+        of_server = judged.status >= 500
+        delay_s = self._after_fault(of_server=of_server) if judged.status in PASSING and not ends else None
         usage = None if judged.payload is None else self.metered.provider.usage(judged.payload)
         if usage is None or not usage.output_tokens:
             permit.settle()  # the provider may have counted it
@@ -403,9 +404,12 @@ class Exchange:
         sent_ns, scheduler = permit.reservation.granted_ns, self.metered.scheduler
         self.tries.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
 
-    def _after_fault(self) -> float | None:
-        """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
-        if self._elsewhere(None):
+    def _after_fault(self, *, of_server: bool = True) -> float | None:
+        """The seconds until another attempt after an error that may pass; ``None`` for no other.
+
+        An error that is not ``of_server``, and no broken connection, may be about the request: it goes nowhere else.
+        """
+        if of_server and self._elsewhere(None):
             return 0.0
         if not self.pacer.retry.faults:
             return None
