@@ -128,7 +128,7 @@ class RetryPolicy:
             refusal of the pool since an attempt was admitted.
         backoff_max_s: The longest such pause, in seconds.
         jitter: The random share of a pause, to either side.
-        faults: Whether to retry server faults (5xx, 408, 409, 425) and broken connections too. SDKs retry them, and
+        faults: Whether to retry server faults (5xx, 408, 409, 425, 499) and broken connections too. SDKs retry, and
             paceline paces every attempt. A bare HTTP client doesn't.
         max_retry_after_s: No retry if the provider asks for a longer pause (about a daily quota, for example), and a
             probe after 15 s (60 s, if such a wait was true before) was refused, too. The pool then stops: until the end
