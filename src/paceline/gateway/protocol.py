@@ -142,6 +142,7 @@ class HttpProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+        self.transport.set_protocol(asyncio.Protocol())  # on Windows, it would keep this one until a garbage collection
         if self.task is not None:
             self.task.cancel()
 
