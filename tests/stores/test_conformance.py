@@ -107,6 +107,7 @@ class TestWhatIsWrongIsFound:
             suite.test_a_failure_is_a_store_error(Request())
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="it locks its files with fcntl")
 @pytest.mark.long("the whole suite for stores, in a process of its own")
 def test_the_store_of_the_docs_passes(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", STORES_PAGE.read_text("utf-8"), re.DOTALL)
