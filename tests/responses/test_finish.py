@@ -90,6 +90,8 @@ CASES = {
     "deepseek": (chat("42", reasoning_content=HM), "complete", "42"),
     "deepseek, thoughts alone": (chat("", reasoning_content=HM), "empty", ""),
     "deepseek, no resources": (chat(CUT, "insufficient_system_resource"), "empty", CUT),
+    "gigachat, filter": (chat("Let us talk of something else.", "blacklist"), "blocked", "Let us talk of something else."),
+    "vllm, the same again and again": (chat(CUT, "repetition"), "empty", CUT),
     "deepseek, tags": (chat(f"<think>\n{HM}\n</think>\n\n42"), "complete", "42"),
     "deepseek, tags cut": (chat(f"<think>{HM}", "length"), "cut_off", ""),
     "deepseek, no first tag": (chat(f"{HM}\n</think>\n\n42"), "complete", "42"),
@@ -190,6 +192,7 @@ CASES = {
     "interactions": ({"status": "completed", "outputs": [{"type": "thought", "summary": [text(HM)]}, text("42")]}, "complete", "42"),
     "interactions, in steps": ({"id": "i", "status": "completed", "steps": [{"type": "thought", "summary": [text(HM)]}, {"type": "model_output", "content": [text("42")]}]}, "complete", "42"),
     "interactions, in steps, cut": ({"id": "i", "status": "incomplete", "steps": [{"type": "model_output", "content": [text(CUT)]}]}, "cut_off", CUT),
+    **{f"interactions, {status}": ({"id": "i", "status": status, "steps": [{"type": "model_output", "content": [text(CUT)]}]}, state, CUT) for status, state in (("requires_continuation", "paused"), ("budget_exceeded", "cut_off"))},
     "reka": ({"responses": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}]}, "complete", "42"),
     # what generates no text
     "pictures in some steps": ({"images": ["iVBO"], "steps": 30}, "complete", '{"images": ["iVBO"], "steps": 30}'),
