@@ -85,6 +85,13 @@ SHAPES = {
     "speech": {"api": "speech", "model": "fine", "used": 2_000, "told": False, "prompt": 500},
     "one of two models": {"more": {"models": ["gpt-5", "dear"]}, "dear": True},
     "a model that falls back": {"api": "anthropic", "more": {"fallbacks": [{"model": "dear"}]}, "dear": True},
+    "a fallback with a maximum of its own": {
+        "api": "anthropic",
+        "most": 100,
+        "used": 5_000,
+        "dear": True,
+        "more": {"fallbacks": [{"model": "fine"}, {"model": "dear", "max_tokens": 6_000}]},
+    },
     "an advisor": ADVISED,
     "an advisor, a stream that breaks": ADVISED | {"stream": True, "ends": "breaks"},
     "a model of Gemini's settings": {
