@@ -511,6 +511,18 @@ class TestMost:
         assert after == spent(limiter) == pytest.approx(0.01 + 0.1)
 
     @pytest.mark.parametrize(
+        ("output", "usd"), [({"cheap": 10}, 0.01), ({"dear": 0, "cheap": 10}, 0.01), ({"dear": 90, "cheap": 10}, 1)]
+    )
+    def test_models_that_an_answer_names_are_charged(self, output, usd):
+        steps = [{"type": "message", "model": model, "output_tokens": tokens} for model, tokens in output.items()]
+        steps[-1]["type"] = "fallback_message"
+        answer = {"type": "message", "content": [], "usage": {"output_tokens": output["cheap"], "iterations": steps}}
+        prices = {f"anthropic/{name}": {"input": 0, "output": price} for name, price in (("cheap", 1e3), ("dear", 1e4))}
+        limiter, client = self.client(httpx2.Response(200, json=answer), provider="anthropic", prices=prices)
+        client.post("/v1/messages", json=body(model="dear") | {"fallbacks": [{"model": "cheap"}]})
+        assert spent(limiter) == pytest.approx(usd)
+
+    @pytest.mark.parametrize(
         ("model", "fields", "usd"),
         [
             ("gpt-5", {}, 1_280),

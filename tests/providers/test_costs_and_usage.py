@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -324,6 +325,15 @@ def test_usage_in_every_form():
             assert ANTHROPIC.usage({"usage": {**sums, "iterations": steps}}) == Usage(285, 10, 90, 5)
         assert ANTHROPIC.usage({"usage": {**message, "iterations": steps[:1]}}) == Usage(285, 10, 90, 5)
     assert ANTHROPIC.usage({"usage": {**message, "iterations": steps[1:]}}) == Usage(105, 3, 90, 5)
+    answered = {"type": "fallback_message", "model": "claude-opus-4-8", **message}
+    for said, expected in (
+        (0, Usage(105, 3, 90, 5)),
+        (7, Usage(285, 10, 90, 5)),
+    ):  # a model that declines without output costs nothing
+        declined = {"type": "message", "model": "claude-fable-5", "input_tokens": 180, "output_tokens": said}
+        models = ("claude-fable-5", "claude-opus-4-8")[not said :]
+        told = ANTHROPIC.usage({"usage": {**message, "iterations": [declined, answered]}})
+        assert told == replace(expected, models=models)
     for nothing in (
         {},
         {"usage": None},

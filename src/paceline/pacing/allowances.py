@@ -404,11 +404,11 @@ class Charge:
         return self._prices().usd(call.provider, self._dearest(counted, call), counted)
 
     def _dearest(self, usage: Usage, call: Call) -> str:
-        """The model of ``call`` that this usage costs the most with, where there is a budget."""
+        """The model that this usage costs the most with, of those that it or ``call`` names, if there is a budget."""
         if self._most is None or not call.others.models:
             return call.model
-        prices = self._prices()
-        return max((call.model, *call.others.models), key=lambda model: prices.usd(call.provider, model, usage))
+        prices, models = self._prices(), usage.models or (call.model, *call.others.models)
+        return max(models, key=lambda model: prices.usd(call.provider, model, usage))
 
     def _counted(self, usage: Usage | None) -> Usage:
         """``usage``, and what it leaves open as the most, or as estimated: hidden tokens are not in the text."""

@@ -23,8 +23,8 @@ MEDIA: Final = MediaTokens(**_OWN["media"])
 
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
-_BESIDE: Final = frozenset({"compaction", "advisor_message"})
-"""The iterations that are charged, and no part of the sums of an answer."""
+_OWN_STEPS: Final = frozenset({"message", "fallback_message"})
+"""The iterations of the model and of its fallbacks: with one of them, all that is charged is among the iterations."""
 
 
 class Anthropic(BaseProvider):
@@ -69,13 +69,15 @@ class Anthropic(BaseProvider):
         """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat.
 
         ``speed`` is the mode that has answered, and what is charged (https://platform.claude.com/docs/en/build-with-claude/fast-mode, 2026).
-        The tokens of compactions and advisors are charged, and stand among the ``iterations`` alone (.../build-with-claude/compaction, 2026-11).
+        The tokens of compactions, of advisors and of a model that declined in the middle of its answer are charged, and stand among the
+        ``iterations`` alone (.../build-with-claude/compaction and .../refusals-and-fallback, 2026-11).
         """
         found = parse.usage_of(payload)
-        usage = parse.usage_by(_OWN["counts"], *_counted(found))
+        steps, models = _counted(found)
+        usage = parse.usage_by(_OWN["counts"], *steps, models=models)
         if usage is None:
             return None
-        hour = hour_writes(found)
+        hour = max(hour_writes(found), sum(map(hour_writes, steps)))
         tier = as_text(found.get("speed") or found.get("service_tier"))[: parse.TIER_MAX]
         return replace(usage, hour_write_tokens=min(hour, usage.cache_write_tokens), tier=tier)
 
@@ -119,14 +121,19 @@ def _joined(usage: Usage, known: Usage) -> Usage:
         output_tokens=max(usage.output_tokens, known.output_tokens),
         hour_write_tokens=min(max(usage.hour_write_tokens, known.hour_write_tokens), side.cache_write_tokens),
         tier=usage.tier or known.tier,
+        models=usage.models or known.models,
         partial=usage.partial,
     )
 
 
-def _counted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What is to be added up: the sums of an answer, or its iterations if some are left out there. The end of a stream may state these alone."""
-    steps = items_of(found.get("iterations"))
+def _counted(found: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
+    """What is to be added up: the sums of an answer, or its iterations if some are left out there; and the models, if these name them.
+
+    The end of a stream may state the iterations alone. What declined before any output costs nothing.
+    """
+    steps = [one for one in items_of(found.get("iterations")) if count(one.get("output_tokens"))]
     kinds = {as_text(one.get("type")) for one in steps}
-    if kinds.isdisjoint(_BESIDE):
-        return [found]
-    return steps if "message" in kinds else [found, *steps]
+    if kinds.isdisjoint(_OWN_STEPS):
+        return [found, *steps], ()
+    models = tuple(as_text(one.get("model")) for one in steps)
+    return [found] if kinds == {"message"} else steps, models if all(models) else ()

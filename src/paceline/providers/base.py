@@ -96,6 +96,7 @@ class Usage:
         hour_write_tokens: The part of those writes that the cache keeps for an hour.
         tier: The service tier that has answered; empty: not reported.
         usd: What the provider states that the request has cost; ``None``: nothing.
+        models: The models that are charged; empty: not reported.
         answer: The id of the answer, where a later request may name it in place of its messages; empty: none.
         audio_tokens: The part of the input that was audio, without what was read from a cache.
         audio_output_tokens: The part of the output that is audio.
@@ -110,6 +111,7 @@ class Usage:
     hour_write_tokens: int = 0
     tier: str = ""
     usd: float | None = None
+    models: tuple[str, ...] = ()
     answer: str = ""
     audio_tokens: int = 0
     audio_output_tokens: int = 0
