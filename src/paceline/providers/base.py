@@ -26,7 +26,6 @@ class Others(NamedTuple):
         beside: Whether some work beside it: ``max_output_tokens`` does not bound what they write.
     """
 
-    models: tuple[str, ...] = ()
     beside: bool = False
 
 
@@ -96,12 +95,12 @@ class Usage:
         hour_write_tokens: The part of those writes that the cache keeps for an hour.
         tier: The service tier that has answered; empty: not reported.
         usd: What the provider states that the request has cost; ``None``: nothing.
-        models: The models that are charged; empty: not reported.
         answer: The id of the answer, where a later request may name it in place of its messages; empty: none.
         audio_tokens: The part of the input that was audio, without what was read from a cache.
         audio_output_tokens: The part of the output that is audio.
         partial: Whether more output may follow, because it is of the beginning of a stream, or the output is not reported.
         audio_s: How long the recording was, in seconds; ``None``: not reported.
+        models: The models that are charged; empty: not reported.
     """
 
     input_tokens: int = 0
@@ -111,12 +110,12 @@ class Usage:
     hour_write_tokens: int = 0
     tier: str = ""
     usd: float | None = None
-    models: tuple[str, ...] = ()
     answer: str = ""
     audio_tokens: int = 0
     audio_output_tokens: int = 0
     partial: bool = False
     audio_s: float | None = None
+    models: tuple[str, ...] = ()
 
     @property
     def cache_s(self) -> int:
