@@ -26,6 +26,7 @@ class Others(NamedTuple):
         beside: Whether some work beside it: ``max_output_tokens`` does not bound what they write.
     """
 
+    models: tuple[str, ...] = ()
     beside: bool = False
 
 
