@@ -146,6 +146,27 @@ def test_an_answer_that_is_asked_for_as_a_stream():
     assert not limiter.pacer.jobs
 
 
+def test_an_interaction_that_is_asked_for_as_a_stream():
+    """As held it would keep all others from a budget that let it go alone, as all agents do."""
+    whole = {"id": "i", "status": "completed", "usage": {"total_input_tokens": 900, "total_output_tokens": 100}}
+    body = f"event: interaction.completed\ndata: {json.dumps({'event_type': 'interaction.completed', 'interaction': whole})}\n\n"
+
+    def answer(request):
+        if request.method == "POST":
+            return httpx.Response(200, json={"id": "i", "status": "in_progress"})
+        return httpx.Response(200, text=body, headers={"content-type": "text/event-stream"})
+
+    limiter = paceline.Limiter(
+        {"gemini/*": TOKENS}, prices={"gemini/unknown": {"input": 1e3, "output": 1e3}}, budget="100 usd/day"
+    )
+    transport = pace_transport(limiter, httpx.MockTransport(answer), provider="gemini")
+    with httpx.Client(transport=transport, base_url="http://x/v1beta") as client:
+        client.post("/interactions", json={"agent": "deep-research-pro", "input": "Hi.", "background": True})
+        client.get("/interactions/i?stream=true")
+    assert dollars(limiter) == pytest.approx(1.0)
+    assert not limiter.pacer.jobs
+
+
 def test_a_limiter_is_not_kept():
     limiter = paceline.Limiter({"openai/*": TOKENS})
     with client_of(limiter, Provider()) as client:

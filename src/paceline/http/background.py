@@ -69,5 +69,6 @@ class Poll:
 def _last_event(body: bytearray) -> Mapping[str, Any]:
     """The answer in the last event of a stream that has one: an answer can be asked for as events, too."""
     lines = (line.removeprefix(b"data:") for line in reversed(body.splitlines()) if line.startswith(b"data:"))
-    answers = (as_mapping(as_mapping(decode(line)).get("response")) for line in lines)
+    events = (as_mapping(decode(line)) for line in lines)
+    answers = (as_mapping(event.get("response") or event.get("interaction")) for event in events)
     return next(filter(None, answers), {})
