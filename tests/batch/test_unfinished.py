@@ -503,12 +503,21 @@ def test_settings_that_are_none(given, message):
         ({"max_completion_tokens": 5}, {"max_completion_tokens": 20}),
         ({"generationConfig": {"maxOutputTokens": 5, "k": 1}}, {"generationConfig": {"maxOutputTokens": 20, "k": 1}}),
         ({"inferenceConfig": {"maxTokens": 5}}, {"inferenceConfig": {"maxTokens": 20}}),
+        (
+            {"generation_config": {"max_output_tokens": 5}},
+            {"generation_config": {"max_output_tokens": 20}},
+        ),  # of interactions, too
+        ({"completion_args": {"max_tokens": 5}}, {"completion_args": {"max_tokens": 20}}),
+        (
+            {"max_tokens": 4, "fallbacks": [{"model": "m", "max_tokens": 5}]},
+            {"max_tokens": 16, "fallbacks": [{"model": "m", "max_tokens": 20}]},
+        ),
         ({"messages": []}, None),
     ],
 )
 def test_where_the_maximum_is(asked, most):
     assert Acceptance(cut_off="raise").raised(asked) == most
-    assert maximum_of(asked)[1] == (5 if most else 0)
+    assert maximum_of(asked) == (5 if most else 0)
 
 
 def test_a_run_that_goes_on_after_a_stop_is_no_second_run(source):

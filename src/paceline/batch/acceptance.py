@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -17,8 +18,10 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
+from paceline.providers.forms import table
 from paceline.responses.errors import blocks, is_result
 from paceline.responses.finish import FINISHED, Finish, State, finish_of
+from paceline.responses.values import at
 
 UNREAD: Final = "result_unread"
 """The error's code of a request that the provider may have answered and charged: only ``--repair`` sends it again."""
@@ -249,12 +252,18 @@ class Acceptance:
         return name in UNSTABLE or (name == State.CUT_OFF and self.raises and before != name)
 
     def raised(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The body of a request with a larger maximum of tokens; ``None`` if it has none, or one as large."""
-        path, had = maximum_of(body)
-        if not self.raises or not path:
+        """The body of a request with larger maximums of tokens; ``None`` if it has none, or as large ones."""
+        had = _maximums(body) if self.raises else {}
+        most = {
+            path: n * RAISED if self.cut_off == RAISE else max(n, int(self.cut_off or 0)) for path, n in had.items()
+        }
+        if most == had:
             return None
-        most = had * RAISED if self.cut_off == RAISE else int(self.cut_off or 0)
-        return _with(body, path, most) if most > had else None
+        found = deepcopy(dict(body))
+        for path, value in most.items():
+            holder, _, name = path.rpartition(".")
+            (at(found, holder) if holder else found)[name] = value
+        return found
 
 
 class AsWritten(Acceptance):
@@ -280,27 +289,21 @@ def _code(error: Any) -> str:
     return str(error.get("code")) if isinstance(error, Mapping) else ""
 
 
-_MAXIMA: Final = (
-    ("max_completion_tokens",), ("max_tokens",), ("max_output_tokens",), ("generationConfig", "maxOutputTokens"), ("inferenceConfig", "maxTokens"),
-    ("options", "num_predict"), ("parameters", "max_new_tokens"), ("max_tokens_to_sample",), ("max_gen_len",),
-)  # fmt: skip
-"""Where the body of a request has the maximum of its output."""
+_MAXIMUMS: Final = dict.fromkeys(
+    path for row in table("dialects").values() for paths in row.get("maximum", {}).values() for path in paths
+) | {"parameters.max_new_tokens": None}
+"""Where the bodies of requests have the maximum of their output, in the APIs of all providers and in text generation inference."""
 
 
-def maximum_of(body: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
-    """Where a body has the maximum of its output, and the number; empty and 0 if it has none."""
-    for path in _MAXIMA:
-        value: Any = body
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        if isinstance(value, int) and value > 0:
-            return path, value
-    return (), 0
+def _maximums(body: Mapping[str, Any]) -> dict[str, int]:
+    """The maximums of the output that a body has, by their paths."""
+    found = {path: at(body, path) for path in _MAXIMUMS}
+    return {path: value for path, value in found.items() if isinstance(value, int) and value > 0}
 
 
-def _with(body: Mapping[str, Any], path: tuple[str, ...], value: int) -> dict[str, Any]:
-    first, *rest = path
-    return {**body, first: _with(body[first], tuple(rest), value) if rest else value}
+def maximum_of(body: Mapping[str, Any]) -> int:
+    """The largest maximum of its output that a body has; 0 if it has none."""
+    return max(_maximums(body).values(), default=0)
 
 
 def is_schema(found: Mapping[str, Any]) -> bool:

@@ -230,7 +230,7 @@ class Offline:
                 self._writer.settle(found.line)
                 continue
             request = found if most is None else replace(found, body=most)
-            self._writer.note(found.line, maximum_of(request.body)[1])
+            self._writer.note(found.line, maximum_of(request.body))
             kind = BatchKind(request.provider.name, request.path, request.model)
             try:
                 content = filled(self._ends[kind.provider].encode(request))
