@@ -315,6 +315,11 @@ def test_usage_in_every_form():
     responses = {"input_tokens": 10, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 5}}
     assert OPENAI.usage({"response": {"usage": responses}}) == Usage(10, 3, 5)
     assert OPENAI.usage({"usage": {"prompt_tokens": 8, "total_tokens": 8}}) == Usage(8)
+    thought = {"prompt_tokens": 14, "completion_tokens": 59, "total_tokens": 633}
+    for provider in map(provider_named, ("openai", "gemini", "vertex", "generic")):  # a proxy passes it on
+        assert provider.usage({"usage": thought}) == Usage(14, 619)
+    read = {"prompt_tokens": 188, "completion_tokens": 55, "total_tokens": 7_355, "connector_tokens": 7_112}
+    assert provider_named("mistral").usage({"usage": read}) == Usage(7_300, 55)
     recording = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "input_token_details": {"audio_tokens": 12}}
     assert OPENAI.usage({"text": "hi", "usage": recording}) == Usage(14, 45, audio_tokens=12)
     message = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output_tokens": 3}
