@@ -354,13 +354,17 @@ class TestPrices:
             ("claude-opus-5", Usage(10_000, 0, 0, 10_000, 4_000), 0.006 * 6.25 + 0.004 * 10),
             ("claude-opus-5", Usage(10_000, 0, 0, 10_000, 10_000, tier="fast"), 0.01 * 20),
             ("claude-haiku-5-5", Usage(100_001, 0), None),
+            ("gemini-2.5-flash", Usage(0, 1_000), 0.001 * 2.5),
+            ("gemini-nano-banana-2.1", Usage(0, 1_000), 0.001 * 30),  # as pictures
+            ("gemini-3-pro-image", Usage(0, 1_000), 0.001 * 120),
+            ("gemini-omni-1.1-flash", Usage(0, 1_000), 0.001 * 17.5),  # as a video
             ("sonar", Usage(1_000, 1_000), 0.002 + 0.012),
             ("search-api", Usage(), 0.005),
         ],
     )
     def test_tiers_lengths_writes_and_fees(self, model, usage, usd):
-        provider = "openai" if model.startswith("gpt") else "anthropic" if model.startswith("claude") else "perplexity"
-        prices = Prices({})
+        makers = {"gpt": "openai", "claude": "anthropic", "gemini": "gemini"}
+        provider, prices = makers.get(model.partition("-")[0], "perplexity"), Prices({})
         found = prices.usd(provider, model, usage)
         if usd is None:  # the price of the library, whatever it is
             import genai_prices
@@ -413,7 +417,7 @@ class TestPrices:
         for minute in (0, 0, 1):
             monkeypatch.setattr("paceline.providers.prices.time.time", lambda m=minute: at.timestamp() + 60 * m)
             prices.usd("deepseek", "deepseek-chat", Usage(10))
-        assert len(asked) == 2 * 8
+        assert len(asked) == 2 * 10
 
     def test_every_length_at_which_a_known_price_changes_is_known(self):
         from genai_prices.data_snapshot import get_snapshot

@@ -31,16 +31,17 @@ FRESH_S: Final = 60
 STARTS: Final = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
 """Above so many input tokens, some model costs more for the whole request (genai-prices 0.2.3, 2026-11-21)."""
 
-_PROBED: Final = {
-    "input": ("input_tokens",),
-    "output": ("output_tokens",),
-    "cached": ("input_tokens", "cache_read_tokens"),
-    "cache_write": ("input_tokens", "cache_write_tokens"),
-    "hour_write": ("input_tokens", "cache_write_tokens", "cache_write_1h_tokens"),
-    "audio": ("input_tokens", "input_audio_tokens"),
-    "audio_output": ("output_tokens", "output_audio_tokens"),
+_PROBED: Final[Mapping[str, list[tuple[str, ...]]]] = {
+    "input": [("input_tokens",)],
+    "output": [("output_tokens",), ("output_tokens", "output_image_tokens"), ("output_tokens", "output_video_tokens")],
+    "cached": [("input_tokens", "cache_read_tokens")],
+    "cache_write": [("input_tokens", "cache_write_tokens")],
+    "hour_write": [("input_tokens", "cache_write_tokens", "cache_write_1h_tokens")],
+    "audio": [("input_tokens", "input_audio_tokens")],
+    "audio_output": [("output_tokens", "output_audio_tokens")],
 }
-"""The counts of genai-prices that have so many tokens more, by the part of a price that this shows."""
+"""The counts of genai-prices that have so many tokens more, by the part of a price that this shows; of several, the dearest: of models
+that make pictures text counts as pictures do."""
 
 PLAIN: Final = frozenset({"", "auto", "default", "standard", "standard_only", "on_demand", "batch"})
 """Service tiers at the standard price; of a batch, what it saves is counted apart."""
@@ -177,8 +178,8 @@ class Prices:
             return None
         return found
 
-    def _probe(self, provider: Any, model: Any, tier: str = "", least: int = 0) -> Price:
-        """The price for inputs of ``least`` tokens and somewhat more, which is linear."""
+    def _probe(self, provider: Any, model: Any, tier: str = "", least: int = 0, kinds: int | None = None) -> Price:
+        """The price for inputs of ``least`` tokens and somewhat more, which is linear; ``kinds``: of the first kinds of output alone."""
         context = {"service_tier": tier, "speed": tier} if tier else None
 
         def usd(*counts: str) -> float:
@@ -187,7 +188,8 @@ class Prices:
             return float(model.calc_price(self._usage(**asked), provider, price_context=context).total_price)
 
         base = usd()
-        price = {what: (usd(*counts) - base) * MTOK / PROBE for what, counts in _PROBED.items()}
+        dearest = {what: max(usd(*counts) for counts in ways[:kinds]) for what, ways in _PROBED.items()}
+        price = {what: (most - base) * MTOK / PROBE for what, most in dearest.items()}
         return Price(**price, request=base - least * price["input"] / MTOK)
 
     def _find_highest(self, provider: str, model: str) -> Price:
@@ -207,7 +209,7 @@ class Prices:
         for each in self._snapshot.providers:
             for one in each.models if each.id == wanted else ():
                 with suppress(LookupError):  # not sold by tokens
-                    prices.append(self._probe(each, one, least=STARTS[-1] + 1))
+                    prices.append(self._probe(each, one, least=STARTS[-1] + 1, kinds=1))  # most write texts
         return Price(*(max(getattr(price, field) for price in prices) for field in PRICE)) if prices else None
 
 
