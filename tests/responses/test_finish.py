@@ -64,6 +64,15 @@ def ollama(content, reason="stop", **message):
     return {"model": "m", "created_at": "2026", "message": message, "done": True, "done_reason": reason}
 
 
+def conversation(*outputs):
+    return {
+        "object": "conversation.response",
+        "conversation_id": "c",
+        "outputs": [*outputs],
+        "usage": {"prompt_tokens": 9},
+    }
+
+
 def text(value, kind="text"):
     return {"type": kind, "text": value}
 
@@ -111,6 +120,7 @@ CASES = {
     "responses, tool": (responses({"type": "function_call", "call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
     "chat, own tool": (chat(None, "tool_calls", tool_calls=[{"id": "1", "type": "custom", "custom": {"name": "weather", "input": IN_TEXT}}]), "tool_call", ""),
     "responses, own tool": (responses({"type": "custom_tool_call", "call_id": "1", "name": "weather", "input": IN_TEXT}), "tool_call", ""),
+    "responses, approval": (responses({"type": "mcp_approval_request", "id": "1", "name": "weather", "arguments": IN_TEXT, "server_label": "s"}), "tool_call", ""),
     "responses, comments on its work": (responses(said(text(HM, "output_text")) | {"phase": "commentary"}, said(text("42", "output_text")) | {"phase": "final_answer"}), "complete", "42"),
     "responses, in the background": (responses(status="queued"), "paused", ""),
     "responses, not yet whole": (responses(said(text(CUT, "output_text")), status="in_progress"), "paused", CUT),
@@ -193,6 +203,9 @@ CASES = {
     "interactions, in steps": ({"id": "i", "status": "completed", "steps": [{"type": "thought", "summary": [text(HM)]}, {"type": "model_output", "content": [text("42")]}]}, "complete", "42"),
     "interactions, in steps, cut": ({"id": "i", "status": "incomplete", "steps": [{"type": "model_output", "content": [text(CUT)]}]}, "cut_off", CUT),
     **{f"interactions, {status}": ({"id": "i", "status": status, "steps": [{"type": "model_output", "content": [text(CUT)]}]}, state, CUT) for status, state in (("requires_continuation", "paused"), ("budget_exceeded", "cut_off"))},
+    **{f"interactions, {kind}": ({"id": "i", "status": "completed", "steps": [{"type": "model_output", "content": [{"type": kind, "data": "UklG"}]}]}, "complete", None) for kind in ("audio", "video")},
+    "mistral, conversation": (conversation({"type": "tool.execution", "name": "web_search"}, {"type": "message.output", "role": "assistant", "content": [text("42"), {"type": "tool_reference", "tool": "web_search"}]}), "complete", "42"),
+    "mistral, conversation, tool": (conversation({"type": "function.call", "tool_call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
     "reka": ({"responses": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}]}, "complete", "42"),
     # what generates no text
     "pictures in some steps": ({"images": ["iVBO"], "steps": 30}, "complete", '{"images": ["iVBO"], "steps": 30}'),
