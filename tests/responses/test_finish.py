@@ -174,6 +174,9 @@ CASES = {
     "titan, cut": ({"inputTextTokenCount": 9, "results": [{"tokenCount": 2, "outputText": CUT, "completionReason": "LENGTH"}]}, "cut_off", CUT),
     "titan, filter": ({"results": [{"tokenCount": 0, "outputText": "", "completionReason": "CONTENT_FILTERED"}]}, "blocked", ""),
     "llama": ({"generation": CUT, "prompt_token_count": 9, "generation_token_count": 9, "stop_reason": "length"}, "cut_off", CUT),
+    "deepseek on bedrock, cut": ({"choices": [{"text": CUT, "stop_reason": "length"}]}, "cut_off", CUT),
+    "mistral on bedrock, chat, cut": ({"choices": [{"index": 0, "message": {"role": "assistant", "content": CUT}, "stop_reason": "length"}]}, "cut_off", CUT),
+    "vllm, a sequence": ({"choices": [{"index": 0, "message": {"content": "42"}, "finish_reason": "stop", "stop_reason": "length"}]}, "complete", "42"),
     "mistral on bedrock": ({"outputs": [{"text": "42", "stop_reason": "stop"}]}, "complete", "42"),
     # others
     "ollama": (ollama("42", thinking=HM), "complete", "42"),
