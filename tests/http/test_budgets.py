@@ -514,6 +514,15 @@ class TestMost:
         assert before > 0.2 + 0.1  # a hundred tokens, written to the cache, and ten of output
         assert after == spent(limiter) == pytest.approx(0.01 + 0.1)
 
+    def test_usage_that_headers_state(self):
+        """Bedrock has it there alone if the body is a model's own."""
+        headers = {"x-amzn-bedrock-input-token-count": "5", "x-amzn-bedrock-output-token-count": "10"}
+        answer = httpx2.Response(200, json={"choices": [{"text": "Hi.", "stop_reason": "stop"}]}, headers=headers)
+        prices = {"bedrock/deepseek.r1-v1:0": {"input": 0, "output": 1_000}}
+        limiter, client = self.client(answer, provider="bedrock", prices=prices)
+        client.post("/model/deepseek.r1-v1:0/invoke", json={"prompt": "hi", "max_tokens": 5_000})
+        assert spent(limiter) == pytest.approx(0.01)
+
     @pytest.mark.parametrize(
         ("output", "usd"), [({"cheap": 10}, 0.01), ({"dear": 0, "cheap": 10}, 0.01), ({"dear": 90, "cheap": 10}, 1)]
     )

@@ -496,6 +496,7 @@ class _Accepted:
     def settle(self, usage: Usage | None, refusal: Refusal | None) -> None:
         """It is over."""
         call, permit, windows = self._metered.call, self._permit, self._exchange.windows
+        usage = usage or parse.usage_in_headers(self._headers)
         if usage is not None and usage.partial and not call.writes:
             usage = replace(usage, partial=False)
         if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt

@@ -87,11 +87,7 @@ def reported(pool: str, answer: object) -> Usage | None:
         reader.feed(body)
         reader.close()
         usage = reader.usage
-    if usage is None:  # the body is a model's own, which boto3 returns unread
-        headers = headers_in(answer)
-        sides = [count(parse.number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
-        usage = Usage(sides[0], sides[1]) if any(sides) else None
-    return usage
+    return usage or parse.usage_in_headers(headers_in(answer))  # boto3 returns the body of a model's own unread
 
 
 def _is_answer(answer: object) -> bool:

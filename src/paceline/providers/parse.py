@@ -259,6 +259,12 @@ def usage_of(payload: Mapping[str, Any], paths: Iterable[str] = _USAGES) -> Mapp
     return payload
 
 
+def usage_in_headers(headers: Headers) -> Usage | None:
+    """The usage in the headers of an answer, as Bedrock has it where the body is a model's own."""
+    sides = [count(number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
+    return Usage(sides[0], sides[1]) if any(sides) else None
+
+
 ANSWER_MAX: Final = 200
 """The longest id of an answer that is looked at, in characters."""
 
