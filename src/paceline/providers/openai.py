@@ -87,7 +87,7 @@ class OpenAIDialect(BaseProvider):
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
         tier, answer = parse.tier_of(payload), _answer_of(payload)
         usage = parse.usage_by(
-            self.counts, found, inputs, audio_tokens=audio, audio_output_tokens=spoken, tier=tier, answer=answer
+            self.counts, {**found, **inputs}, audio_tokens=audio, audio_output_tokens=spoken, tier=tier, answer=answer
         )
         return usage or _recording(payload)
 
