@@ -315,6 +315,7 @@ def test_usage_in_every_form():
     responses = {"input_tokens": 10, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 5}}
     assert OPENAI.usage({"response": {"usage": responses}}) == Usage(10, 3, 5)
     assert OPENAI.usage({"usage": {"prompt_tokens": 8, "total_tokens": 8}}) == Usage(8)
+    assert provider_named("cloudflare").usage({"result": {"response": "Hi.", "usage": chat}}) == Usage(10, 3, 5, 2)
     said_twice = {"prompt_tokens": 100, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 64}}
     for name, field in (("deepseek", "prompt_cache_hit_tokens"), ("moonshot", "cached_tokens")):
         assert provider_named(name).usage({"usage": {**said_twice, field: 64}}) == Usage(100, 3, 64)

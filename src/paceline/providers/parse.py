@@ -248,7 +248,7 @@ def spelled(model: str) -> str:
     return undated(model).replace(".", "-")
 
 
-_USAGES: Final = "usage", "response.usage", "message.usage", "x_groq.usage"
+_USAGES: Final = "usage", "response.usage", "message.usage", "result.usage", "x_groq.usage"
 
 
 def usage_of(payload: Mapping[str, Any], paths: Iterable[str] = _USAGES) -> Mapping[str, Any]:
