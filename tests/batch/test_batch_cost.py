@@ -28,6 +28,14 @@ def test_a_batch_costs_half():
     assert bill_of(*[(*one, usage, True)] * 4, (*one, usage, False)) == both
 
 
+def test_sound_has_its_own_price(monkeypatch):
+    monkeypatch.setitem(GIVEN, "voice", {"input": 1.0, "output": 10.0, "audio": 5.0, "audio_output": 50.0})
+    usage = Usage(1_000, 200, audio_tokens=500, audio_output_tokens=100)
+    assert bill_of(*[("vllm", "voice", usage, False)] * 2)["usd"] == pytest.approx(
+        2 * (0.0005 + 0.0025 + 0.001 + 0.005)
+    )
+
+
 def test_cached_input_long_answers_and_models_without_a_price():
     long = Usage(2_000_000, 0, cached_tokens=1_000_000)
     report = bill_of(("vllm", "mine", long, False), ("vllm", "other", Usage(5, 5), False), ("x", "other", long, True))

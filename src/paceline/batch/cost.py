@@ -16,7 +16,9 @@ BATCH: Final = {"openai": 0.5, "groq": 0.5, "azure": 0.5, "mistral": 0.5, "anthr
 platform.claude.com, batch processing; console.groq.com/docs/batch; learn.microsoft.com/azure/ai-foundry/openai/how-to/batch;
 docs.mistral.ai/capabilities/batch; ai.google.dev/gemini-api/docs/batch-api). Together has discounts on some models."""
 
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
+_COUNTS: Final = (
+    "input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens", "audio_tokens", "audio_output_tokens",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
