@@ -149,6 +149,7 @@ CASES = {
     "gemini, other end": (gemini("OTHER", {"text": CUT}), "empty", CUT),
     "a gateway, unknown end": (chat("42", "other"), "complete", "42"),
     "gemini, usage alone": ({"usageMetadata": {"promptTokenCount": 9}, "modelVersion": "m", "responseId": "r"}, "empty", ""),
+    "gemini, to go on": (gemini("CONTINUATION", {"text": CUT}), "paused", CUT),  # a larger maximum changes nothing
     "gemini, no parts": (gemini("STOP"), "empty", ""),
     "gemini, malformed": (gemini("MALFORMED_FUNCTION_CALL", finishMessage="?"), "empty", ""),
     "gemini, tool": (gemini("STOP", {"functionCall": {"name": "weather", "args": {"city": "Rome"}}}), "tool_call", ""),
