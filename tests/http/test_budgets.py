@@ -326,6 +326,18 @@ class TestPrices:
         usage = Usage(input_tokens=3_000_000, output_tokens=1_000_000, cached_tokens=1_000_000)
         assert prices.usd("openai", "gpt-4o", usage) == 2 * 1 + 0.5 + 2
 
+    @pytest.mark.parametrize(
+        ("provider", "name", "model"),
+        [
+            ("azure", "acme.openai.azure.com/gpt-4o", "gpt-4o"),
+            ("vertex", "google/gemini-2.5-flash", "gemini-2.5-flash"),
+            ("gemini", "models/gemini-2.5-flash", "gemini-2.5-flash"),
+        ],
+    )
+    def test_of_a_longer_name(self, provider, name, model):
+        prices = Prices({})
+        assert prices.find(provider, name) == prices.find(provider, model) is not None
+
     def test_an_unknown_model_is_never_free(self, caplog):
         prices = Prices({})
         dear = prices.usd("openai", "my-own-model", Usage(input_tokens=1_000_000))

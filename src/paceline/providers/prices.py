@@ -172,11 +172,12 @@ class Prices:
             return None
 
     def _find_model(self, provider: str, model: str) -> tuple[Any, Any] | None:
-        try:
-            found: tuple[Any, Any] = self._snapshot.find_provider_model(model, None, _id_of(provider), None)
-        except LookupError:
-            return None
-        return found
+        """A model of the library, or the one that is called as the end of its name: a deployment at Azure, Vertex' ``google/...``."""
+        for name in (model, model.rpartition("/")[2]):
+            with suppress(LookupError):
+                found: tuple[Any, Any] = self._snapshot.find_provider_model(name, None, _id_of(provider), None)
+                return found
+        return None
 
     def _probe(self, provider: Any, model: Any, tier: str = "", least: int = 0, kinds: int | None = None) -> Price:
         """The price for inputs of ``least`` tokens and somewhat more, which is linear; ``kinds``: of the first kinds of output alone."""
