@@ -16,7 +16,7 @@ from paceline.providers.plan_headers import EVENT
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.streams import Found, TranscriptReader
-from paceline.responses.finish import ENDS, is_last
+from paceline.responses.finish import is_last
 from paceline.responses.values import MAPPING, as_mapping, as_text, count, items_of
 
 MESSAGES: Final = "messages"
@@ -42,7 +42,7 @@ def _goes_on(event: Mapping[str, Any]) -> bool:
     """Whether the answer goes on after an event with a usage, as with vLLM's ``continuous_usage_stats`` and Gemini: the usage is partial."""
     kind, parts = as_text(event.get("type")), items_of(event.get("choices") or event.get("candidates"))
     if kind.startswith("response."):
-        return kind not in ENDS
+        return not is_last(event)
     return bool(parts) and not any(part.get("finish_reason") or part.get("finishReason") for part in parts)
 
 

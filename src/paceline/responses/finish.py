@@ -289,8 +289,6 @@ _IN_EVENTS: Final = (
 )
 """Where the events of streams have the reason."""
 
-ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
-
 OVER: Final[tuple[str, ...]] = tuple(_ANSWERS["over"])
 """The fields that are false in each line of a stream of JSON objects but its last one."""
 
@@ -306,7 +304,7 @@ def state_in(event: Any) -> State | None:
     An answer without a text cannot be told from one with a text here.
     """
     whole = at(event, "response")
-    if as_text(at(event, "type")) in ENDS and isinstance(whole, MAPPING):
+    if is_last(event) and isinstance(whole, MAPPING):
         return finish_of(whole).state
     if at(event, "choices.0.delta.refusal"):
         return State.DECLINED
