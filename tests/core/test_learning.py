@@ -12,7 +12,7 @@ from paceline.core.learning import charges, learning
 from paceline.core.learning.resets import Refill
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.meters import Spread
+from paceline.core.meters import Bucket, Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
@@ -835,9 +835,25 @@ class TestPeriods:
         one = send(pool, 0)
         pool.observe(T0, [Reading("requests", limit=600, remaining=599, reset_s=50.0)], one)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
-        self.filling(pool, 60, from_s=1, stated_s=stated_s)
+        self.filling(pool, 60, from_s=1, count=13, stated_s=stated_s)
         assert not isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.names == ["600 requests/min"]
+
+    @pytest.mark.parametrize("written", ["first", "last"])
+    def test_instants_in_answers_that_take_long_show_a_bucket(self, written):
+        """The demand falls, so that what was used refills, and answers take ever longer."""
+        pool, sent = pool_of("600 requests/min"), {}
+        took_s = {second: 5 + second // 5 for second in range(40)}
+        answers = [(second + took, second) for second, took in took_s.items()]
+        for at_s, second in sorted([*answers, *((second, None) for second in took_s)], key=lambda one: one[0]):
+            if second is None:
+                sent[at_s] = send(pool, at_s)
+                continue
+            lack = 540 - 10 * second  # at its admission, or now
+            until_s = lack / 10 - (took_s[second] if written == "first" else 0)
+            said = Reading("requests", 600, 600 - lack, float(math.ceil(until_s)), until_s=until_s)
+            pool.observe(T0 + at_s * NS, [said], sent[second])
+        assert type(pool.ledger.entries[0].meter) is Bucket
 
     def test_a_window_is_not_counted_as_a_bucket_whatever_its_answers_show(self):
         pool = pool_of("600 requests/min window", source=SourceKind.ASSUMED)

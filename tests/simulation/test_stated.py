@@ -94,19 +94,26 @@ def test_resets_that_move_are_no_restarts(rule, form):
 
 
 def test_a_trailing_period_is_known_though_answers_overtake_each_other():
-    server = Server(rule="newest", period_s=10.0, limit=33, offset_s=5.0, latency_s=(1.0, 4.0), late=True)
+    server = Server(rule="newest", period_s=10.0, limit=33, offset_s=5.0, latency_s=(1.0, 4.0), late=True, seed=6)
     outcome = run(server, None)
-    assert outcome.refused <= 1
-    assert outcome.took_s <= 600  # as a quota of a minute 910
+    assert outcome.refused <= 3
+    assert outcome.took_s <= 250  # as a quota of a minute 910
 
 
-BUCKETS = [((0.2, 2.0), False), ((5.0, 12.0), False), ((5.0, 12.0), True)]
+# The latency, whether headers are as of the end of answers, and the seed.
+BUCKETS = [
+    ((0.2, 2.0), False, 1),
+    ((0.2, 2.0), True, 3),
+    ((2.0, 5.0), False, 2),
+    ((5.0, 12.0), False, 1),
+    ((5.0, 12.0), True, 1),
+]
 
 
-@pytest.mark.parametrize(("latency_s", "late"), some(BUCKETS, BUCKETS[1]))
-def test_a_bucket_whose_answers_take_long_stays_a_bucket(latency_s, late):
-    outcome = run(Server(rule="bucket", limit=200, latency_s=latency_s, late=late), None)
-    assert outcome.refused <= 6
+@pytest.mark.parametrize(("latency_s", "late", "seed"), some(BUCKETS, *BUCKETS[1:4]))
+def test_a_bucket_whose_answers_take_long_stays_a_bucket(latency_s, late, seed):
+    outcome = run(Server(rule="bucket", limit=200, latency_s=latency_s, late=late, seed=seed), None)
+    assert outcome.refused == 0
     assert outcome.took_s <= 145  # 400 are refilled in 120 s
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
-from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN, Refill
+from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN, ROUNDED_NS, Refill
 from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
@@ -70,7 +70,7 @@ class Readings:
         self._shown, self._shown_for = {}, reservation
         for one in map(_sane_reading, readings):
             states_instant = one.until_s is not None and one.reset_s is not None
-            reading = self._as_sent(one, now_ns - reservation.granted_ns) if states_instant else one
+            reading = self._as_written(one, now_ns - reservation.granted_ns) if states_instant else one
             index = self._corrections.index_of(reading.unit, reading.period_s)
             if index is not None:
                 changed |= self._take_known(now_ns, index, reservation, reading)
@@ -143,17 +143,20 @@ class Readings:
         if (kept := tracker.kept) is not None:
             tracker.look_at_kept(now_ns, kept, partial(self._ledger.open_before, index))
 
-    def _as_sent(self, reading: Reading, took_ns: int) -> Reading:
-        """``reading`` of an instant, with the reset that it had when its attempt was sent, ``took_ns`` before.
+    def _as_written(self, reading: Reading, took_ns: int) -> Reading:
+        """``reading`` of an instant, with the reset that it had when it was written; its answer took ``took_ns``.
 
-        If the server does not write instants at admission, it is as it was.
+        It is written when the attempt is admitted, or later, up to the answer. Which of the two is known of a server
+        that has stated an instant which had passed.
         """
         assert reading.until_s is not None
         if reading.until_s * NS < -LEAST_NS:  # by less, clocks differ
             self._written_first.add(reading.unit)
-        if reading.unit not in self._written_first:
-            return reading
-        return replace(reading, reset_s=max(reading.until_s + took_ns / NS, 0.0))
+        took_s, rounded_s = took_ns / NS, max(reading.reset_resolution_s, ROUNDED_NS / NS)
+        if reading.unit in self._written_first:
+            return replace(reading, reset_s=max(reading.until_s + took_s, 0.0), reset_resolution_s=rounded_s)
+        reset_s = max(reading.until_s + took_s / 2, 0.0)
+        return replace(reading, reset_s=reset_s, reset_resolution_s=rounded_s + took_s / 2)
 
     def _may_add(self, reading: Reading) -> bool:
         """Whether a quota may be added for a reading that is about no listed one, by the basis of its period.
@@ -236,8 +239,7 @@ class Readings:
             pass
         elif _contradicts(named, m, now_ns, lack):
             self._corrections.refute_restarts(now_ns, index)
-            is_number = told.whole.reset_s is None  # which moves, or is in another unit
-            if is_number and self._take_bucket(now_ns, index, tracker):
+            if not tracker.refill.is_counter and self._take_bucket(now_ns, index, tracker):
                 tracker.take_level(now_ns, sent_ns, note, reading)
         else:
             self._count_restart(told, tracker, named, lack)
