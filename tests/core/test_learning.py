@@ -766,6 +766,14 @@ class TestPeriods:
             pool.settle(T0 + second * NS, one, None)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
 
+    @pytest.mark.parametrize("basis", Basis)
+    def test_readings_show_no_bucket_with_another_period_than_they_state(self, basis):
+        """A trailing minute, of which little is used, states nearly a minute until all of it is back."""
+        refill = Refill()
+        for lack in (4_000, 4_500, 5_000, 5_500, 6_000):
+            refill.learn_bucket_period(Reading("tokens", 90_000, 90_000 - lack, 57.0, 60.0, 1_000, 1.0, basis))
+        assert refill.sure is (basis is not Basis.STATED)
+
     def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
         refill, [known] = Refill(), parse_quotas("60 requests/min")
 

@@ -4,12 +4,19 @@
 first to the last admission, as the emulator tallies them.
 """
 
+import asyncio
+import random
+
 import pytest
 from tests.simulation.fleet import Fleet
+from tests.simulation.troubles import Simulation
 
 from grids import sampled
 
+from paceline.planner.wire import Request
+
 LIMITS = "500 requests/min,400k tokens/min"
+MINUTE = "1000 requests/min,450k input_tokens/min,90k output_tokens/min"
 DOUBLE, QUARTER = "1000 requests/min,800k tokens/min", "250 requests/min,200k tokens/min"
 BLIND = {"headers": False, "body_numbers": False}
 BODY_ONLY = {"headers": False}
@@ -83,6 +90,27 @@ def test_the_order_of_arrival_holds_and_nobody_waits_more_than_twice_the_mean():
     report = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5}, jobs=600, workers=150).run()
     settled = report.waits_s[150:-150]  # while all workers are at it
     assert max(settled) <= 2 * sum(settled) / len(settled)
+
+
+def test_a_trailing_minute_that_states_instants_is_spread_for_good():
+    """Its resets look like those of a bucket now and then, with another period than the headers are about."""
+    sim = Simulation({"anthropic/m": MINUTE}, seed=1, rule="sliding", latency_s=0.6)
+    process, dice = sim.process(quotas={"anthropic/m": MINUTE}), random.Random(1)
+
+    async def one():
+        sizes = {"input_tokens": dice.randrange(2_000, 8_000), "output_tokens": dice.randrange(50, 400)}
+        await process.send(Request("anthropic/m", **sizes, duration_s=dice.uniform(1, 3)))
+
+    async def main():
+        await asyncio.gather(*(after(0.0 + i, one) for i in range(100)), *(after(100.0, one) for _ in range(50)))
+
+    async def after(delay_s, send):
+        await sim.time.sleep(delay_s)
+        await send()
+
+    sim.run(main)
+    assert sim.world.tally()["refused_total"] == 0
+    assert sim.now_s <= 160
 
 
 def test_money_gone_stops_at_once():

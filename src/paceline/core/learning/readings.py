@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
-from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN, ROUNDED_NS, Refill
+from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN, ROUNDED_NS, Refill, fits_bucket
 from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
@@ -239,7 +239,7 @@ class Readings:
             pass
         elif _contradicts(named, m, now_ns, lack):
             self._corrections.refute_restarts(now_ns, index)
-            if not tracker.refill.is_counter and self._take_bucket(now_ns, index, tracker):
+            if fits_bucket(told.whole, m.quota.period_s) and self._take_bucket(now_ns, index, tracker):
                 tracker.take_level(now_ns, sent_ns, note, reading)
         else:
             self._count_restart(told, tracker, named, lack)

@@ -9,7 +9,7 @@ from enum import Enum
 from paceline.core.learning.charges import Charges
 from paceline.core.meters import Named
 from paceline.core.quota import NS
-from paceline.core.results import Reading
+from paceline.core.results import Basis, Reading
 
 LONGER_PERIOD = 2
 """An answer with a reset, or a wait, of more than so many periods is about a quota with a longer period."""
@@ -138,8 +138,12 @@ class Refill:
         if lack < ROUGH * reading.resolution or reset_s < ROUGH * rough_s or remaining < 0:
             return None  # too little to measure with
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
-        if low_s > self._bucket.high_s or high_s < self._bucket.low_s:  # a contradiction: begin again
-            self._bucket = BucketReadings()
+        stated_s = reading.period_s if reading.basis is Basis.STATED else None
+        is_other = stated_s is not None and not low_s <= stated_s <= high_s
+        if is_other or low_s > self._bucket.high_s or high_s < self._bucket.low_s:  # a contradiction: begin again
+            self.sure, self._bucket = False, BucketReadings()
+        if is_other:
+            return None
         self.sure = self._bucket.add(low_s, high_s, lack / limit)
         return usual(self._bucket.low_s, self._bucket.high_s) if self.sure else None
 
@@ -184,6 +188,14 @@ class Refill:
         if not series.fits_no_bucket or sent_ns - series.since_ns < RENEWAL * longest_s * NS:
             return None
         return usual(0.97 * longest_s, 1.03 * longest_s + series.gap_s)
+
+
+def fits_bucket(reading: Reading, period_s: float) -> bool:
+    """Whether a reading may be about a bucket with such a period; so may one whose reset is a mere number."""
+    if reading.limit is None or reading.remaining is None or reading.reset_s is None:
+        return True
+    low_s, high_s = _bounds_s(reading.limit, reading.limit - reading.remaining, reading.reset_s, reading)
+    return low_s <= period_s <= high_s
 
 
 def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
