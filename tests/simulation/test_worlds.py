@@ -12,7 +12,6 @@ from tests.simulation.fleet import Fleet
 from tests.simulation.troubles import Simulation
 
 from grids import sampled
-
 from paceline.planner.wire import Request
 
 LIMITS = "500 requests/min,400k tokens/min"
