@@ -16,7 +16,7 @@ from paceline.shared.messages import NOTES_MAX, Charged, Left, Message, Noted, R
 from paceline.shared.peers import FRONT
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_presence import Presence
-from paceline.stores.redis_wire import decode, encode, quota_set
+from paceline.stores.redis_wire import decode, encode, quota_lines
 from shared_pools import message_of
 from waits import until
 
@@ -49,7 +49,7 @@ class LuaLedger:
         for who in subscribed - self._subscriptions.keys():
             self._subscriptions[who] = Presence(lambda: self._store._address.connection(30.0))
             self._subscriptions[who].join(who)
-        words = encode(message, present=present), *quota_set(message.known.quotas), str(now_us)
+        words = encode(message, present=present), quota_lines(message.known.quotas), str(now_us)
         return decode(self._store._call("pool", *words), message)
 
     def flush(self) -> None:

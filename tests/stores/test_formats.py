@@ -9,7 +9,7 @@ import paceline
 from paceline.core.quota import Quota
 from paceline.core.results import StoreFormatError
 from paceline.stores.redis import KEYS, RedisStore
-from paceline.stores.redis_wire import decode, encode, quota_set, script
+from paceline.stores.redis_wire import decode, encode, quota_lines, script
 from paceline.stores.sqlite import FORMAT, SQLiteStore
 from shared_pools import message_of
 
@@ -35,7 +35,7 @@ class InRedis:
         key = self.store.key("jobs")
         with self._server.client(decode_responses=False) as client:
             keys = [key, *(key + name for name in KEYS)]
-            return decode(client.eval(self.newer, len(keys), *keys, encode(told), *quota_set(told.known.quotas)), told)
+            return decode(client.eval(self.newer, len(keys), *keys, encode(told), quota_lines(told.known.quotas)), told)
 
 
 class InSQLite:

@@ -133,14 +133,6 @@ def test_what_the_script_does_not_know_survives(store, redis_server):
     assert redis_server.ask("EVAL", read, 1, KEY) == [2, "x", "0.5"]
 
 
-def test_sets_of_quotas_are_not_remembered_without_bound(store, redis_server):
-    for number in range(1, 30):
-        quotas = parse_quotas(f"{number} tokens/hour, 1000 requests/day window utc, 4 concurrency")
-        store.exchange("pool", message(number, quotas=quotas))
-    count = "local n = 0 for _ in pairs(cmsgpack.unpack(redis.call('GET', KEYS[1])).sets) do n = n + 1 end return n"
-    assert redis_server.ask("EVAL", count, 1, KEY) <= 8
-
-
 def test_over_tls(redis_at):
     with RedisServer(tls=True) as server:
         store = redis_at(server.url)

@@ -3,9 +3,8 @@
 --
 -- KEYS[1]  The state, one cmsgpack blob. Fields that this script does not know are kept. For the others see peers.lua.
 -- ARGV[1]  The message as JSON, see redis_wire.py.
--- ARGV[2]  A name for the message's quotas, so that they need not be read each time, and
--- ARGV[3]  these, one a line: unit, amount, period, burst, rule and anchor.
--- ARGV[4]  The time in microseconds, for tests; without it the clock of the server.
+-- ARGV[2]  The message's quotas, one a line: unit, amount, period, burst, rule and anchor.
+-- ARGV[3]  The time in microseconds, for tests; without it the clock of the server.
 --
 -- Time: `now` and all instants are nanoseconds since the state's `epoch`, whole numbers below 2^53, which doubles hold
 -- exactly. Windows follow the calendar: `wall`, their start and their stop are microseconds since 1970. When the clock
@@ -15,7 +14,7 @@
 
 local FORMAT = 3                         -- of the state; one of an older format is read without its processes, which report again
 local GRACE, PROBE, WAIT_MAX = 2 * NS, 2 * NS, 86400 * NS
-local SETS_MAX, POLL, REJOIN, NOTES_MAX = 8, NS / 200, 5 * NS / 2, 64
+local POLL, REJOIN, NOTES_MAX = NS / 200, 5 * NS / 2, 64
 
 local index                              -- of the account, for each quota of the message
 
@@ -29,7 +28,7 @@ local function load()                    -- returns whether a newer version has 
   local blob = redis.call('GET', KEYS[1])
   if not blob then
     local epoch = (floor(wall / GRID_US) - 1) * GRID_US
-    state = {format = FORMAT, epoch = epoch, wall = wall, set = 0, accounts = {}, sets = {}, not_before = 0, count = -1}
+    state = {format = FORMAT, epoch = epoch, wall = wall, set = 0, accounts = {}, not_before = 0, count = -1}
     blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
@@ -70,34 +69,27 @@ local function see_days(m, windows, n)
 end
 
 local function configure(fresh, gentle, headroom, windows, recalled)
-  local set = not fresh and state.sets[ARGV[2]]
-  if not set then
-    set = {}
-    local found = {}
-    for i, account in ipairs(state.accounts) do found[account.key] = i end
-    for line in string.gmatch(ARGV[3], '[^\n]+') do
+  local found = {}                       -- each account by its key, and as it was given
+  for i, account in ipairs(state.accounts) do found[account.key], found[account.given] = i, i end
+  index = {}
+  for line in string.gmatch(ARGV[2], '[^\n]+') do
+    local i, n = found[line], #index + 1
+    if not i then
       local key, s = parse(line)
-      local i, n = found[key], #set + 1
+      i = found[key]
       if not i then
         i = #meters + 1
         found[key] = i
         state.accounts[i] = {key = key, given = line, version = 0, charged = 0, spent = 0, meter = begin(s, headroom, gentle)}
         see_days(wrap(i), windows, n)
         recall(meters[i], recalled[n] or {})
-      elseif fresh and state.accounts[i].given ~= line then
+      elseif fresh then
         local account = state.accounts[i]
         account.given, account.version, account.epoch = line, account.version + 1, (account.epoch or 0) + 1
         replace(i, begin(s, headroom, gentle))
       end
-      set[n] = i
     end
-    local sets = 0
-    for _ in pairs(state.sets) do sets = sets + 1 end
-    if sets >= SETS_MAX then state.sets = {} end
-    state.sets[ARGV[2]] = set
-  end
-  index = set
-  for n, i in ipairs(index) do
+    index[n] = i
     see_days(meters[i], windows, n)
   end
 end
@@ -278,8 +270,8 @@ end
 
 local who, number_of, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share, late, noted,
   fresh, gentle, leaving, alone, closed, present = unpack(cjson.decode(ARGV[1]))
-if ARGV[4] then
-  wall = tonumber(ARGV[4])
+if ARGV[3] then
+  wall = tonumber(ARGV[3])
 else
   local time = redis.call('TIME')
   wall = time[1] * 1e6 + time[2]

@@ -26,7 +26,7 @@ from paceline.stores.base import TIMEOUT_S, InTurn, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_health import LOOK, remarks
 from paceline.stores.redis_presence import Presence, is_closed
-from paceline.stores.redis_wire import CLOCK, LATE, NEWER, decode, encode, quota_set, script
+from paceline.stores.redis_wire import CLOCK, LATE, NEWER, decode, encode, quota_lines, script
 
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
@@ -164,7 +164,7 @@ class RedisStore:
         client, key = self._connected(), self.key(pool)
         presence = client.presence_of(key)
         text = encode(message, late_us, present=presence is not None and message.who in presence)
-        answer: list[Any] = self._call(pool, text, *quota_set(message.known.quotas))
+        answer: list[Any] = self._call(pool, text, quota_lines(message.known.quotas))
         self._ahead_us = int(answer[CLOCK]) - sent_us
         presence = client.presence_of(key)  # at the node that has answered
         if presence is not None:

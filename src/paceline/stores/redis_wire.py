@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from hashlib import blake2b
 from importlib.resources import files
 from typing import Any
 
@@ -41,13 +40,12 @@ def script() -> str:
 
 
 @lru_cache(maxsize=64)
-def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
-    """A short name for these quotas, and each in six words on a line of its own; equal quotas have equal lines."""
-    lines = "\n".join(
+def quota_lines(quotas: tuple[Quota, ...]) -> str:
+    """Each of these quotas in six words on a line of its own; equal quotas have equal lines."""
+    return "\n".join(
         f"{q.unit} {float(q.amount)!r} {float(q.period_s)!r} {float(q.burst)!r} {q.rule.value} {q.anchor or '-'}"
         for q in quotas
     )
-    return blake2b(lines.encode(), digest_size=6).hexdigest(), lines
 
 
 def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
