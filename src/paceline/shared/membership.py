@@ -37,7 +37,6 @@ class State(Enum):
     LOST = "lost", True, False, True, False, "lost"  # the store has granted before, and does not reply
     BACK = "back", True, False, True, False, "lost"  # it replies again, and all processes report what they have spent
     STOPPED = "stopped", False, False, False, True, "stopped"  # a newer version uses the store: all is refused
-    REOPENED = "reopened", False, False, True, True, "lost"  # OPEN after STOPPED
 
     def __init__(self, _name: str, known: bool, asks: bool, alone: bool, late: bool, label: str) -> None:
         self.known, self.asks, self.alone, self.late, self.label = known, asks, alone, late, label
@@ -110,12 +109,8 @@ class Membership:
             self.state = State.STOPPED
         elif self.state.known:
             self.state = State.LOST
-        elif self.mode != "fail_open":
-            self.state = State.MISSED
-        elif self.state in (State.STOPPED, State.REOPENED):
-            self.state = State.REOPENED
         else:
-            self.state = State.OPEN
+            self.state = State.OPEN if self.mode == "fail_open" else State.MISSED
         self.reason = reason
         # Many processes that try again at the same moment would keep a store down that has just come up.
         apart = 1.0 if self.peers <= FEW else self.random.uniform(0.5, 1.5)
