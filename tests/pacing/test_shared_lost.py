@@ -320,11 +320,10 @@ def ask(limiter, pool):
 
 
 class TestTheLog:
-    """A line for each state that lasts, not for each exchange."""
+    """A line for each loss, and once a minute at most."""
 
     LOST = "jobs: obedient:store: gone; continuing in mode fail_safe until the store answers again"
     BACK = "jobs: the store answers again"
-    TURNS = "jobs: the store fails and answers by turns; the next line follows when that ends"
 
     def turns(self, world, limiter, count):
         """The store fails for 2 s and answers for 4 s, in turn."""
@@ -338,21 +337,14 @@ class TestTheLog:
 
     def test_a_store_that_fails_and_answers_by_turns(self, world, caplog):
         limiter, _ = pair(world)
-        self.turns(world, limiter, 32)
-        assert warnings(caplog) == [self.LOST, self.BACK, self.TURNS]
-        world.move(61)
-        assert len(warnings(caplog)) == 3  # it has no timer of its own
-        ask(limiter, "jobs")
-        world.move(0.1)
-        assert warnings(caplog)[3:] == ["jobs: the store failed 32 times; it answers for a minute"]
-        self.turns(world, limiter, 2)
-        assert warnings(caplog)[4:] == [self.LOST, self.BACK, self.TURNS]
+        self.turns(world, limiter, 9)
+        assert warnings(caplog) == [self.LOST, self.BACK]
         world.store.failure = GONE
         ask(limiter, "jobs")
         world.move(120)
-        assert warnings(caplog)[7:] == ["jobs: the store failed 3 times; it does not answer for a minute"]
+        assert warnings(caplog)[2:] == [self.LOST]  # this loss lasts
         restored(world)
-        assert warnings(caplog)[8:] == [self.BACK]
+        assert warnings(caplog)[3:] == [self.BACK]
         world.move(61)
         ask(limiter, "jobs")
         world.move(0.1)
@@ -383,10 +375,7 @@ class TestTheLog:
             once()
         first, *rest = warnings(caplog)
         assert first.startswith("pool 0 (one of the 20 pools of this store): obedient:store: gone; continuing")
-        assert rest == [
-            "obedient:store: the store answers again",
-            self.TURNS.replace("jobs", "obedient:store"),
-        ]
+        assert rest == ["obedient:store: the store answers again"]
 
     def test_an_unreadable_ledger_names_its_pool(self, world, caplog, monkeypatch):
         limiter = pools_of(world, "good", "bad")

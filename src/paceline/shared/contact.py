@@ -10,7 +10,7 @@ from contextlib import suppress
 from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock
-from paceline.shared.membership import RETRY_NS, Membership, State
+from paceline.shared.membership import RETRY_NS, Membership
 from paceline.shared.messages import Message, Store, StoreReply, ping, remarks
 
 log = logging.getLogger("paceline")
@@ -18,52 +18,36 @@ log = logging.getLogger("paceline")
 QUICK_S = 0.1
 """A failure in less time does not delay other pools: the ledger of a single pool may be unreadable."""
 
-STEADY_NS = 60 * NS
-"""A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
+TELL_NS = 60 * NS
+"""If a store is lost again in less time, the log tells of that only if the loss lasts."""
 
 LOOK_S = 60.0
 """How often it is looked whether something makes the quotas of a store unsafe."""
 
 
 class Losses:
-    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: a line for each lasting state."""
+    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: one loss in ``TELL_NS`` at most."""
 
-    __slots__ = ("_failures", "_name", "_pools", "_turned_ns")
+    __slots__ = ("_is_told", "_name", "_next_ns", "_pools")
 
     def __init__(self, name: str) -> None:
         self._name, self._pools = name, set[str]()  # that are lost
-        self._turned_ns = -STEADY_NS
-        self._failures = 0  # since the last lasting state; of more than one only the first two are told
+        self._is_told, self._next_ns = False, 0  # whether the log tells of it, and when it may tell of the next loss
 
     def lost(self, now_ns: int, pool: str, line: str) -> None:
-        """A pool is lost, as ``line`` says."""
-        first = not self._pools
+        """A pool is lost, as ``line`` says; to be called at each failure."""
         self._pools.add(pool)
-        if not first:
-            return
-        self._failures, self._turned_ns = self._failures + 1, now_ns
-        if self._failures == 1:
+        if not self._is_told and now_ns >= self._next_ns:
             log.warning("%s", line)
-        elif self._failures == 2:
-            log.warning("%s: the store fails and answers by turns; the next line follows when that ends", self._name)
+            self._is_told, self._next_ns = True, now_ns + TELL_NS
 
-    def back(self, now_ns: int, pool: str) -> None:
-        """A pool is not lost any more."""
-        if self._pools == {pool}:  # the last one
-            self._turned_ns = now_ns
-            if self._failures < 2:
-                log.warning("%s: the store answers again", self._name)
+    def back(self, now_ns: int, pool: str) -> bool:
+        """A pool is not lost; returns whether there is nothing left to tell."""
         self._pools.discard(pool)
-
-    def over(self, now_ns: int) -> bool:
-        """Whether there is nothing left to say; to be asked at each reply, before the above."""
-        if now_ns - self._turned_ns < STEADY_NS:
-            return False
-        if self._failures > 1:
-            state = "does not answer" if self._pools else "answers"
-            log.warning("%s: the store failed %d times; it %s for a minute", self._name, self._failures, state)
-            self._failures = int(bool(self._pools))
-        return not self._pools
+        if self._is_told and not self._pools:
+            log.warning("%s: the store answers again", self._name)
+            self._is_told = False
+        return not self._pools and now_ns >= self._next_ns
 
 
 class Contact:
@@ -123,21 +107,17 @@ class Contact:
                     self._remarks.add(remark)
         self._looked[pool] = due_s, charged
 
-    def note(self, pool: str, before: State, membership: Membership, pools: int) -> None:
-        """Log what a reply to one of the ``pools``, or the lack of one, has changed since the state ``before`` it."""
-        if not self._losses and membership.state.alone is before.alone:
+    def note(self, pool: str, membership: Membership, pools: int) -> None:
+        """Log what a reply to one of the ``pools``, or the lack of one, has changed."""
+        now_ns = self._clock.now_ns()
+        if not membership.state.alone:
+            self._losses = {key: losses for key, losses in self._losses.items() if not losses.back(now_ns, pool)}
             return
-        lost, now_ns = membership.state.alone, self._clock.now_ns()
-        self._losses = {key: losses for key, losses in self._losses.items() if not losses.over(now_ns)}
-        if not lost:
-            for losses in self._losses.values():
-                losses.back(now_ns, pool)
-        elif not before.alone:
-            own = repr(pool) in str(membership.reason) or pools == 1
-            name = pool if own else f"{pool} (one of the {pools} pools of this store)"
-            line = f"{name}: {membership.reason}; continuing in mode {membership.mode} until the store answers again"
-            losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self._store.url))
-            losses.lost(now_ns, pool, line)
+        own = repr(pool) in str(membership.reason) or pools == 1
+        name = pool if own else f"{pool} (one of the {pools} pools of this store)"
+        line = f"{name}: {membership.reason}; continuing in mode {membership.mode} until the store answers again"
+        losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self._store.url))
+        losses.lost(now_ns, pool, line)
 
     def answers(self) -> bool:
         """Whether the store answers; it may take the time that a store has for that. A change is logged."""

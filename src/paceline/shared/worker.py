@@ -171,13 +171,12 @@ class StoreWorker:
     def _deliver(self, scheduler: Scheduler, reply: StoreReply | str | StoreFormatError) -> None:
         """Apply the store's reply, or the reason why there is none."""
         pool, membership = scheduler.pool, side_of(scheduler.pool).membership
-        before = membership.state
-        if isinstance(reply, StoreFormatError) and before is not State.STOPPED:
+        if isinstance(reply, StoreFormatError) and membership.state is not State.STOPPED:
             log.error("%s: %s", pool.name, reply)
         try:
             scheduler.section.transact(partial(answer, pool, reply=reply))
         finally:  # a listener may fail
-            self.contact.note(pool.name, before, membership, len(self.schedulers))
+            self.contact.note(pool.name, membership, len(self.schedulers))
 
     def _stored(self, pool: str) -> str:
         """What a pool is called in the store."""
