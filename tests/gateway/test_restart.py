@@ -265,7 +265,7 @@ class TestStore:
         until(lambda: client.get(running.url + "/readyz").status_code == 200)
         assert "paceline_ready 1.0" in client.get(running.url + "/metrics").text.splitlines()
         asked = [line for line in caplog.messages if line.startswith("sqlite:") and "pool" not in line]
-        assert [line.endswith(": the store answers") for line in asked] == [False, True]
+        assert [line.endswith(": the store answers again") for line in asked] == [False, True]
         until(lambda: client.post(running.url + CHAT, json=chat()).status_code == 200)
 
     @pytest.mark.parametrize(

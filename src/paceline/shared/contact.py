@@ -60,11 +60,10 @@ class Contact:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self.down: tuple[int, str] | None = None
-        self._away = False  # as it was asked by itself
+        self._asked = Losses(store.url)  # as answers() has found it
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
-        # Of each pool, when it is looked at next, and what was charged.
-        self._looked: dict[str, tuple[float, float]] = {}
+        self._look_s: dict[str, float] = {}  # when each pool is looked at next
         self._remarks: set[str] = set()  # that were logged
 
     def exchange(self, pool: str, message: Message, began_s: float) -> StoreReply | str | StoreFormatError:
@@ -93,19 +92,16 @@ class Contact:
         self.down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
-    def look(self, pool: str, reply: StoreReply, now_s: float) -> None:
-        """Log once what makes quotas unsafe at the store: at the first exchange, each minute, and when its ledger is another one."""
-        # It only grows, so that a smaller sum is from another ledger.
-        charged = sum(standing.charged for standing in reply.standings)
-        due_s, before = self._looked.get(pool, (-math.inf, 0.0))
-        if now_s >= due_s or charged < before:
-            due_s = now_s + LOOK_S
-            with suppress(StoreError):  # the next exchange tells of it
-                for remark in remarks(self._store, pool):
-                    if remark not in self._remarks:
-                        log.warning("%s: %s", self._store.url, remark)
-                    self._remarks.add(remark)
-        self._looked[pool] = due_s, charged
+    def look(self, pool: str, now_s: float) -> None:
+        """Log once what makes quotas unsafe at the store: at the first exchange of a pool, and each minute."""
+        if now_s < self._look_s.get(pool, -math.inf):
+            return
+        self._look_s[pool] = now_s + LOOK_S
+        with suppress(StoreError):  # the next exchange tells of it
+            for remark in remarks(self._store, pool):
+                if remark not in self._remarks:
+                    log.warning("%s: %s", self._store.url, remark)
+                self._remarks.add(remark)
 
     def note(self, pool: str, membership: Membership, pools: int) -> None:
         """Log what a reply to one of the ``pools``, or the lack of one, has changed."""
@@ -124,11 +120,7 @@ class Contact:
         try:
             ping(self._store)
         except StoreError as error:
-            if not self._away:
-                log.warning("%s", error)
-            self._away = True
-        else:
-            if self._away:
-                log.warning("%s: the store answers", self._store.url)
-            self._away = False
-        return not self._away
+            self._asked.lost(self._clock.now_ns(), "", str(error))
+            return False
+        self._asked.back(self._clock.now_ns(), "")
+        return True
