@@ -146,7 +146,7 @@ class StoreWorker:
             self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
         else:
             if isinstance(reply, StoreReply) and not last:
-                self.contact.look(self._stored(pool.name), reply, now_s)
+                self.contact.look(self._stored(pool.name), now_s)
         if now_s >= self._aside_s and not last:
             self._keep_aside()
 
