@@ -114,7 +114,8 @@ class Sharing(Generic[M]):
 
     def left(self, m: M, reported: M, now_ns: int) -> Left:
         """The use of ``m`` that ``reported`` does not have."""
-        return [max(reported.level(now_ns) - m.level(now_ns), 0.0)]
+        parts = zip(self.recalled(m, now_ns), self.recalled(reported, now_ns), strict=True)
+        return [max(a - b, 0.0) for a, b in parts]
 
     def at_once(self, m: M, left: Left) -> float:  # noqa: ARG002
         """What ``m`` would lack after charges of ``left`` in the eighths of the last period, the latest first."""
@@ -279,14 +280,13 @@ class BucketSharing(Sharing[B]):
             m.not_granted(amount)
 
     def spend(self, m: B, since_ns: int, now_ns: int, spent_ns: float) -> None:
-        lack_ns = self._not_refilled_ns(m, since_ns, now_ns, spent_ns)
+        refilled_ns = max(m.full_at_ns, now_ns) - max(m.full_at_ns, since_ns)  # a full bucket is not refilled
+        lack_ns = max(spent_ns - refilled_ns, 0)
         if lack_ns > 0:
             m.charge(now_ns, lack_ns / m.ns_per_unit)
             m.not_granted(lack_ns / m.ns_per_unit)
-
-    def _not_refilled_ns(self, m: B, since_ns: int, now_ns: int, spent_ns: float) -> float:
-        refilled_ns = max(m.full_at_ns, now_ns) - max(m.full_at_ns, since_ns)  # a full bucket is not refilled
-        return max(spent_ns - refilled_ns, 0)
+        if isinstance(m, Spread) and spent_ns > lack_ns:  # the last period counts what was refilled, too
+            m.log.charge(now_ns, (spent_ns - lack_ns) / m.ns_per_unit)
 
     def unspend(self, m: B, since_ns: int, now_ns: int, spent_ns: float) -> None:
         before_ns = m.full_at_ns
@@ -358,10 +358,6 @@ class SpreadSharing(BucketSharing[Spread]):
     def recall(self, m: Spread, now_ns: int, left: Left) -> None:
         self.absorb(m, now_ns, left)
 
-    def left(self, m: Spread, reported: Spread, now_ns: int) -> Left:
-        parts = zip(self.recalled(m, now_ns), self.recalled(reported, now_ns), strict=True)
-        return [max(a - b, 0.0) for a, b in parts]
-
     def absorb(self, m: Spread, now_ns: int, left: Left) -> None:
         """Add the charges of other processes, by eighths of the last period; the level stays."""
         log = m.log
@@ -370,13 +366,6 @@ class SpreadSharing(BucketSharing[Spread]):
             if amount > 0:
                 log.insert(now_ns - part * (log.period_ns // PARTS), amount)
         log.used = _sum(log.amounts)
-
-    def spend(self, m: Spread, since_ns: int, now_ns: int, spent_ns: float) -> None:
-        """See :meth:`Sharing.spend`; the last period counts what was refilled, too."""
-        lack_ns = self._not_refilled_ns(m, since_ns, now_ns, spent_ns)
-        super().spend(m, since_ns, now_ns, spent_ns)
-        if spent_ns > lack_ns:
-            m.log.charge(now_ns, (spent_ns - lack_ns) / m.ns_per_unit)
 
     def lease_ns(self, m: Spread, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
         """No lease: it has no burst to lend."""
