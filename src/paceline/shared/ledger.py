@@ -68,7 +68,6 @@ WAIT_MAX_NS = 86_400 * NS
 class SharedAccount:
     """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it."""
 
-    key: str
     meter: Meter
     given: Quota
     version: int = 0
@@ -84,8 +83,6 @@ class SharedLedger:
 
     def __init__(self) -> None:
         self._accounts: list[SharedAccount] = []
-        # The quotas of the last message, and their accounts.
-        self._known: tuple[tuple[Quota, ...], list[int]] = (), []
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
         self._probe_ns = PROBE_NS  # how long the others wait for its answer
@@ -166,18 +163,15 @@ class SharedLedger:
 
     def _configure(self, now_ns: int, process: Known) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
-        known, index = self._known
-        if process.quotas is known and not process.fresh:
-            return index
-        index, keys = [], [account.key for account in self._accounts]
+        index, keys = list[int](), [(account.given.unit, account.given.period_s) for account in self._accounts]
         for n, quota in enumerate(process.quotas):
             # Quotas with an equal unit and period are the same one, even if processes have read other limits of it.
-            key = f"{quota.unit}/{float(quota.period_s)!r}"
+            key = quota.unit, quota.period_s
             if key not in keys:
                 keys.append(key)
                 meter = new_meter(quota, now_ns, process.headroom_s, gentle=process.gentle)
                 of(meter).recall(meter, now_ns, process.recalled[n] if n < len(process.recalled) else [])
-                self._accounts.append(SharedAccount(key, meter, quota))
+                self._accounts.append(SharedAccount(meter, quota))
             index.append(keys.index(key))
             account = self._accounts[index[-1]]
             if process.fresh and account.given != quota:
@@ -186,7 +180,6 @@ class SharedLedger:
                 account.meter = replaced(now_ns, account.meter, meter)
                 account.version += 1
                 account.epoch += 1
-        self._known = process.quotas, index
         return index
 
     def _take_news(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> None:
@@ -335,7 +328,6 @@ class SharedLedger:
         return {
             "accounts": [
                 {
-                    "key": a.key,
                     "quota": _fields(a.meter.quota),
                     "given": _fields(a.given),
                     "spread": isinstance(a.meter, Spread),
@@ -370,7 +362,7 @@ class SharedLedger:
             make: Callable[[Quota, int, float], Meter] = Spread if a["spread"] else new_meter
             m = make(quota, now_ns, a["headroom_s"])
             of(m).load(m, a["meter"])
-            ledger._accounts.append(SharedAccount(a["key"], m, _quota(a["given"]), *(a[name] for name in _NUMBERS)))
+            ledger._accounts.append(SharedAccount(m, _quota(a["given"]), *(a[name] for name in _NUMBERS)))
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
