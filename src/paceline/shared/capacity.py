@@ -58,9 +58,8 @@ class SharedCapacity(StoreSide):
             # If only measured limits bind, the store has no say.
             if asks := self.decides or not self.membership.state.known:
                 amounts = unstated.without(amounts)
-        # The lease that was spent from last is tried without a call into the others.
-        lease = leases.last if asks else None
-        if asks and (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
+        lease = leases.take(amounts) if asks else None
+        if asks and lease is None:
             return self._left_to_store(now_ns, waiter, amounts)
         if unstated.meters:
             marks = unstated.sent(now_ns, waiter.amounts)
@@ -125,10 +124,7 @@ class SharedCapacity(StoreSide):
         ledger = self.snapshot.ledger
         if self.unstated.meters:
             self.unstated.answered(now_ns, reservation)
-        # Inlined from _close(), because each request comes here.
-        if self.fallback is None and reservation is not self._pause.probe:
-            ledger.close(now_ns, reservation)
-        elif (local := self._close(now_ns, reservation)) is not None:
+        if (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
         true = ledger.settled_amounts(reservation, actual) if actual else amounts

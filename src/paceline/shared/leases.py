@@ -129,16 +129,14 @@ class Leases:
     Attributes:
         leases: The leases that are not given back, the oldest first; without those for one request that are spent.
         slack_ns: How long a lease may last now; 0: a grant for each request.
-        last: The lease that was spent from last, to be tried first.
         told: The lease that was :attr:`low` when the next one was asked for.
     """
 
-    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "last", "leases", "slack_ns", "told")
+    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "leases", "slack_ns", "told")
 
     def __init__(self, now_ns: int, lease_s: float | None) -> None:
         self.leases: list[Lease] = []
         self.slack_ns = 0
-        self.last: Lease | None = None
         self.told: Lease | None = None
         self._lease_s = lease_s
         self._gone = 0  # requests of the leases that are not in the list any more
@@ -146,12 +144,10 @@ class Leases:
         self._rate = 0.0
 
     def take(self, amounts: list[float]) -> Lease | None:
-        """Spend ``amounts`` from one of the leases and return it; :attr:`last` has been tried before."""
+        """Spend ``amounts`` from one of the leases and return it."""
         for lease in self.leases:
-            if lease is not self.last and lease.take(amounts):
-                # A grant for one request is spent with it, so it is not tried again.
-                self.last = lease if self.slack_ns else None
-                if self.last is None and not any(lease.left):  # nothing is left of a grant for one request
+            if lease.take(amounts):
+                if not (self.slack_ns or any(lease.left)):  # nothing is left of a grant for one request
                     self._gone += lease.taken
                     self.leases.remove(lease)
                 return lease
@@ -174,7 +170,7 @@ class Leases:
             self._gone += lease.taken
             if (rest := lease.rest()) is not None:
                 rests.append(rest)
-        self.leases, self.last = kept, None
+        self.leases = kept
         return rests
 
     def in_use(self, index: int) -> float:
