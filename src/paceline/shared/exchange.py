@@ -131,12 +131,9 @@ class StoreSide(Holdings):
 
     @property
     def exchange_ns(self) -> int:
-        """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply."""
-        return self._due_ns if self.asked is None else FAR_NS
-
-    @property
-    def _due_ns(self) -> int:
-        """When a message is due while none waits for its reply; ``FAR_NS``: not before the next event."""
+        """When an exchange has something to send, if nothing happens before; ``FAR_NS``: not before a reply or an event."""
+        if self.asked is not None:
+            return FAR_NS
         membership, head = self.membership, self.head
         # While the store is lost, only the next attempt to reach it counts.
         if membership.state.alone:
@@ -175,7 +172,7 @@ class StoreSide(Holdings):
         if self.asked is not None:
             return None
         leases, fallback, membership, waiting = self.leases, self.fallback, self.membership, self.head.queue.length
-        due_ns, known = self._due_ns, membership.state.known
+        due_ns, known = self.exchange_ns, membership.state.known
         leaving = at_once and known and not self._left
         if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
             return None

@@ -197,13 +197,9 @@ class Leases:
         if self.slack_ns:
             waiting = [waiter.amounts for waiter in queue.peek(WAITING_SEEN)]
             return self._next_lease(now_ns, ledger.entries, waiting, peers)
-        # One request is asked for as it is: whether it fits is for the store to say.
-        if queue.length <= 1 or not ledger.entries:
-            head = queue.head()
-            return [] if head is None else [head.amounts]
-        wants, total = [], [0.0] * len(ledger.entries)
-        # Most often few of them fit, so the order is computed one by one.
-        for waiter in islice(queue.in_order(), HEADS_MAX):
+        wants, total = list[list[float]](), [0.0] * len(ledger.entries)
+        # Most often few of them fit, so the order is computed one by one. Where nothing is counted, one goes for all.
+        for waiter in islice(queue.in_order(), HEADS_MAX if ledger.entries else 1):
             wants.append(waiter.amounts)
             total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
             if ledger.earliest(now_ns, total)[0] > now_ns:

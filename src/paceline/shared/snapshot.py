@@ -35,7 +35,6 @@ class Snapshot:
         self.versions: list[int] = []
         self.as_of_ns = now_ns
         self.noted = 0
-        self._introduce_new()
 
     def _introduce_new(self) -> None:
         """Add the quotas that became known to all further messages."""
@@ -45,8 +44,7 @@ class Snapshot:
 
     def known(self, now_ns: int, *, fresh: bool) -> Known:
         """What a message has of the quotas, with their state in the snapshot; ``fresh``: in the first message."""
-        if len(self.quotas) < len(self.ledger.entries):
-            self._introduce_new()
+        self._introduce_new()
         ledger, quotas = self.ledger, self.quotas
         windows = [window_starts(one.anchor, now_ns) if one.rule is Rule.WINDOW else None for one in quotas]
         recalled = [of(m).recalled(m, now_ns) for m in ledger.meters]
