@@ -12,7 +12,6 @@ are exact in any order. A differential test compares this with ``stores/peers.lu
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from itertools import islice
@@ -150,7 +149,7 @@ class Places:
         self.behind = 0
         self.amounts: list[float] = []
         self.number = self.moved = 0
-        self._of: OrderedDict[str, PeerPlace] = OrderedDict()  # by process, in the order of their numbers
+        self._of: dict[str, PeerPlace] = {}  # by process, in the order of their numbers
 
     def until_us(self, who: str) -> int:
         """Until when a process may ask again to keep its place; 0: it has none."""
@@ -218,15 +217,15 @@ class Places:
             for i, amount in enumerate(place.amounts):
                 self.amounts[i] += amount * times
 
-    def dump(self) -> list[tuple[str, int, int, list[float], bool]]:
-        """All places as plain values, each with whether it is exact."""
-        return [(who, *place, place.number <= self.moved) for who, place in self._of.items()]
+    def dump(self) -> list[tuple[str, int, int, list[float]]]:
+        """All places as plain values."""
+        return [(who, *place) for who, place in self._of.items()]
 
     def load(self, state: list[list[Any]]) -> None:
-        """Take the places that :meth:`dump` returned."""
-        for who, number, until_us, amounts, exact in state:
+        """Take the places that :meth:`dump` returned, beside the numbers."""
+        for who, number, until_us, amounts in state:
             self._of[who] = PeerPlace(number, until_us, amounts)
-            self.behind += not exact
+            self.behind += number > self.moved
 
 
 class Peers:

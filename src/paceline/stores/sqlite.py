@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 APPLICATION_ID = int.from_bytes(b"pace")
 """Marks the files of this library."""
 
-FILE_FORMAT, FORMAT = 1, 4
+FILE_FORMAT, FORMAT = 1, 5
 """Of the file, and of the ledgers in it. A ledger of an older format is read without its processes, which report again."""
 
 KEEP_NS = 90 * 86_400 * NS
