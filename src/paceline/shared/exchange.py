@@ -83,10 +83,6 @@ class Head:
         moved = self._ungranted is not None and head is not None and head.amounts != self._ungranted
         self._asked = None if turned_away or moved else head
 
-    def failed(self) -> None:
-        """Ask for it at once, when the store answers again."""
-        self._asked = None
-
 
 class StoreSide(Holdings):
     """One process's side of what is shared of a pool: what it has of the quotas, and its exchanges, one after the other.
@@ -250,7 +246,7 @@ class StoreSide(Holdings):
         self.asked, self._undecided, membership = None, (), self.membership
         before = membership.state
         membership.failed(now_ns, reason, final=final)
-        self.head.failed()
+        self.head = Head(self.head.queue)  # it is asked for at once when the store answers again
         if not membership.state.alone:
             self.end_fallback()
             return Resolution((), StoreLost(reason))

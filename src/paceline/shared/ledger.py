@@ -260,7 +260,10 @@ class SharedLedger:
         return account.meter.charge(now_ns, amount) - (self._set_ns if account.meter.refills else 0)
 
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> StoreReply:
-        before, others = self._ahead(message.who) if message.wants else ([], [])
+        # Those that vanished may spend their share of a window at its start, at its end, or all at once: it stays unused.
+        gone = self._peers.gone / BILLION
+        sums = [m.quota.amount * gone if isinstance(m, Window) else 0.0 for m in self._meters]
+        before, others = self._peers.places.ahead(message.who, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         back_ns = now_ns
@@ -296,20 +299,9 @@ class SharedLedger:
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return StoreReply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
-    def _ahead(self, who: str) -> tuple[list[float], list[float]]:
-        """What goes before the next request of ``who``, and before a later one; see :meth:`Places.ahead`."""
-        gone, sums = self._peers.gone / BILLION, [0.0] * len(self._accounts)
-        if gone:
-            # Their share of a window stays unused: they may spend it at its start, at its end, or all at once.
-            sums = [m.quota.amount * gone if isinstance(m, Window) else 0.0 for m in self._meters]
-        return self._peers.places.ahead(who, sums)
-
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
         """The states of the quotas at ``index``, which a process has in these versions, and of all others."""
-        standings, rest = list[Standing](), list[int]()
-        if len(self._accounts) > len(index):
-            # Sorted, so that every store answers in the same order.
-            rest = sorted(set(range(len(self._accounts))).difference(index))
+        standings, rest = list[Standing](), [i for i in range(len(self._accounts)) if i not in index]
         for i, known in zip_longest([*index, *rest], versions, fillvalue=-1):
             account = self._accounts[i]
             m, learned = account.meter, None
