@@ -82,7 +82,7 @@ class Outbox:
         # Until its reply, the same news goes again under the same number, so that it is applied once.
         if self._unconfirmed is None:
             self.number += 1
-            settled = [news for lease in self._settled if (news := lease.news()) is not None]
+            settled = [lease.news() for lease in self._settled]
             alone = fallback.news(now_ns) if fallback is not None else None
             self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
             self._news, self._settled = [], []

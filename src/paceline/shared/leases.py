@@ -79,27 +79,18 @@ class Lease:
 
     def answered(self, amounts: list[float], actual: list[float]) -> bool:
         """Add a request that took ``amounts`` and cost ``actual``; whether it is the first one since the last news."""
-        # A quota became known since the lease was granted, or since the request was.
-        if len(amounts) != len(self.left):
-            amounts, actual = self._fit(amounts), self._fit(actual)
-        if self._ended is None:
-            self._ended = amounts.copy(), actual.copy()
-            return True
+        if first := self._ended is None:
+            self._ended = [0.0] * len(self.left), [0.0] * len(self.left)
         charged, used = self._ended
-        for i, amount in enumerate(amounts):
-            charged[i] += amount
+        # A quota may have become known since the lease was granted, or since the request was.
+        for i in range(min(len(amounts), len(charged))):
+            charged[i] += amounts[i]
             used[i] += actual[i]
-        return False
+        return first
 
-    def _fit(self, amounts: list[float]) -> list[float]:
-        """``amounts`` of the quotas of this lease."""
-        unknown = len(self.left) - len(amounts)
-        return amounts[: len(self.left)] + max(unknown, 0) * [0.0]
-
-    def news(self) -> Settled | None:
-        """The charges and true costs of the requests that ended since the last call."""
-        if self._ended is None:
-            return None
+    def news(self) -> Settled:
+        """The charges and true costs of the requests that ended since the last call; there are some."""
+        assert self._ended is not None
         charged, actual = self._ended
         settled = Settled(charged, self.marks, list[float | None](actual), probe=self.probe)
         # The store is told of the probe once: a second time would end the pause after the next one.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -130,8 +130,7 @@ class Seen(NamedTuple):
         return cls(who, state, max(now_us - seen_us, 0) / 1e6, told / BILLION, place_until_us >= now_us)
 
 
-_FIELDS = [one.name for one in fields(Peer)]
-_values = attrgetter(*_FIELDS)
+_values = attrgetter(*Peer.__slots__)
 """Of a process, in a dump."""
 
 
@@ -386,7 +385,7 @@ class Peers:
         peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, places.amounts = state["sums"]
         peers._quiet_us, peers.away_us, peers._charged_us, places.number, places.moved = state["times"]
         for who, values in state["peers"].items():
-            peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
+            peer = peers._peers[who] = Peer(*values)
             peers._events.append((peer.event_us, who))
         heapq.heapify(peers._events)
         places.load(state["places"])
