@@ -65,11 +65,6 @@ class SharedCapacity(StoreSide):
             marks = unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + self.snapshot.ledger.ttl_ns)
         reservation.lease = lease
-        self._granted(now_ns, reservation)
-        return reservation
-
-    def _granted(self, now_ns: int, reservation: LeasedReservation) -> None:
-        lease, leases = reservation.lease, self.leases
         if lease is not None and lease.low and lease is not leases.told and leases.low:
             # Asked for before this lease is spent, so that requests don't wait for the next one.
             leases.told, self.exchange_due = lease, True
@@ -78,6 +73,7 @@ class SharedCapacity(StoreSide):
             self.learning.granted(now_ns, reservation, by_store=True)
         if self._pause.phase is not PausePhase.OPEN:
             self._pause.granted(now_ns, reservation)
+        return reservation
 
     def _left_to_store(self, now_ns: int, waiter: Waiter, amounts: list[float]) -> Decision:
         """The store decides, unless the request never fits: also in the queue, as another process may have learned a lower limit."""
@@ -121,13 +117,12 @@ class SharedCapacity(StoreSide):
         return self.membership.state.alone or now_ns - self.snapshot.as_of_ns < CURRENT_NS
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        ledger = self.snapshot.ledger
         if self.unstated.meters:
             self.unstated.answered(now_ns, reservation)
         if (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
-        true = ledger.settled_amounts(reservation, actual) if actual else amounts
+        true = self.snapshot.ledger.settled_amounts(reservation, actual) if actual else amounts
         if not isinstance(reservation, LeasedReservation):
             # The fallback granted it and has reported its charge, so the store lacks the debt alone.
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]

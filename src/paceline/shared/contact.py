@@ -22,7 +22,7 @@ TELL_NS = 60 * NS
 """If a store is lost again in less time, the log tells of that only if the loss lasts."""
 
 LOOK_S = 60.0
-"""How often it is looked whether something makes the quotas of a store unsafe."""
+"""How often it is looked whether something makes quotas unsafe, and what is kept beside them is brought up to date."""
 
 
 class Losses:

@@ -114,12 +114,10 @@ class Outbox:
 
     def learn(self, now_ns: int) -> bool:
         """Learn what the last reply allows; whether quotas have changed."""
-        changed = False
-        self._untaught = self._untaught and not self._due
-        for lesson in self._due:
-            changed |= lesson(now_ns)
-        self._due = []
-        return changed
+        due, self._due = self._due, []
+        self._untaught = self._untaught and not due
+        changes = [lesson(now_ns) for lesson in due]
+        return any(changes)
 
 
 class Holdings:

@@ -152,17 +152,10 @@ class Leases:
     def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
         """Give back expired leases, and all but the two newest; or ``everything``."""
         # Two, because the next lease is granted while requests still spend the one before it.
-        latest = [] if everything else self.leases[-2:]
-        kept, rests = [], []
-        for lease in self.leases:
-            if lease in latest and lease.expires_ns > now_ns:
-                kept.append(lease)
-                continue
-            self._gone += lease.taken
-            if (rest := lease.rest()) is not None:
-                rests.append(rest)
-        self.leases = kept
-        return rests
+        kept = [] if everything else [lease for lease in self.leases[-2:] if lease.expires_ns > now_ns]
+        gone = [lease for lease in self.leases if lease not in kept]
+        self.leases, self._gone = kept, self._gone + sum(lease.taken for lease in gone)
+        return [rest for lease in gone if (rest := lease.rest()) is not None]
 
     def in_use(self, index: int) -> float:
         """What is left of the quota at ``index`` in all leases: other processes cannot use it."""
@@ -175,9 +168,8 @@ class Leases:
             taken = self._gone + sum(lease.taken for lease in self.leases)
             self._rate = (taken - self._taken) / passed_ns * NS
             self._taken, self._since_ns = taken, now_ns
-        wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
-        if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
-            wanted_ns = 0
+        auto_s = AUTO_LEASE_S if self._rate >= AUTO_LEASE_RATE else 0.0
+        wanted_ns = round((auto_s if self._lease_s is None else self._lease_s) * NS)
         for entry in entries if wanted_ns else ():
             wanted_ns = of(entry.meter).lease_ns(entry.meter, now_ns, wanted_ns)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0

@@ -110,8 +110,11 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
-        if peer.presumed_ns and not message.alone:
-            self._give_back(now_ns, now_us, peer)
+        if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
+            # It was late, and never alone: what it was presumed to spend is taken back.
+            for m in self._meters:
+                of(m).unspend(m, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
+            peer.presumed_ns = 0.0
         # A message without a reply is sent again under its number. Its news was applied the first time.
         if message.number > peer.number:
             peer.number = message.number
@@ -137,13 +140,6 @@ class SharedLedger:
         if message.known.noted != self._noted:
             reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
-
-    def _give_back(self, now_ns: int, now_us: int, peer: Peer) -> None:
-        """Take back what a process was presumed to spend, if it was late, and never alone."""
-        if peer.due_us != peer.seen_us:
-            for m in self._meters:
-                of(m).unspend(m, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
-            peer.presumed_ns = 0.0
 
     @property
     def _meters(self) -> list[Meter]:

@@ -384,9 +384,7 @@ class Peers:
         places = peers.places
         peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, places.amounts = state["sums"]
         peers._quiet_us, peers.away_us, peers._charged_us, places.number, places.moved = state["times"]
-        for who, values in state["peers"].items():
-            peer = peers._peers[who] = Peer(*values)
-            peers._events.append((peer.event_us, who))
-        heapq.heapify(peers._events)
+        peers._peers = {who: Peer(*values) for who, values in state["peers"].items()}
+        peers._events = sorted((peer.event_us, who) for who, peer in peers._peers.items())
         places.load(state["places"])
         return peers

@@ -28,7 +28,7 @@ from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import OnStoreFailure
 from paceline.shared.capacity import SharedCapacity
-from paceline.shared.contact import Contact
+from paceline.shared.contact import LOOK_S, Contact
 from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.membership import State
 from paceline.shared.messages import Known, Message, Noted, Store, StoreReply
@@ -38,9 +38,6 @@ log = logging.getLogger("paceline")
 
 if TYPE_CHECKING:
     _Queue = queues.SimpleQueue[Scheduler | None]
-
-ASIDE_S = 60.0
-"""How often what is kept beside the quotas is brought up to date."""
 
 HOST_MAX = 40
 """How many characters the name of the machine has in the name of a process."""
@@ -154,7 +151,7 @@ class StoreWorker:
         """Bring up to date what is kept beside the quotas, unless the store does not answer."""
         if self.contact.down is not None:
             return
-        self._aside_s = time.monotonic() + ASIDE_S
+        self._aside_s = time.monotonic() + LOOK_S
         try:
             self.aside()
         # What is kept aside is no quota, so the exchanges go on without it.
