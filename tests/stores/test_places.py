@@ -1,7 +1,6 @@
 """Where the journal of several processes is: a Redis, one behind Sentinels, a cluster, and a file."""
 
 import os
-import sqlite3
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -149,8 +148,3 @@ def test_files_of_another_kind_are_refused(place, tmp_path):
         place(f"sqlite:{own}", None)
     with pytest.raises(StoreError, match="has a journal that processes share, and not entries of one program"):
         EntryFile(shared, 60, 1)
-    first_version = str(tmp_path / "first.db")
-    with closing(sqlite3.connect(first_version)) as db:
-        db.execute("CREATE TABLE entries (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
-    with pytest.raises(StoreError, match="has entries of one program"):
-        place(f"sqlite:{first_version}", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import stat
@@ -283,15 +282,6 @@ class TestTheWallClock:
             monkeypatch.setattr(sqlite, "_boot", lambda: "the second start")
         times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, named * times.elapsed_ns + 20 * NS
         assert self.grants(opened(), 2) == 60
-
-    def test_a_ledger_of_an_older_version_has_no_such_clock(self, opened, times, path):
-        store = opened()
-        assert self.grants(store, 1) == 60
-        ((state,),) = by_hand(path, "SELECT state FROM pools")
-        fields = {name: value for name, value in json.loads(state).items() if name != "clock"}
-        by_hand(path, "UPDATE pools SET state = ?, revision = revision + 1", json.dumps(fields))
-        times.pass_by(5)
-        assert self.grants(store, 2) == 5
 
 
 def test_the_start_of_a_machine_has_a_name(monkeypatch):

@@ -24,7 +24,7 @@ OURS = 0x7061636C
 """The `application_id` of such a file: `pacl`. SQLite keeps it for programs to recognise their files."""
 
 KINDS = {1: "entries of one program", 2: "a journal that processes share"}
-"""What a file is, by its `user_version`. Files of the first version have neither number, and are of the first kind."""
+"""What a file is, by its `user_version`."""
 
 
 class EntryFile:
@@ -91,16 +91,15 @@ class EntryFile:
         (application,), (version,) = (
             db.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
         )
-        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()
         db.execute("COMMIT")
-        if application != OURS and tables - {"entries"}:
+        if application != OURS and tables:
             raise StoreError(f"sqlite:{path}: the file belongs to another program: name a file of its own")
         if version > max(KINDS):
             raise StoreError(f"sqlite:{path}: a newer paceline has written it, in format {version}: update paceline")
-        is_kind = version or (1 if tables else self.kind)
-        if is_kind != self.kind:
+        if version not in (0, self.kind):
             raise StoreError(
-                f"sqlite:{path}: the file has {KINDS[is_kind]}, and not {KINDS[self.kind]}: name a file of its own"
+                f"sqlite:{path}: the file has {KINDS[version]}, and not {KINDS[self.kind]}: name a file of its own"
             )
         if not version:
             db.execute(f"PRAGMA application_id = {OURS}")

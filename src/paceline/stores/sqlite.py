@@ -209,7 +209,7 @@ class SQLiteStore:
             fields = json.loads(state)
             if form < FORMAT:
                 fields["peers"] = Peers().dump()
-            return SharedLedger.load(fields), fields.get("clock")
+            return SharedLedger.load(fields), fields["clock"]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.url}: the ledger of pool {pool!r} cannot be read: {_RESET}") from error
 

@@ -50,7 +50,7 @@ return found
 """
 
 Row = tuple[int, str, str]
-"""The day, counted from 1970 in UTC, the name, and the process that has counted: no other one changes that row. Versions before had one row for all processes, whose name is empty."""
+"""The day, counted from 1970 in UTC, the name, and the process that has counted: no other one changes that row."""
 
 Rows = dict[Row, list[float]]
 """Sums, which only grow; the first of them grows with each count."""
@@ -175,7 +175,7 @@ def added(before: Sequence[float] | None, amounts: Sequence[float]) -> list[floa
 
 def _key(row: Row) -> str:
     day, name, who = row
-    return f"{day}/{name}\n{who}" if who else f"{day}/{name}"
+    return f"{day}/{name}\n{who}"
 
 
 def _row(key: str) -> Row:
