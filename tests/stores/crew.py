@@ -11,16 +11,8 @@ BOUND_S = 60.0
 
 forks = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
 if sys.platform != "win32":  # imported once, in the process that the others are forked from
-    forks.set_forkserver_preload(
-        [
-            "httpx2",
-            "redis",
-            "paceline.http.attach",
-            "paceline.limiter",
-            "paceline.stores.redis",
-            "paceline.stores.sqlite",
-        ]
-    )
+    ours = (f"paceline.{name}" for name in ("http.attach", "limiter", "stores.redis", "stores.sqlite"))
+    forks.set_forkserver_preload(["httpx2", "redis", *ours])
 
 
 class Crew:

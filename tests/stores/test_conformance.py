@@ -115,17 +115,7 @@ def test_the_store_of_the_docs_passes(tmp_path):
     tests = next(block for block in blocks if "class TestFileStore(" in block)
     (tmp_path / "file_store.py").write_text(store.replace("/var/lib/app/quotas", str(tmp_path)))
     (tmp_path / "test_file_store.py").write_text(tests)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3_000:]
     assert "skipped" not in done.stdout

@@ -386,20 +386,12 @@ class TestWhere:
         assert run_rows(url)[0][1] == "8/20"
         return status(url).stdout
 
-    def test_redis(self, redis_server):
-        assert "jobs\t5 requests/day window utc\t4\t1\t-\t-\tprocesses: 0" in self.shown(redis_server.url)
-
-    def test_with_a_prefix_accounts_are_apart(self, redis_server):
-        urls = [f"{redis_server.url}?prefix={prefix}" for prefix in ("a", "b*", "[b]", "")]
-        for url in urls:
-            assert self.shown(url).count("jobs") == 1
-
-    def test_behind_sentinels(self, redis_sentinel):
-        assert "jobs" in self.shown(redis_sentinel.url)
-
-    def test_in_a_cluster(self, redis_cluster):
-        for prefix in ("a", "b", "c", "d"):  # on several nodes
-            assert "jobs" in self.shown(f"{redis_cluster.url}?prefix={prefix}")
+    @pytest.mark.parametrize("servers", ["redis_server", "redis_sentinel", "redis_cluster"])
+    def test_with_a_prefix_accounts_are_apart(self, request, servers):
+        for prefix in ("a", "b*", "[b]", ""):  # of a cluster on several nodes
+            shown = self.shown(f"{request.getfixturevalue(servers).url}?prefix={prefix}")
+            assert shown.count("jobs") == 1
+            assert "jobs\t5 requests/day window utc\t4\t1\t-\t-\tprocesses: 0" in shown
 
     def test_old_notes_are_forgotten(self, redis_server):
         put(redis_server.url, a_note(), a_note(shard=2))
