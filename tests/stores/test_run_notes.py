@@ -211,9 +211,10 @@ class TestTheSum:
         assert (shown.stdout.count("\n"), shown.stderr) == (2, "")
         assert json.loads(status(store, "--json").stdout).keys() == {"pools"}
 
-    def test_speed_and_time_left_are_of_those_that_run(self, tmp_path):
+    def test_speed_and_time_left_are_of_those_that_run(self, tmp_path, monkeypatch):
         now_s = time.time()
-        place = SQLiteNotes(tmp_path / "quotas.db", now_s=lambda: now_s)
+        monkeypatch.setattr("paceline.stores.notes.time", SimpleNamespace(time=lambda: now_s))
+        place = SQLiteNotes(tmp_path / "quotas.db")
         left = (1, "running", 12.0), (2, "running", 90.0), (3, "running", None), (7, "stopped", 3.0)
         for number, state, left_s in left:
             place.write(f"a/{number}", a_note(shard=number, shards=8, state=state, left_s=left_s))

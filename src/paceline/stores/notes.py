@@ -7,7 +7,6 @@ two keys. Each kind of notes has its own: ``runs`` are the progress of runs, ``o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -114,14 +113,10 @@ class SQLiteNotes:
         store: The file of the store.
         kind: What the notes are about.
         timeout_s: How long a call may wait for other processes.
-        now_s: The seconds since 1970; for tests.
     """
 
-    def __init__(
-        self, store: Path, kind: str = "runs", timeout_s: float = FILE_TIMEOUT_S, now_s: Callable[[], float] = time.time
-    ) -> None:
-        self._path = store.with_name(f"{store.name}.{kind}")
-        self._timeout_s, self._now_s = timeout_s, now_s
+    def __init__(self, store: Path, kind: str = "runs", timeout_s: float = FILE_TIMEOUT_S) -> None:
+        self._path, self._timeout_s = store.with_name(f"{store.name}.{kind}"), timeout_s
         self._file: EntryFile | None = None
 
     def write(self, key: str, entry: str) -> None:
@@ -137,7 +132,7 @@ class SQLiteNotes:
     def read(self) -> list[Aged]:
         rows = read_all(self._path, self._timeout_s)
         try:
-            ages = [(self._now_s() - at, entry) for _, entry, at in rows]
+            ages = [(time.time() - at, entry) for _, entry, at in rows]
         except TypeError as error:
             raise StoreError(f"sqlite:{self._path}: {error}") from error
         return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
