@@ -179,3 +179,12 @@ def test_debt_of_ages_is_one(lua):
     reply = lua(EPOCH_US, message_of("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
     assert reply.standings[0].lack_ns == pytest.approx(86.4e21)
     assert reply.wait_ns == 86_400 * NS
+
+
+def test_of_two_quotas_with_one_unit_and_period_the_last_one_counts(lua):
+    ledger, quotas = SharedLedger(), (Quota("tokens", 1_000.0), Quota("tokens", 2_000.0))
+    for number in (1, 2):
+        message = message_of("a", number, quotas, [-1, -1], fresh=True)
+        theirs, ours = lua(EPOCH_US, message), ledger.apply(EPOCH_US * 1_000, message)
+        assert theirs == ours
+        assert theirs.standings[0].learned.quota == quotas[1]

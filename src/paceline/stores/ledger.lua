@@ -85,6 +85,7 @@ local function configure(fresh, gentle, headroom, windows, recalled)
         recall(meters[i], recalled[n] or {})
       elseif fresh then
         local account = state.accounts[i]
+        found[account.given] = nil       -- a quota that comes twice is the last one
         account.given, account.version, account.epoch = line, account.version + 1, (account.epoch or 0) + 1
         replace(i, begin(s, headroom, gentle))
       end
