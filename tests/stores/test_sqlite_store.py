@@ -154,6 +154,17 @@ class TestBooks:
         assert take(one, number=6).standings[0].charged == 7
         assert len(loads) == 2
 
+    def test_who_does_not_report_has_ended_and_takes_nothing_along(self, clock, opened):
+        store, minute = opened(clock=clock), (Quota("requests", 60.0),)
+        for who, wants in (("a", [[60.0]]), ("b", [[10.0]])):
+            reply = store.exchange("pool", message_of(who, 1, minute, [-1], headroom_s=0.0, wants=wants, place_ns=NS))
+        assert (reply.grants, reply.wait_ns) == ([], 10 * NS)
+        for number in (1, 2, 3, 4):
+            clock.advance(5)
+            wants = [[20.0]] if number == 4 else []
+            reply = store.exchange("pool", message_of("c", number, minute, [-1], headroom_s=0.0, wants=wants))
+        assert len(reply.grants) == 1  # b has not spent its share meanwhile
+
     def test_what_failed_half_way_did_not_happen(self, opened):
         store = opened()
         take(store)
