@@ -16,7 +16,7 @@ from paceline.gateway.keys import ClientKey
 from paceline.http.binding import Exchanged
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Decode
-from paceline.responses.events import MAX_EVENT
+from paceline.responses.events import MAX_EVENT, whole_events
 from paceline.responses.values import as_mapping
 
 log = logging.getLogger("paceline.gateway")
@@ -29,7 +29,6 @@ UNREPORTED_MAX: Final = 1_000
 REFUSES: Final = (400, 422)
 """The statuses with which a server refuses a field that it does not know."""
 
-_EVENT_END = re.compile(rb"\r?\n\r?\n")
 # Inside of a text the quotes have backslashes, so that no text of an answer is changed.
 _NULL = re.compile(rb',\s*"usage"\s*:\s*null(?=\s*[,}])')
 
@@ -108,18 +107,15 @@ class Unasked:
     __slots__ = ("_decode", "_rest")
 
     def __init__(self, decode: Decode | None = None) -> None:
-        self._decode, self._rest = decode, b""
+        self._decode, self._rest = decode, bytearray()
 
     def feed(self, part: bytes) -> Iterator[bytes]:
         """The whole events in what has come; the rest is kept for the next call, and comes at the end, with an empty part."""
-        data, start = self._rest + (part if self._decode is None else b"".join(self._decode(part))), 0
-        for end in _EVENT_END.finditer(data):
-            yield _without_usage(data[start : end.end()])
-            start = end.end()
-        self._rest = data[start:]
+        data = part if self._decode is None else b"".join(self._decode(part))
+        yield from map(_without_usage, whole_events(self._rest, data))
         if not part or len(self._rest) > MAX_EVENT:
-            yield _without_usage(self._rest)
-            self._rest = b""
+            yield _without_usage(bytes(self._rest))
+            self._rest.clear()
 
 
 def _without_usage(event: bytes) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from paceline.core.results import Refusal
 from paceline.pacing.pacer import Pacer, Settle
 from paceline.providers.base import Usage
+from paceline.responses.events import data_in
 from paceline.responses.values import MAPPING, as_mapping, decode
 
 JOBS_MAX: Final = 10_000
@@ -68,7 +69,6 @@ class Poll:
 
 def _last_event(body: bytearray) -> Mapping[str, Any]:
     """The answer in the last event of a stream that has one: an answer can be asked for as events, too."""
-    lines = (line.removeprefix(b"data:") for line in reversed(body.splitlines()) if line.startswith(b"data:"))
-    events = (as_mapping(decode(line)) for line in lines)
+    events = map(as_mapping, map(decode, reversed(data_in(bytes(body)))))
     answers = (as_mapping(event.get("response") or event.get("interaction")) for event in events)
     return next(filter(None, answers), {})

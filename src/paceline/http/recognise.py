@@ -15,6 +15,7 @@ from paceline.pacing.pacer import Pacer
 from paceline.providers import parse
 from paceline.providers.base import Provider, Usage
 from paceline.providers.registry import provider_named
+from paceline.responses.events import data_in
 from paceline.responses.values import as_mapping, as_text, decode
 
 log = logging.getLogger("paceline.http")
@@ -129,10 +130,8 @@ class Trial:
 def has_form(start: bytes) -> bool:
     """Whether a body, or the beginning of a stream, is the answer of an LLM: it has choices or reports tokens."""
     payload = decode(start)
-    if payload is not None:
-        return _has_form(payload)
-    lines = (line.partition(b":")[2] if line.startswith(b"data:") else line for line in start.splitlines())
-    return any(_has_form(decode(line)) for line in lines if line.lstrip().startswith(b"{"))
+    values = [payload] if payload is not None else map(decode, data_in(start) or start.splitlines())
+    return any(map(_has_form, values))
 
 
 def _has_form(payload: Any) -> bool:

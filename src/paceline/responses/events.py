@@ -87,7 +87,17 @@ class Splitter:
         return b"", b""
 
 
-_BLANK = re.compile(rb"\r?\n\r?\n|\r\r")
+_BLANK = re.compile(rb"\n\r?\n|\r\r")
+
+
+def whole_events(rest: bytearray, piece: bytes) -> Iterator[bytes]:
+    """Add the next bytes of server-sent events to ``rest``; remove those that are complete, and yield each with its blank line."""
+    start = max(0, len(rest) - 3)  # no blank line ends before
+    rest += piece
+    while (end := _BLANK.search(rest, start)) is not None:
+        event, start = bytes(rest[: end.end()]), 0
+        del rest[: end.end()]
+        yield event
 
 
 class ServerSent(Splitter):
@@ -95,16 +105,10 @@ class ServerSent(Splitter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._idle, self._held, self._begun = b"", b"", False
+        self._idle, self._held = b"", b""
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        start = max(0, len(self._rest) - 3)  # no blank line ends before
-        self._rest += piece
-        if not self._begun:
-            self._rest, self._begun = self._rest.removeprefix(BOM), len(self._rest) > 2
-        while (end := _BLANK.search(self._rest, start)) is not None:
-            raw, start = bytes(self._rest[: end.end()]), 0
-            del self._rest[: end.end()]
+        for raw in whole_events(self._rest, piece):
             events = _server_sent(raw)
             if events == [_IDLE]:
                 self._idle += raw
@@ -124,7 +128,7 @@ def _server_sent(raw: bytes) -> list[StreamEvent]:
         return [_IDLE]
     if data == [b"[DONE]"]:  # an end is no content
         return [_START]
-    names = (line[6:].strip() for line in raw.splitlines() if line.startswith(b"event:"))
+    names = (line[6:].strip() for line in raw.removeprefix(BOM).splitlines() if line.startswith(b"event:"))
     name = next(names, b"").decode("utf-8", "replace")
     return [event_of(name, value, sound=_is_sound(raw)) for value in values_of(data)]
 
@@ -200,8 +204,8 @@ def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Sp
 
 
 def data_in(event: bytes) -> list[bytes]:
-    """The lines of data of a server-sent event."""
-    return [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    """The lines of data of a server-sent event, or of several."""
+    return [line[5:].strip() for line in event.removeprefix(BOM).splitlines() if line.startswith(b"data:")]
 
 
 def values_of(lines: list[bytes]) -> list[Any]:
