@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent import futures
 from contextlib import suppress
 from typing import Any
 
@@ -189,37 +190,29 @@ class _Thread:
     """The same in a thread: a sync read blocks."""
 
     def __init__(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work = work
-        self._ended, self._lock = threading.Event(), threading.RLock()
-        self._then: Callable[[], Any] | None = None
-        self._error: BaseException | None = None
+        self._ended: futures.Future[None] = futures.Future()
         try:
-            threading.Thread(target=self._run, name="paceline-read", daemon=True).start()
+            threading.Thread(target=self._run, args=(work,), name="paceline-read", daemon=True).start()
         except RuntimeError:  # there are too many, or the interpreter ends: read here, and hold without a bound
-            self._run()
+            self._run(work)
 
-    def _run(self) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            run_sync(self._work)
+            run_sync(work)
         except BaseException as error:  # noqa: BLE001  (for the caller)
-            self._error = error
-        with self._lock:
-            self._ended.set()
-        if self._then is not None:
-            with suppress(Exception):
-                self._then()
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
 
     @property
     def done(self) -> bool:
-        return self._ended.is_set()
+        return self._ended.done()
 
-    async def wait(self, seconds: float | None) -> None:
-        self._ended.wait(seconds)
+    async def wait(self, seconds: float) -> None:
+        futures.wait([self._ended], seconds)
 
     async def result(self) -> None:
-        await self.wait(None)
-        if self._error is not None:
-            raise self._error
+        self._ended.result()
 
     async def stop(self, sock: Any) -> bool:
         if sock is not None and not self.done:
@@ -233,11 +226,12 @@ class _Thread:
 
     def then(self, call: Callable[[], Any]) -> None:
         """Make a call at its end, whose errors are ignored."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._then = call
-                return
-        call()
+
+        def at_end(_: object) -> None:
+            with suppress(Exception):
+                call()
+
+        self._ended.add_done_callback(at_end)
 
 
 def in_pieces(
