@@ -22,7 +22,7 @@ from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
-from paceline.pacing.turns import answered, estimated, refused
+from paceline.pacing.turns import estimated, refused
 from paceline.providers.answers import unsized_cost
 from paceline.providers.base import AUDIO_SECONDS, Call, Provider, Usage
 from paceline.providers.embeddings import embeds
@@ -119,11 +119,6 @@ class Metered:
         charged = self.provider.charged(self.call, usage)
         more = self.provider.charged(self.call, replace(usage, output_tokens=usage.output_tokens + BOOKED_MAX))
         return {unit: amount for unit, amount in charged.items() if more[unit] == amount}
-
-    def begun(self, usage: Usage, sent_ns: int) -> None:
-        """Learn what of the prompt was cached, from the first usage that an answer reports."""
-        if self.prompt is not None:
-            answered(self.prompt, usage, sent_ns, self.provider, self.scheduler.pool.name)
 
     def learn(self, usage: Usage) -> None:
         """Calibrate with the usage that the answer reports."""

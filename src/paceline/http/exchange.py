@@ -33,6 +33,7 @@ from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, 
 from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
+from paceline.pacing.turns import answered
 from paceline.providers import parse
 from paceline.providers.answers import plausible
 from paceline.providers.base import COUNTING, Usage, UsageReader
@@ -539,10 +540,11 @@ class _Accepted:
         return usage
 
     def _begin(self, usage: Usage) -> None:
-        """Learn from the first usage that it reports."""
-        if not self._begun:
+        """Learn what of the prompt was cached, from the first usage that it reports."""
+        metered, sent_ns = self._metered, self._permit.reservation.granted_ns
+        if metered.prompt is not None and not self._begun:
             self._begun = True
-            self._metered.begun(usage, self._permit.reservation.granted_ns)
+            answered(metered.prompt, usage, sent_ns, metered.provider, metered.scheduler.pool.name)
 
 
 def _cause_of(judged: Judged) -> str:

@@ -51,6 +51,7 @@ class _Httpx:
 
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
+        self._library = _library_of_request(request.__class__)
         self.method: str = request.method
         url = request.url
         self.address: str = url.netloc.decode("ascii")
@@ -86,7 +87,7 @@ class _Httpx:
         if hasattr(response, "_content"):
             beginning.take(response.content)
             return
-        stream, library = response.stream, _library_of_request(self._request.__class__)
+        stream = response.stream
         rest: Any = aiter(stream) if self.is_async else iter(stream)
         ahead = ReadAhead(
             partial(anext, rest, None) if self.is_async else partial(next, rest, None),
@@ -95,12 +96,8 @@ class _Httpx:
             is_async=self.is_async,
             sock=None if self.is_async else _socket_of(response),
         )
-        try:
-            await ahead.run()
-        except Exception:
-            response.stream = body_of(library, stream)
-            raise
-        self._peeked = response.stream = body_of(library, stream, ahead, rest)
+        await ahead.run()
+        self._peeked = response.stream = body_of(self._library, stream, ahead, rest)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if hasattr(response, "_content"):  # read already: its stream will not be iterated
@@ -109,7 +106,7 @@ class _Httpx:
         else:
             tap.decode = decoder_of(response, headers)
             if self._peeked is None:
-                response.stream = body_of(_library_of_request(self._request.__class__), response.stream)
+                response.stream = body_of(self._library, response.stream)
             (self._peeked or response.stream).tap(tap)
 
     async def close(self, response: Any) -> None:
@@ -122,7 +119,7 @@ class _Httpx:
         response.extensions = {**response.extensions, MARK: record}
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
-        library = _library_of_request(self._request.__class__)
+        library = self._library
         headers = {**headers, "content-length": str(len(body))}
         return library.Response(status, headers=headers, stream=library.ByteStream(body), request=self._request)
 

@@ -90,17 +90,17 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
     named = grouped(headers, _about)
     if "ratelimit" in headers:
         named |= _draft(headers)
-    found: dict[tuple[str, float | None], Reading] = {}  # by unit, and the period in the name
+    found: dict[tuple[int, float], Reading] = {}  # by unit, and the period in the name
     for family, texts in named.items():
         if family.handed_on and any(one.unit == family.unit and not one.handed_on for one in named):
             continue
         reading = _reading(family, texts, headers, now_s, _STARTS.get(family.start) or documented)
         if reading is not None:
-            kind = family.unit, family.period_s
+            kind = UNITS.index(family.unit), family.period_s or 0.0
             found[kind] = _strictest(found[kind], reading) if kind in found else reading
-    readings = sorted(found.values(), key=lambda one: (UNITS.index(one.unit), one.period_s or 0))
-    # Beside one of the input or of the output, one of both repeats it.
-    repeats = any(one.unit in (INPUT_TOKENS, OUTPUT_TOKENS) for one in readings)
+    readings = [found[kind] for kind in sorted(found)]
+    units = {one.unit for one in readings}
+    repeats = INPUT_TOKENS in units or OUTPUT_TOKENS in units  # what one of both tells
     return [one for one in readings if not (repeats and one.unit == TOKENS)]
 
 
