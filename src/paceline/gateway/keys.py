@@ -10,7 +10,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from fnmatch import fnmatchcase
@@ -266,10 +266,7 @@ class KeyFile:
             SettingsError: There is no such key, or a value is invalid.
             KeyFileError: The file cannot be written.
         """
-        with self._only_writer():
-            old = self._named(name)
-            new = replace(old, **fields)
-            self._write([new if one is old else one for one in self._all])
+        self._replace(name, lambda old: replace(old, **fields))
 
     def rotate(self, name: str, overlap_s: float) -> str:
         """Give the key ``name`` a new secret, which is returned and kept nowhere; the present one is valid for ``overlap_s`` more.
@@ -281,11 +278,13 @@ class KeyFile:
             KeyFileError: The file cannot be written.
         """
         key = _secret()
+        self._replace(name, lambda old: replace(old, secret=old.secret.rotated(digest(key), overlap_s)))
+        return key
+
+    def _replace(self, name: str, make: Callable[[ClientKey], ClientKey]) -> None:
         with self._only_writer():
             old = self._named(name)
-            new = replace(old, secret=old.secret.rotated(digest(key), overlap_s))
-            self._write([new if one is old else one for one in self._all])
-        return key
+            self._write([make(one) if one is old else one for one in self._all])
 
     def salt(self) -> bytes:
         """The key of the digests by which accounts are known: 32 random bytes, made once and kept beside the file of keys.
