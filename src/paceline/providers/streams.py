@@ -16,7 +16,7 @@ from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.plan_headers import EVENT
 from paceline.responses.errors import error_in
-from paceline.responses.events import MAX_EVENT, data_in, frames, unpacked, values_of
+from paceline.responses.events import BLANK, MAX_EVENT, data_in, frames, unpacked, values_of
 from paceline.responses.finish import FINISHED, OVER, SIGNS, State, is_last, promises_end, state_in, state_of
 from paceline.responses.values import decode
 
@@ -142,6 +142,9 @@ def _usage_objects(data: bytes, name: bytes) -> Iterator[dict[str, Any]]:
             yield found
 
 
+_TO_BLANK: Final = re.compile(b".*(?:%s)" % BLANK.pattern, re.DOTALL)
+
+
 class SseReader(_Reader):
     """Reads server-sent events that contain one of ``needles``.
 
@@ -154,26 +157,19 @@ class SseReader(_Reader):
     def __init__(self, on_event: Callable[[dict[str, Any], Usage | None], Found], *needles: bytes) -> None:
         super().__init__()
         self._on_event, self._needles = on_event, needles
-        self._after_cr = False
         self._last = b""  # the last piece with an event that is no comment
         self.plan: Mapping[str, Any] | None = None
         """What the stream says of a plan, as its last event of that kind."""
 
     def feed(self, chunk: bytes) -> None:
-        if self.done or not chunk:
+        if self.done:
             return
-        if self._after_cr or b"\r" in chunk:
-            chunk = self._plain_lines(chunk)
-        if not self._buffer and chunk.endswith(b"\n\n"):  # whole events, as servers send them
-            self._read(chunk[:-2])
-            return
-        searched = max(0, len(self._buffer) - 1)
+        searched = max(0, len(self._buffer) - 3)
         self._buffer += chunk
-        end = self._buffer.rfind(b"\n\n", searched)
-        if end >= 0:
-            complete = bytes(self._buffer[:end])
-            del self._buffer[: end + 2]
-            self._read(complete)
+        if (whole := _TO_BLANK.match(self._buffer, searched)) is not None:
+            events = bytes(self._buffer[: whole.end()])
+            del self._buffer[: whole.end()]
+            self._read(events)
         elif len(self._buffer) > MAX_EVENT:
             self._flush()
 
@@ -186,7 +182,7 @@ class SseReader(_Reader):
 
     def _read_last(self) -> None:
         """Read the last event, which may say in other bytes than ``SIGNS`` that the answer is over."""
-        event = next(filter(data_in, reversed(self._last.split(b"\n\n"))), b"")
+        event = next(filter(data_in, reversed(BLANK.split(self._last))), b"")
         for value in values_of(data_in(event)):
             self._end(state_in(value))
             self._failed = self._failed or error_in(value) is not None
@@ -197,23 +193,16 @@ class SseReader(_Reader):
             self._read(bytes(self._buffer))
         self._buffer = bytearray()
 
-    def _plain_lines(self, chunk: bytes) -> bytes:
-        """Turn CR LF and lone CR into LF, also when a chunk ends between the two."""
-        if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]
-        self._after_cr = chunk.endswith(b"\r") if chunk else False
-        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
     def _read(self, events: bytes) -> None:
         if b"data:" in events:
             self._last = events
             if self._promised is None:
-                values = (value for event in events.split(b"\n\n") for value in values_of(data_in(event)))
+                values = (value for event in BLANK.split(events) for value in values_of(data_in(event)))
                 said = map(promises_end, values)
                 self._promised = next((promised for promised in said if promised is not None), None)
         if not self._relevant(events):
             return
-        for event in events.split(b"\n\n"):
+        for event in BLANK.split(events):
             if self._relevant(event):
                 self._read_event(event)
                 if self.done:

@@ -87,14 +87,15 @@ class Splitter:
         return b"", b""
 
 
-_BLANK = re.compile(rb"\n\r?\n|\r\r")
+BLANK: Final = re.compile(rb"\n\r?\n|\r\r")
+"""Between two server-sent events."""
 
 
 def whole_events(rest: bytearray, piece: bytes) -> Iterator[bytes]:
     """Add the next bytes of server-sent events to ``rest``; remove those that are complete, and yield each with its blank line."""
     start = max(0, len(rest) - 3)  # no blank line ends before
     rest += piece
-    while (end := _BLANK.search(rest, start)) is not None:
+    while (end := BLANK.search(rest, start)) is not None:
         event, start = bytes(rest[: end.end()]), 0
         del rest[: end.end()]
         yield event
