@@ -22,8 +22,8 @@ from paceline.http.describe import (
     provider_guessed,
 )
 from paceline.http.exchange import Exchange, sending_here
-from paceline.http.recognise import Trial, answers_here, is_chat, limited_body, llm_body, owner_of, recognised
-from paceline.http.tap import Tap
+from paceline.http.recognise import answers_here, is_chat, limited_body, llm_body, owner_of, recognised, trial
+from paceline.http.tap import BodyReader, Tap
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import holds_permit
@@ -64,7 +64,7 @@ async def exchange(
         return own_refusal(http, error)
     if metered is None or ((passes := _paced_above.get()) and passes.pop()):
         return await http.send()
-    if isinstance(metered, Trial):
+    if isinstance(metered, BodyReader):
         return await _watched(http, metered)
     return await Exchange(pacer, http, metered).run()
 
@@ -80,7 +80,7 @@ async def _watched(http: Binding, reader: UsageReader) -> Any:
 
 async def _describe(
     pacer: Pacer, http: Undescribed, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
-) -> Metered | Trial | None:
+) -> Metered | BodyReader | None:
     """What a request costs; ``None`` for one that is not paced; a trial for one that may be an LLM's."""
     host, path = target
     known: Any = provider or provider_for_host(host)
@@ -101,7 +101,7 @@ async def _describe(
 
 async def _unlisted(
     pacer: Pacer, http: Undescribed, target: tuple[str, str], known: Any, fallback: Provider | None
-) -> Metered | Trial | None:
+) -> Metered | BodyReader | None:
     """What a request to a path costs that no provider lists: its body may say what it is."""
     host, path = target
     if known is None and has_limits(pacer, host):
@@ -116,7 +116,7 @@ async def _unlisted(
         if sure or answers_here(host, path):
             return recognised(pacer, owner, body, guessed=fallback is None)
         announce(owner.name, host, path, trial=True)
-        return Trial(host, path)
+        return trial(host, path)
     name = known.name if known is not None else MEDIA_HOSTS.get(host, "")
     if name:
         announce(name, host, path)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-from paceline.core.results import Refusal
 from paceline.http.describe import INPUTS, Metered, body_of, call_by_hand, has_limits, metered
+from paceline.http.tap import BodyReader
 from paceline.http.unpaced import MANAGEMENT
 from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.providers import parse
-from paceline.providers.base import Provider, Usage
+from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 from paceline.responses.events import data_in
 from paceline.responses.values import as_mapping, as_text, decode
@@ -104,37 +105,26 @@ def answers_here(host: str, path: str) -> bool:
     return (host, path.partition("?")[0]) in _llms
 
 
-class Trial:
-    """Looks at an answer, as a reader of usage does: whether an LLM gives it."""
-
-    usage: Usage | None = None
-    refusal: Refusal | None = None
-    done = False
-
-    def __init__(self, host: str, path: str) -> None:
-        self._place = host, path.partition("?")[0]
-        self._start = bytearray()
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body."""
-        self._start += chunk[: ANSWER_MAX - len(self._start)]
-        self.done = len(self._start) >= ANSWER_MAX
-
-    def close(self) -> None:
-        """Remember the place if the answer has the form of an LLM's."""
-        if self._place not in _llms and len(_llms) < PATHS_MAX and has_form(bytes(self._start)):
-            _llms.add(self._place)
-            log.info("%s%s answers as an LLM: its requests are paced from now on", *self._place)
+def trial(host: str, path: str) -> BodyReader:
+    """Looks at an answer: whether an LLM gives it."""
+    return BodyReader(ANSWER_MAX, partial(_remember, (host, path.partition("?")[0])))
 
 
-def has_form(start: bytes) -> bool:
+def _remember(place: tuple[str, str], start: bytes) -> None:
+    """Remember a place if its answer has the form of an LLM's."""
+    if place not in _llms and len(_llms) < PATHS_MAX and _has_form(start):
+        _llms.add(place)
+        log.info("%s%s answers as an LLM: its requests are paced from now on", *place)
+
+
+def _has_form(start: bytes) -> bool:
     """Whether a body, or the beginning of a stream, is the answer of an LLM: it has choices or reports tokens."""
     payload = decode(start)
     values = [payload] if payload is not None else map(decode, data_in(start) or start.splitlines())
-    return any(map(_has_form, values))
+    return any(map(_is_answer, values))
 
 
-def _has_form(payload: Any) -> bool:
+def _is_answer(payload: Any) -> bool:
     found = as_mapping(payload)
     for name in ("choices", "candidates"):
         items = found.get(name)

@@ -101,6 +101,26 @@ class Tap:
         return text * self._bytes // (seen * TOKEN_BYTES) if seen else 0
 
 
+class BodyReader:
+    """Reads a body as a reader of usage does, and gives so much of its beginning to ``take`` at the end."""
+
+    usage: Usage | None = None
+    refusal: Refusal | None = None
+    done = False
+
+    def __init__(self, most: int, take: Callable[[bytes], object]) -> None:
+        self._most, self._take, self._body = most, take, bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body."""
+        self._body += chunk[: self._most - len(self._body)]
+        self.done = len(self._body) >= self._most
+
+    def close(self) -> None:
+        """It is over, or long enough."""
+        self._take(bytes(self._body))
+
+
 _TEXT: Final = re.compile(
     rb'"(?:text|content|thinking|reasoning|reasoning_content|arguments|partial_json|input|delta)":\s*"((?:[^"\\]|\\.)*)'
 )
