@@ -571,10 +571,6 @@ def test_anthropic_from_creation_to_results(claude):
     assert {result.result.message.usage.output_tokens for result in results} == {20}
     tally = emulator.tally()
     assert (tally["admitted"], tally["answers"]["most"], tally["batches"]["unread"]) == (0, 1, 0)
-    assert batches.delete(batch.id).id == batch.id
-    with pytest.raises(anthropic.NotFoundError):
-        batches.retrieve(batch.id)
-    assert emulator.tally()["batches"]["paid"] == 10
 
 
 def test_anthropic_reports_mistakes_of_parameters_in_the_results(claude):
@@ -608,8 +604,6 @@ def test_anthropic_cancels_slowly(claude):
     emulator, batches = claude(turnaround_s=1_000, cancel_s=200)
     batch = batches.create(requests=REQUESTS)
     emulator.advance(301)
-    with pytest.raises(anthropic.BadRequestError, match="in progress"):
-        batches.delete(batch.id)
     batch = batches.cancel(batch.id)
     assert (batch.processing_status, batch.request_counts.processing) == ("canceling", 10)
     assert batch.cancel_initiated_at
@@ -644,7 +638,6 @@ def test_anthropic_lists_in_pages(claude):
     page = batches.list(limit=2)
     assert ([batch.id for batch in page.data], page.has_more, page.last_id) == (made[:2], True, made[1])
     assert [batch.id for batch in batches.list(limit=2)] == made
-    assert [batch.id for batch in batches.list(limit=2, before_id=made[3]).data] == made[1:3]
 
 
 # --- without HTTP ----------------------------------------------------------------------------------------------------

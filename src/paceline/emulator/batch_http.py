@@ -200,8 +200,6 @@ class BatchApi:
                 return BatchReply(self._shown(call, batch))
             case "GET", "results" if batch:
                 return self._results(batch)
-            case "DELETE", "" if batch and call.style == "anthropic":
-                return self._deleted(batch)
         raise _wrong_method(call)
 
     def _cancel(self, call: BatchCall, batch: EmulatedBatch) -> None:
@@ -210,12 +208,6 @@ class BatchApi:
                 raise BatchError(409, f"Cannot cancel a batch with status '{batch.state}'.")
             if call.style == "anthropic" and batch.ended_s is not None:
                 raise BatchError(400, f"Batch {batch.id} has ended: it cannot be canceled.")
-
-    def _deleted(self, batch: EmulatedBatch) -> BatchReply:
-        if batch.ended_s is None:
-            raise BatchError(400, f"Batch {batch.id} is in progress: cancel it before it is deleted.")
-        del self.batches.by_id[batch.id]
-        return BatchReply({"id": batch.id, "type": "message_batch_deleted"})
 
     def _created(self, call: BatchCall, body: bytes) -> BatchReply:
         value = load(body)
@@ -256,7 +248,7 @@ class BatchApi:
             start = call.number("page", 0, MOST_BATCHES) * size
             return {"object": "list", "data": [*map(show, found[start : start + size])], "total": len(found)}
         if call.style == "anthropic":
-            return _page(found, show, call, 20, 1_000, after="after_id", before="before_id")
+            return _page(found, show, call, 20, 1_000, after="after_id")
         return {"object": "list", **_page(found, show, call, 20, 100)}
 
     def _shown(self, call: BatchCall, batch: EmulatedBatch) -> dict[str, Any]:
@@ -420,15 +412,10 @@ def _page(
     default: int,
     most: int,
     after: str = "after",
-    before: str = "",
 ) -> dict[str, Any]:
     """A page of a list, the ids of its ends, and whether more follow."""
     limit, names = call.number("limit", default, most), [item.id for item in found]
     start = names.index(call.text(after)) + 1 if call.text(after) in names else 0
-    end, more = start + limit, len(found) > start + limit
-    if before and call.text(before) in names:
-        end = names.index(call.text(before))
-        start = max(0, end - limit)
-        more = start > 0
+    end = start + limit
     first, last = (names[start:end][at] if names[start:end] else None for at in (0, -1))
-    return {"data": [*map(show, found[start:end])], "first_id": first, "last_id": last, "has_more": more}
+    return {"data": [*map(show, found[start:end])], "first_id": first, "last_id": last, "has_more": len(found) > end}

@@ -178,8 +178,7 @@ class EmulatedBatches:
 
     Attributes:
         rules: The properties of its batches.
-        all: The batches, the oldest first.
-        by_id: The batches that no client has deleted, by their ids.
+        by_id: The batches by their ids, the oldest first.
         queued: Those that hold a place in the queue.
         refused: How many creations were refused, by kind.
         lost: How many answers to creations were lost.
@@ -187,7 +186,6 @@ class EmulatedBatches:
 
     def __init__(self, world: World) -> None:
         self._world, self.rules = world, BatchSettings.of(world.settings.batches)
-        self.all: list[EmulatedBatch] = []
         self.by_id: dict[str, EmulatedBatch] = {}
         self.queued: list[EmulatedBatch] = []
         self.refused: Counter[str] = Counter()
@@ -217,7 +215,7 @@ class EmulatedBatches:
             problems: Why the batch will fail after its validation.
         """
         self.catch_up(now)
-        serial, expires_s = len(self.all) + 1, now + self.rules.expires_s
+        serial, expires_s = len(self.by_id) + 1, now + self.rules.expires_s
         random = Random(f"{self._world.settings.seed}/{serial}")
         times = {"validating": now}
         batch = EmulatedBatch(serial, style, entries, about or {}, expires_s, random, times, list(problems))
@@ -225,7 +223,6 @@ class EmulatedBatches:
         if full is not None:
             self.refused[full.kind] += 1
             return full
-        self.all.append(batch)
         self.by_id[batch.id] = batch
         self._paid["same"].add(_hash(sorted(f"{entry.custom_id} {entry.content}" for entry in entries)))
         if style == "anthropic":
@@ -246,7 +243,7 @@ class EmulatedBatches:
         return True
 
     def of(self, style: str) -> list[EmulatedBatch]:
-        """The batches of one style that are not deleted, the newest first."""
+        """The batches of one style, the newest first."""
         return [batch for batch in reversed(self.by_id.values()) if batch.style == style]
 
     def loses_answer(self) -> bool:
@@ -332,10 +329,10 @@ class EmulatedBatches:
     # --- the queue ---------------------------------------------------------------------------------------------------
 
     def _full(self, now: float, batch: EmulatedBatch) -> Full | None:
-        rules = self.rules
-        if sum(one.created_s > now - _HOUR_S for one in self.all) >= rules.creations_per_hour:
+        rules, known = self.rules, self.by_id.values()
+        if sum(one.created_s > now - _HOUR_S for one in known) >= rules.creations_per_hour:
             return Full("rate", rules.creations_per_hour)
-        if len(self.all) >= MOST_BATCHES or sum(len(one.entries) for one in (*self.all, batch)) > MOST_REQUESTS:
+        if len(known) >= MOST_BATCHES or sum(len(one.entries) for one in (*known, batch)) > MOST_REQUESTS:
             return Full("memory", MOST_REQUESTS)
         most, taken = self._queue(batch)
         return Full("queue", most) if most is not None and taken > most else None
@@ -347,7 +344,7 @@ class EmulatedBatches:
             waiting = [one for one in self.queued if one.style == "anthropic"]
             return rules.queued_requests, sum(len(one.entries) for one in (*waiting, batch))
         if batch.style == "gemini" or (batch.style == "openai" and rules.queue_full != "late"):
-            read = [one for one in self.all if one.state == "validating" and one.model == batch.model]
+            read = [one for one in self.by_id.values() if one.state == "validating" and one.model == batch.model]
             return rules.tokens_for(batch.model), self._held()[batch.model] + sum(one.tokens for one in (*read, batch))
         return None, 0
 
@@ -376,15 +373,16 @@ class EmulatedBatches:
         paid results which no client has read.
         """
         self.catch_up(now)
-        outcomes = sum((batch.counts for batch in self.all), Counter[str]())
-        used = [batch.used for batch in self.all]
-        unread = [b for b in self.all if b.ended_s is not None and b.counts["succeeded"] and not b.read and b.readable]
+        batches = self.by_id.values()
+        outcomes = sum((batch.counts for batch in batches), Counter[str]())
+        used = [batch.used for batch in batches]
+        unread = [b for b in batches if b.ended_s is not None and b.counts["succeeded"] and not b.read and b.readable]
         return {
-            "created": len(self.all),
+            "created": len(batches),
             "refused": dict(self.refused),
             "lost_answers": self.lost,
-            "states": dict(Counter(batch.state for batch in self.all)),
-            "requests": sum(len(batch.entries) for batch in self.all),
+            "states": dict(Counter(batch.state for batch in batches)),
+            "requests": sum(len(batch.entries) for batch in batches),
             "paid": outcomes["succeeded"],
             "outcomes": dict(outcomes),
             "input_tokens": sum(tokens for tokens, _ in used),
