@@ -19,7 +19,7 @@ from paceline.gateway.connection import Headers
 from paceline.gateway.refusals import KEPT_MAX, LastRefusal, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
-from paceline.http.ahead import Hold
+from paceline.http.ahead import Hold, in_pieces
 from paceline.http.binding import Exchanged
 from paceline.http.tap import Tap
 from paceline.pacing.permit import Permit
@@ -34,9 +34,6 @@ ERROR_MAX: Final = 1_000_000
 """Bytes in the body of an error, in which the gateway's own key is replaced."""
 
 HIDDEN: Final = b"***"
-
-_PIECE: Final = 4_096
-"""Bytes of an encoded body that are decoded in one step, for its usage."""
 
 _MADE_HERE: Final = 2**20
 """Bytes of a body to which a field is added at once, and not in a thread."""
@@ -465,19 +462,19 @@ class Relayed:
 def decoder(encoding: str) -> Decode | None:
     """Decodes a body, chunk by chunk, in small pieces; ``None`` for a plain body, or an encoding that is not known."""
     encoding = encoding.strip().lower()
-    if encoding == "identity" or encoding not in DECODED:
-        return None
+    return in_pieces({"content-encoding": encoding}, _inflating) if encoding in DECODED else None
+
+
+def _inflating(_: str) -> Callable[[bytes], Iterator[bytes]]:
     inner = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip and zlib
 
-    def decode(chunk: bytes) -> Iterator[bytes]:
+    def decode(piece: bytes) -> Iterator[bytes]:
         nonlocal inner
-        for start in range(0, len(chunk), _PIECE):
-            piece = chunk[start : start + _PIECE]
-            while piece:
-                if inner.eof:  # another member of gzip
-                    inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
-                yield inner.decompress(piece)
-                piece = inner.unused_data
+        while piece:
+            if inner.eof:  # another member of gzip
+                inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            yield inner.decompress(piece)
+            piece = inner.unused_data
 
     return decode
 
