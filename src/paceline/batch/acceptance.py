@@ -7,14 +7,12 @@ judged by the same rules when it is read.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote, urldefrag, urljoin
 
 from paceline.core.results import SettingsError
 from paceline.providers.embeddings import is_vector, vector_of
@@ -47,14 +45,10 @@ RAISED: Final = 4
 TEXT_MAX: Final = 2_000
 """Characters of an unfinished text in the error of a row; the journal has the whole of it."""
 
-_TYPES: Final = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _KEYWORDS: Final = frozenset(
     {"type", "properties", "enum", "const", "anyOf", "oneOf", "allOf", "not", "items", "required", "if"}
 )
 """Without any of them, a mapping allows every answer: it is the form of an answer, and no schema."""
-_HOLDERS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
-_INNER: Final = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
 
 
 class Told(NamedTuple):
@@ -176,18 +170,14 @@ class Acceptance:
             if not isinstance(self.schema, Mapping):
                 return self.schema.model_validate_json(text).model_dump(mode="json"), ""
             value = json.loads(text)
-            wrong = None if self._validator is None else next(self._validator.iter_errors(value), None)
+            wrong = next(self._validator.iter_errors(value), None)
         except Exception as invalid:  # noqa: BLE001  (of a validator of the user, or a reference to nothing: the answer is paid)
             return None, type(invalid).__name__
         return value, "" if wrong is None else f"at {wrong.json_path}: {wrong.validator}"
 
     @cached_property
     def _validator(self) -> Any:
-        try:
-            jsonschema = import_module("jsonschema")
-        except ImportError:
-            return None
-        return jsonschema.validators.validator_for(self.schema)(self.schema)
+        return import_module("jsonschema").validators.validator_for(self.schema)(self.schema)
 
     def told(self, record: Mapping[str, Any]) -> Told:
         """What a table has of a record."""
@@ -312,116 +302,41 @@ def is_schema(found: Mapping[str, Any]) -> bool:
 
 
 def require_schema(schema: Mapping[str, Any]) -> None:
-    """Refuse what is no JSON schema: with the package jsonschema by all of its rules, else by the names of types.
+    """Refuse what is no JSON schema.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: It is none, or the package jsonschema is not installed.
     """
     if not is_schema(schema):
         raise SettingsError(
             f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
             ' {"type": "object", "properties": {...}}'
         )
-    for name in _lost_references(schema, schema):
-        raise SettingsError(
-            f"schema: it has nothing at {name!r}, which a $ref names, and nothing is fetched: put it under $defs"
-        )
     try:
         jsonschema = import_module("jsonschema")
     except ImportError:
-        for place, name in _wrong_types(schema, "$"):
-            raise SettingsError(
-                f"schema: it is no JSON schema: at {place}.type: {name!r} is no type: {', '.join(sorted(_TYPES))}"
-            ) from None
-        return
+        raise SettingsError("schema: answers are checked by the package jsonschema: pip install jsonschema") from None
+    validator = jsonschema.validators.validator_for(schema)
     try:
-        jsonschema.validators.validator_for(schema).check_schema(schema)
+        validator.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise SettingsError(f"schema: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
+    for name in _lost_references(schema, validator.META_SCHEMA["$schema"]):
+        raise SettingsError(
+            f"schema: it has nothing at {name!r}, which a $ref names, and nothing is fetched: put it under $defs"
+        )
 
 
-def _lost_references(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
-    """The references to places that the schema ``root`` doesn't have. A part with an ``$id`` is a root of its own."""
-    if isinstance(schema, Mapping) and (schema is root or "$id" not in schema):
-        name = schema.get("$ref")
-        if isinstance(name, str) and not _leads_somewhere(root, name):
-            yield name
-        for key, inner in schema.items():
-            if key not in ("const", "enum", "default", "examples"):  # values, which are no schemas
-                yield from _lost_references(inner, root)
-    elif isinstance(schema, list):
-        for inner in schema:
-            yield from _lost_references(inner, root)
-
-
-def _leads_somewhere(root: Mapping[str, Any], name: str) -> bool:
-    address, _, fragment = name.partition("#")
-    if address:  # without a look at the fragment
-        found = list(_addresses(root, ""))
-        base = found[0] if _id_of(root) else ""
-        return bool(_META.match(address)) or urljoin(base, address) in found
-    if not fragment or fragment.startswith("/"):
-        return _has_place(root, fragment)
-    anchors = {*_named(root, "$anchor"), *_named(root, "$dynamicAnchor")}
-    return fragment in anchors or name in {*_named(root, "$id"), *_named(root, "id")}  # up to Draft 7
-
-
-_META: Final = re.compile(r"https?://json-schema\.org/")  # jsonschema brings these along
-
-
-def _id_of(schema: Mapping[str, Any]) -> str:
-    """The ``$id`` of a part; up to Draft 4, its ``id``. Empty for none."""
-    found = schema.get("$id", schema.get("id"))
-    return found if isinstance(found, str) else ""
-
-
-def _addresses(schema: Any, base: str) -> Iterator[str]:
-    """The addresses of the parts that have one, each relative to the address of the part around it, or to ``base``."""
-    if isinstance(schema, Mapping):
-        if name := _id_of(schema):
-            base = urldefrag(urljoin(base, name)).url
-            yield base
-        schema = list(schema.values())
-    for inner in schema if isinstance(schema, list) else ():
-        yield from _addresses(inner, base)
-
-
-def _named(schema: Any, key: str) -> Iterator[str]:
-    """The texts that stand under ``key`` anywhere."""
-    if isinstance(schema, Mapping):
-        if isinstance(name := schema.get(key), str):
-            yield name
-        schema = list(schema.values())
-    for inner in schema if isinstance(schema, list) else ():
-        yield from _named(inner, key)
-
-
-def _has_place(found: Any, pointer: str) -> bool:
-    """Whether a JSON pointer in a fragment, such as ``#/$defs/name``, leads to something."""
-    for part in unquote(pointer).split("/")[1:]:
-        try:
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found[int(name)] if isinstance(found, list) else found[name]
-        except (LookupError, TypeError, ValueError):
-            return False
-    return True
-
-
-def _wrong_types(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """The names that are no types, with their places."""
-    if not isinstance(schema, Mapping):
-        return
-    if "type" in schema:
-        named = schema["type"]
-        for name in named if isinstance(named, list) else [named]:
-            if not isinstance(name, str) or name not in _TYPES:
-                yield place, name
-    for holder in _HOLDERS:
-        if isinstance(schema.get(holder), Mapping):
-            for name, inner in schema[holder].items():
-                yield from _wrong_types(inner, f"{place}.{holder}.{name}")
-    for holder in _LISTS:
-        for number, inner in enumerate(schema[holder] if isinstance(schema.get(holder), list) else ()):
-            yield from _wrong_types(inner, f"{place}.{holder}[{number}]")
-    for holder in _INNER:
-        yield from _wrong_types(schema.get(holder), f"{place}.{holder}")
+def _lost_references(schema: Mapping[str, Any], dialect: str) -> Iterator[str]:
+    """The references to places that neither a schema of this dialect nor the schemas of all dialects have."""
+    root = import_module("referencing.jsonschema").specification_with(dialect).create_resource(schema)
+    known = import_module("jsonschema_specifications").REGISTRY
+    parts = [(root, known.resolver_with_root(root))]
+    while parts:
+        part, resolver = parts.pop()
+        if isinstance(part.contents, Mapping) and "$ref" in part.contents:
+            try:
+                resolver.lookup(part.contents["$ref"])
+            except import_module("referencing.exceptions").Unresolvable:
+                yield part.contents["$ref"]
+        parts += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]

@@ -72,8 +72,8 @@ def run(
         into: The new column with the texts of the answers. ``error`` is the other one.
         max_tokens: The most tokens of an answer.
         schema: A model of pydantic, or a JSON schema: each answer is asked for in this form, and is a dict. Another
-            form is an error, and the column ``answer_text`` contains the model's text. A JSON schema is checked if
-            the package jsonschema is installed.
+            form is an error, and the column ``answer_text`` contains the model's text. A JSON schema needs the package
+            jsonschema.
         cut_off: What happens to an answer that has reached the maximum of tokens, which is an error by default: ``"keep"`` makes it
             an answer, and adds a column ``finish``; ``"raise"`` asks once more with four times ``max_tokens``; a number, with this
             maximum.
