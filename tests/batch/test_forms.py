@@ -239,8 +239,8 @@ def test_the_batches_of_gemini():
     ("content", "name", "form", "message"),
     [
         (table(), "p.csv", {}, "a table with the fields id, text: name the column of the prompts and the model, e.g. paceline run p.csv --model gpt-6-luna --column text"),
-        (table(), "p.csv", {"model": "m", "column": "txt"}, "name a column that it has (it has no 'txt'), e.g."),
-        ("id,Text ,note\na,b,c\n", "p.csv", {"model": "m", "column": "text"}, "it has no 'text'; did you mean 'Text '?), e.g. paceline run p.csv --model m --column 'Text '"),
+        (table(), "p.csv", {"model": "m", "column": "txt"}, "with the fields id, text, and --column names 'txt'; did you mean 'text'?"),
+        ("id,Text ,note\na,b,c\n", "p.csv", {"model": "m", "column": "text"}, "and --column names 'text'; did you mean 'Text '?"),
         (rows({"prompt": "secret"}), "p.jsonl", {}, "with the fields prompt: name the model, e.g. paceline run p.jsonl --model gpt-6-luna"),
         ("", "p.csv", {}, "p.csv: there is nothing in it"),
         (rows({"key": "k", "request": {"contents": []}}), "p.jsonl", {}, "its requests name no model: give one"),

@@ -194,8 +194,11 @@ SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "requ
 def test_an_unknown_form_is_told_in_python(ask):
     with pytest.raises(UnknownFormError) as caught:
         ask(ROWS, prompt="txt")
-    words = "(it has no 'txt'), e.g. paceline.run(rows, model='gpt-5', prompt='text', progress=False, "
-    assert words in str(caught.value)
+    assert "and prompt= names 'txt'; did you mean 'text'?" in str(caught.value)
+    with pytest.raises(UnknownFormError) as caught:
+        ask(ROWS)
+    assert "e.g. paceline.run(rows, model='gpt-5', progress=False, " in str(caught.value)
+    assert str(caught.value).endswith(", prompt='text')")
 
 
 @pytest.mark.parametrize(("given", "sent"), [(1.0, 1), (1.5, "1.5"), (dt.date(2026, 11, 27), "2026-11-27"), ("a", "a")])

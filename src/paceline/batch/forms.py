@@ -23,7 +23,7 @@ from paceline.batch.caller import Caller, Command
 from paceline.batch.files import add, files_in
 from paceline.batch.identity import Ids, is_blank
 from paceline.batch.requests import INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
-from paceline.core.hints import may_be_shown, shown_names
+from paceline.core.hints import did_you_mean, may_be_shown, shown_names
 from paceline.core.results import SettingsError
 from paceline.data.frames import is_missing
 from paceline.providers.embeddings import answers, embedder, embeds
@@ -545,67 +545,42 @@ class _Template(Formatter):
         return value
 
 
-def _missing(row: Row, form: Form, prompt: str | None, absent: Sequence[str]) -> str:
-    """What has to be named."""
-    missing = "" if prompt else "the column of the prompts"
-    if absent:
-        near = _near(row, absent[0])
-        hint = f"; did you mean {near!r}?" if near else ""
-        missing = f"a column that it has (it has no {absent[0]!r}{hint})"
-    if not form.model and "model" not in row:
-        missing = f"{missing} and the model" if missing else "the model"
-    return missing
-
-
 _BRACES: Final = "columns are in braces, and a brace of the text is written twice: {{ or }}"
 
 
 def _unknown(row: Row, form: Form, name: str, kind: str) -> str:
     """What was recognised, and a call that would work."""
-    absent = sorted(form.fields - row.keys())
-    prompt = form.template or _column(row, form, kind)
-    missing, changed = _missing(row, form, prompt, absent), dict[str, Any]()
-    if form.model or "model" not in row:
-        changed["model"] = form.model or "gpt-6-luna"
     fields = f"{name}: it is {kind} with the fields {shown_names(row)}"
-    if kind == "JSON objects" and "column" in missing and (lists := reading.lists_in(row)):
+    has_prompt, has_model = form.template is not None or _column(row, form, kind) in row, form.model or "model" in row
+    changed = {"model": form.model or "gpt-6-luna"} if form.model or not has_model else {}
+    if kind == "JSON objects" and not has_prompt and (lists := reading.lists_in(row)):
         return f"{fields}: to send the rows of a list in it, e.g. {_piped(row, form, name, lists[-1], changed)}"
-    if absent and form.column not in absent and form.key not in absent:
-        return f"{fields}, and {_naming(form, absent[0])}"
+    if absent := sorted(form.fields - row.keys()):
+        return f"{fields}, and {_naming(row, form, absent[0])}"
+    needed = {"the column of the prompts": has_prompt, "the model": has_model}
+    way = f"name {' and '.join(what for what, is_there in needed.items() if not is_there)}"
     # A column that may have the prompts
     example = next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
-    changed |= _named_instead(row, form, absent, example, prompt)
-    way = f"name {missing}, e.g. {form.caller.again(name, **changed)}"
-    if example is None and not prompt:  # it may be a prompt
-        way = f"name {missing} with {form.caller.option('column')}"
+    if has_prompt or example is not None:
+        changed |= {} if has_prompt else {"column": cast("str", example)}
+        way = f"{way}, e.g. {form.caller.again(name, **changed)}"
+    else:  # it may be a prompt
+        way = f"{way} with {form.caller.option('column')}"
     return f"{fields}: {'; or, '.join([way, *_other_ways(form, name, kind, changed)])}"
 
 
-def _naming(form: Form, absent: str) -> str:
+def _naming(row: Row, form: Form, absent: str) -> str:
     """Which option names a column that is not there."""
-    by, hint = ("files", "") if absent in form.files else ("template", f"; {_BRACES}")
-    return f"{form.caller.option(by)} names {absent!r}{hint}"
+    options = {form.column: "column", form.key: "key"} | dict.fromkeys(form.files, "files")
+    by = options.get(absent, "template")
+    hint = did_you_mean(absent, (one for one in row if may_be_shown(one.strip())))
+    return f"{form.caller.option(by)} names {absent!r}{hint}{f'; {_BRACES}' if by == 'template' else ''}"
 
 
 def _piped(row: Row, form: Form, name: str, field: str, changed: Mapping[str, Any]) -> str:
     """A command that sends the rows of a list in this one."""
     first = next(iter(row[field][0]))
     return f"jq '.[\"{field}\"]' {quote(name)} | {form.caller.again('-', **changed, column=first)}"
-
-
-def _named_instead(
-    row: Row, form: Form, absent: Sequence[str], example: str | None, prompt: str | None
-) -> dict[str, str | None]:
-    """The column that is named in place of one that is not there."""
-    if form.key in absent and form.column not in absent:
-        return {"key": next((one for one in reading.IDS if one in row), None)}
-    near = _near(row, form.column) if form.column in absent else None
-    return {"column": near or example} if absent or not prompt else {}
-
-
-def _near(row: Row, name: str | None) -> str | None:
-    """The column whose name differs from ``name`` by case or blanks alone."""
-    return next((one for one in row if name and one.strip().casefold() == name.strip().casefold()), None)
 
 
 def _other_ways(form: Form, name: str, kind: str, changed: Mapping[str, Any]) -> Iterator[str]:
