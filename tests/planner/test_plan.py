@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -333,13 +332,11 @@ class TestTheCommand:
         ("m --turns 5", "give --agents"),
         ("m --agents 5 --prompt many", "write it like '500', '20k' or '1.5M'"),
         ("m --agents 5 --shared 30k", "shared_tokens is 30000: it must be less than input_tokens"),
-        ("three.toml --by 6pm", "write a time of day like 18:00"),
-        ("three.toml --by 18:00 --within 1h", "--by and --within exclude each other"),
         ("three.toml --tier 77", "tier '77' of openai is unknown"),
         ("three.toml --limit nonsense", "'nonsense': write it like "),
         pytest.param("three.toml --picture /nowhere/a.svg", "--picture /nowhere/a.svg: ", marks=drawn),
         ("three.toml --within never", "write it like '6h'"),
-        ("minute.toml --within 1h", "need work that ends"),
+        ("minute.toml --within 1h", "needs work that ends"),
     ])  # fmt: skip
     def test_wrong_options(self, tmp_path, monkeypatch, words, message):
         monkeypatch.chdir(tmp_path)
@@ -376,18 +373,6 @@ class TestTheCommand:
     def test_work_that_never_ends(self, tmp_path):
         file = written(tmp_path, 'items = 410\nphases = [{name = "a", models = "openai/gpt-5"}]')
         assert "\tnever\t" in run("plan", file, "--limit", "gpt-5=1 requests/day").stdout
-
-    def test_a_time_of_day_that_has_passed_is_tomorrows(self, three):
-        at = datetime.now().astimezone() - timedelta(minutes=2)
-        done = run("plan", three, "--by", f"{at:%H:%M}")
-        assert f" until {at + timedelta(days=1):%A %H:%M}" in done.stderr
-
-    def test_a_plan_that_takes_minutes_leaves_less_until_the_time_of_day(self, three, monkeypatch):
-        times = [datetime(2026, 9, 1, 15, 0, 30), datetime(2026, 9, 1, 15, 3)]  # noqa: DTZ001  (local times)
-        clock = type("clock", (datetime,), {"now": staticmethod(lambda: times.pop(0))})
-        monkeypatch.setattr("paceline.cli.plan.datetime", clock)
-        done = run("plan", three, "--by", "18:00", "--tier", "1")
-        assert "; there are 2 h 57 min until Tuesday 18:00 " in done.stderr
 
 
 class TestReplay:

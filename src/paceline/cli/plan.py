@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -43,19 +42,6 @@ SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 
 EPILOG = """SOURCE is a workload file (TOML or YAML), or an input of `paceline run` with its options. With --agents SOURCE is a model: every agent
 has a conversation, and the provider caches its prompts. Nothing is sent."""
-
-
-def _clock(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
-    """The next time of day ``text``."""
-    if text is None:
-        return None
-    now = datetime.now().astimezone()
-    try:
-        at = datetime.strptime(text, "%H:%M")  # noqa: DTZ007  (a time of day)
-    except ValueError:
-        raise click.BadParameter(f"{text!r}: write a time of day like 18:00, or use --within 6h") from None
-    end = now.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
-    return end if end > now else end + timedelta(days=1)
 
 
 def _size(name: str, field: str, about: str) -> options.Decorator:
@@ -95,7 +81,6 @@ def _size(name: str, field: str, about: str) -> options.Decorator:
 )
 @options.limits
 @options.CONFIG
-@click.option("--by", metavar="HH:MM", callback=_clock, help="Say which variants end by this time of day.")
 @click.option(
     "--within",
     "within_s",
@@ -116,7 +101,6 @@ def command(
     tiers: tuple[str, ...],
     workers: tuple[int, ...],
     agents: tuple[int, ...],
-    by: datetime | None,
     within_s: float | None,
     seed: int,
     picture: Path | None,
@@ -124,26 +108,25 @@ def command(
     **given: Any,
 ) -> None:
     """Show how long work will take, and its cost."""
-    _exclude(("--by", by is not None), ("--within", within_s is not None))
-    _exclude(("--agents", agents), ("--workers", workers))
+    if agents and workers:
+        raise click.UsageError("--agents and --workers exclude each other: give one")
     talk, speed = _set(given, *TALK), _set(given, "latency_s", "latency_per_token_s", "cache_misses")
     form = options.form(given)
     _check_source(source, form, of_agents=bool(agents), is_talk=bool(talk) or "cache_misses" in speed)
     config = options.settings(given)
-    every = by is not None or within_s is not None
     works = {f"{count:,} agents": partial(_agents, source, count, talk, speed) for count in agents}
     if not agents:
         work = _work(Path(source), form, config, speed)
         works = {f"{count:,} workers": partial(work, count) for count in workers} or {"": partial(work, None)}
-    found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=every, seed=seed))
+    found = dict(plans(works, config, tiers=tiers, limits=given["limits"], every=within_s is not None, seed=seed))
     if picture is not None:
         draw_to(found, picture)
     if as_json:
         click.echo(to_json("plans", found))
     else:
-        show(found, tiers=every or bool(tiers or config.tier))
-    if every:
-        _judge(found, within_s, by)
+        show(found, tiers=bool(within_s is not None or tiers or config.tier))
+    if within_s is not None:
+        _judge(found, within_s)
 
 
 def _home(config: Config, owners: Collection[str], tiers: Sequence[str]) -> str | None:
@@ -155,12 +138,6 @@ def _home(config: Config, owners: Collection[str], tiers: Sequence[str]) -> str 
             " or give limits with --limit"
         )
     return home
-
-
-def _exclude(one: tuple[str, object], other: tuple[str, object]) -> None:
-    """Refuse two options that are both given."""
-    if one[1] and other[1]:
-        raise click.UsageError(f"{one[0]} and {other[0]} exclude each other: give one")
 
 
 def _set(given: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -216,9 +193,7 @@ def plans(
 
     work = next(iter(works.values()))()
     if every and work.duration_s is not None:
-        raise PacelineError(
-            "--by and --within need work that ends: with a duration, a plan ends although items are left"
-        )
+        raise PacelineError("--within needs work that ends: with a duration, a plan ends although items are left")
     owners = _makers(work)
     home = _home(config, owners, tiers)
     for name in _unmatched(limits, work.models):
@@ -456,19 +431,14 @@ def _talk(plan: Plan, turns: Turns) -> tuple[str, ...]:
     return f"{turns.an_hour:,.0f}", f"{turns.cached:.0%}", f"{turns.again:,}", *took, carried
 
 
-def _judge(plans: Mapping[str, Plan], within_s: float | None, by: datetime | None) -> None:
+def _judge(plans: Mapping[str, Plan], within_s: float) -> None:
     """Name the first variant that ends in time, on standard error."""
-    most_s, until = within_s or 0.0, ""
-    if by is not None:
-        most_s, until = max(0.0, (by - datetime.now().astimezone()).total_seconds()), f" until {by:%A %H:%M %Z}"
-    found = next((name for name, plan in plans.items() if plan.seconds <= most_s and not plan.failed), None)
+    found = next((name for name, plan in plans.items() if plan.seconds <= within_s and not plan.failed), None)
     if found is None:
-        best = min(plans.values(), key=lambda plan: plan.seconds)
-        click.echo(
-            f"no variant ends within {in_words(most_s)}{until}: the shortest takes {in_words(best.seconds)}", err=True
-        )
+        best = in_words(min(plan.seconds for plan in plans.values()))
+        click.echo(f"no variant ends within {in_words(within_s)}: the shortest takes {best}", err=True)
         sys.exit(LATE)
-    click.echo(f"{found}: it ends in {in_words(plans[found].seconds)}; there are {in_words(most_s)}{until}", err=True)
+    click.echo(f"{found}: it ends in {in_words(plans[found].seconds)}; there are {in_words(within_s)}", err=True)
 
 
 def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
