@@ -14,7 +14,6 @@ from paceline.config.schema import TARGETS_MAX
 from paceline.config.servers import group
 from paceline.config.starter import of_environment, of_settings
 from paceline.gateway.upstreams import Upstreams
-from paceline.testing import Emulator
 
 TEN = """
 model_list:
@@ -266,10 +265,10 @@ class TestOfTheEnvironment:
         "names", [(), ("OPENAI_API_KEY",), ("OPENAI_API_KEY", "GROQ_API_KEY", "VLLM_API_KEY"), ("CO_API_URL",)]
     )
     def test_it_can_be_read_as_it_is_and_with_every_comment_lifted(self, names):
-        text = of_environment(dict.fromkeys(names, "a-hidden-key"), {"openai/gpt-5": ["500 requests/min"]})
+        text = of_environment(dict.fromkeys(names, "a-hidden-key"))
         assert "hidden" not in text
         assert all(name in text for name in names)
-        assert Config.load(given=tomllib.loads(text), environ={}).limits
+        assert Config.load(given=tomllib.loads(text), environ={}).store is None
         lifted = "\n".join(
             line.removeprefix("# ") if " = " in line and "`" not in line else line for line in text.splitlines()
         )
@@ -291,16 +290,3 @@ class TestOfTheEnvironment:
         assert done.exit_code == 0
         assert "openai (OPENAI_API_KEY)" in done.stderr
         assert "hidden" not in done.output + Path("paceline.toml").read_text()
-
-    def test_it_asks_before_it_sends(self, here, monkeypatch):
-        with Emulator(limits={"gpt-5": "500 requests/min,400k tokens/min"}) as emulator:
-            monkeypatch.setenv("OPENAI_API_KEY", "a-hidden-key")
-            monkeypatch.setenv("OPENAI_BASE_URL", f"{emulator.base_url}/v1")
-            refused = init("--check", "gpt-5", stdin="n\n")
-            assert (refused.exit_code, emulator.tally()["admitted"], Path("paceline.toml").exists()) == (2, 0, False)
-            assert "nothing has been sent" in refused.stderr
-            assert init("--check", "gpt-5", stdin="y\n").exit_code == 0
-            assert emulator.tally()["admitted"] == 1
-        assert tomllib.loads(Path("paceline.toml").read_text())["limits"] == {
-            "openai/gpt-5": ["500 requests/min", "400k tokens/min"]
-        }

@@ -10,7 +10,7 @@ import click
 from paceline.cli.guides import Helped
 from paceline.core.results import SettingsError
 
-EPILOG = """Nothing is sent without --check, and a file that exists is not overwritten."""
+EPILOG = """Nothing is sent, and a file that exists is not overwritten."""
 
 
 @click.command(cls=Helped, epilog=EPILOG)
@@ -29,30 +29,18 @@ EPILOG = """Nothing is sent without --check, and a file that exists is not overw
     type=click.Path(path_type=Path),
     help="Convert this config.yaml of a litellm proxy, and list the settings without a counterpart.",
 )
-@click.option(
-    "--check",
-    "models",
-    multiple=True,
-    metavar="MODEL",
-    help="Ask the provider for the limits of this model, as `paceline check` does. Repeatable.",
-)
-@click.option("--yes", is_flag=True, help="With --check: send without asking you first.")
-def command(*, output: Path, source: Path | None, models: tuple[str, ...], yes: bool) -> None:
+def command(*, output: Path, source: Path | None) -> None:
     """Write a first configuration, with comments.
 
     The file is for the providers whose keys are in the environment, or comes from a litellm proxy's file. It names keys, and never contains them.
     """
     from paceline.config.starter import of_environment, providers_of
 
-    if source is not None and models:
-        raise click.UsageError(
-            "--check is for a new configuration: convert first, then run paceline check --config FILE"
-        )
     _check_free(output)
     if source is not None:
         text = _converted(source)
     else:
-        text = of_environment(os.environ, _limits(models, yes=yes))
+        text = of_environment(os.environ)
         found = providers_of(os.environ)
         said = ", ".join(f"{name} ({', '.join(variables)})" for name, variables in found.items())
         click.echo(f"found: {said or 'no key of a provider in the environment'}", err=True)
@@ -97,22 +85,7 @@ def _converted(source: Path) -> str:
     return of_settings(made.settings, source.name, made.lost, made.variables)
 
 
-def _limits(models: tuple[str, ...], *, yes: bool) -> dict[str, list[str]]:
-    """The limits that the providers state, after a question; without models nothing is sent."""
-    from paceline.cli.check import ask
-    from paceline.config import Config
-
-    if not models:
-        return {}
-    checked = ask(models, Config.load(given={}), yes=yes)
-    for one in checked:
-        if one.problem:
-            click.echo(f"{one.model}: {one.problem}", err=True)
-    return {one.model: [str(finding.use) for finding in one.findings] for one in checked if one.findings}
-
-
 def _write(text: str, output: Path) -> None:
-
     if str(output) == "-":
         click.echo(text, nl=False)
         return

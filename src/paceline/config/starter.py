@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from paceline.providers.registry import PROVIDERS
@@ -25,13 +25,8 @@ def providers_of(environ: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str]]) -> str:
-    """A commented configuration for the providers of the environment; no value of it is in the text.
-
-    Args:
-        environ: The variables.
-        limits: Limits that are known, by ``provider/model``.
-    """
+def of_environment(environ: Mapping[str, str]) -> str:
+    """A commented configuration for the providers of the environment; no value of it is in the text."""
     found = providers_of(environ)
     known = [f"# found: {name} ({', '.join(variables)})" for name, variables in found.items()]
     provider = [
@@ -41,8 +36,6 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
     if len(found) == 1:
         (name,) = found
         provider = [f'provider = "{name}"', *_tier(name if name in known_providers() else "")]
-    stated = [f"{_key(model)} = {_value(list(quotas))}" for model, quotas in limits.items()]
-    others = [name for name in found if not any(one.startswith(f"{name}/") for one in limits)]
     lines = [
         EDITORS,
         "# `paceline config` prints every setting and where it comes from, `paceline config --help` explains all.",
@@ -54,8 +47,7 @@ def of_environment(environ: Mapping[str, str], limits: Mapping[str, Sequence[str
         "# usable = 0.85                # the share of every limit that is used",
         "",
         "[limits]   # instead of the published ones, which responses correct; `paceline check MODEL` measures yours",
-        *stated,
-        *(f'# "{name}/*" = {_value(_published(name))}' for name in others),
+        *(f'# "{name}/*" = {_value(_published(name))}' for name in found),
         "",
         "[concurrency]   # requests in flight at a provider; without an entry there is no bound",
         *(f"# {name} = 50" for name in found),
