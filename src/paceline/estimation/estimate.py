@@ -113,7 +113,6 @@ def _features(text: str) -> tuple[int, ...]:
 
 
 _EXACT: Final = {"o200k": "o200k_base", "cl100k": "cl100k_base"}
-_TIKTOKEN_FILES: Final = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 
 
 def count_tokens(text: str, encoding: str = SAFE_ENCODING, *, exact: bool = False) -> int:
@@ -122,31 +121,12 @@ def count_tokens(text: str, encoding: str = SAFE_ENCODING, *, exact: bool = Fals
     Args:
         text: Any text.
         encoding: As for :func:`estimate_tokens`; ``o200k`` and ``cl100k`` can be counted exactly.
-        exact: Use ``toktok-rs`` (the extra ``tokenizer``), or ``tiktoken`` if its vocabulary is on disk already.
-            Where neither is installed, or both raise, the result is the estimate, and a debug record is logged.
+        exact: Use ``toktok-rs`` (the extra ``tokenizer``). If it is not installed, or raises, the result is the
+            estimate, and a debug record is logged.
     """
     if exact and encoding in _EXACT:
-        for count in (_count_toktok, _count_tiktoken):
-            try:
-                return count(text, _EXACT[encoding])
-            except Exception as error:  # noqa: BLE001  (another package's tokenizer; its message may hold the text)
-                logger.debug("%s failed for %s: %s", count.__name__, encoding, type(error).__name__)
+        try:
+            return int(import_module("toktok").batch_count([text], _EXACT[encoding])[0])
+        except Exception as error:  # noqa: BLE001  (another package's tokenizer; its message may hold the text)
+            logger.debug("toktok failed for %s: %s", encoding, type(error).__name__)
     return estimate_tokens(text, encoding)
-
-
-def _count_toktok(text: str, name: str) -> int:
-    return int(import_module("toktok").batch_count([text], name)[0])
-
-
-def _count_tiktoken(text: str, name: str) -> int:
-    """Count with tiktoken, which would otherwise download a vocabulary that is not in its cache."""
-    import hashlib
-    import os
-    import tempfile
-    from pathlib import Path
-
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
-    cache = Path(folder) if folder else Path(tempfile.gettempdir(), "data-gym-cache")
-    if not (cache / hashlib.sha1(_TIKTOKEN_FILES.format(name).encode(), usedforsecurity=False).hexdigest()).is_file():
-        raise LookupError(f"the vocabulary {name} is not in tiktoken's cache")
-    return len(import_module("tiktoken").get_encoding(name).encode(text, disallowed_special=()))
