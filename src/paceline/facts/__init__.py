@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cache, lru_cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
@@ -175,7 +174,7 @@ def read(file: Path) -> dict[str, Any]:
     """The facts in a file of TOML or JSON, checked; the day as text.
 
     Raises:
-        SettingsError: The file cannot be read, or has another form; the message names the field, or the line.
+        SettingsError: The file cannot be read, or has another form; the message names the field.
     """
     return of_text(text_in(file), str(file))[0]
 
@@ -201,27 +200,7 @@ def of_text(text: str, where: str) -> tuple[dict[str, Any], Any]:
         SettingsError: It has another form.
     """
     values = _values(text, where)
-    try:
-        return checked(values, where), values
-    except SettingsError as error:
-        line = _line_of(str(error).removeprefix(f"{where}: "), text)
-        raise SettingsError(f"{error} (at line {line})" if line else str(error)) from None
-
-
-_PLACE: Final = re.compile(r"(providers\.[\w-]+)(?:\.(limits|models)\[(\d+)\])?(?:\.(\w+))?: ")
-
-
-def _line_of(said: str, text: str) -> int | None:
-    """The line of TOML that an error about a field is about, or of its table; ``None``: it is written in another way."""
-    if (place := _PLACE.match(said)) is None:
-        return None
-    table = f"[[{place[1]}.{place[2]}]]" if place[2] else f"[{place[1]}]"
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    starts = [number for number, line in enumerate(lines, 1) if line == table][int(place[3] or 1) - 1 :]
-    if not starts:
-        return None
-    rest = takewhile(lambda one: not one[1].startswith("["), enumerate(lines[starts[0] :], starts[0] + 1))
-    return next((number for number, line in rest if line.partition("=")[0].strip() == place[4]), starts[0])
+    return checked(values, where), values
 
 
 def _values(text: str, where: str) -> Any:
