@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from paceline.batch.requests import keyless
-
-SHOWN_MAX: Final = 80
-"""Characters of an argument in Python; a longer one is shown as ``...``."""
-
 
 _ARGUMENTS: Final = {"column": "prompt", "template": "prompt"}
 """The names of options that are others in Python."""
@@ -62,13 +56,9 @@ class Call:
 
     Attributes:
         noun: What it is called.
-        arguments: The arguments that were given.
-        function: Its name.
     """
 
     noun: ClassVar[str] = "call"
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    function: str = "paceline.run"
 
     def option(self, name: str) -> str:
         """See :meth:`Command.option`."""
@@ -79,10 +69,9 @@ class Call:
         return f"{self.option(name)}{value!r}"
 
     def again(self, source: str, **changed: Any) -> str:
-        """See :meth:`Command.again`."""
-        given = {**self.arguments, **{_ARGUMENTS.get(name, name): value for name, value in changed.items()}}
-        told = [f"{name}={_shown(value)}" for name, value in given.items() if value is not None]
-        return f"{self.function}({', '.join([source, *told])})"
+        """See :meth:`Command.again`. The other arguments, which may be long or secret, are three dots."""
+        told = [self.giving(name, value) for name, value in changed.items() if value is not None]
+        return f"paceline.run({', '.join([source, '...', *told])})"
 
 
 Caller = Command | Call
@@ -92,12 +81,3 @@ Caller = Command | Call
 def _without_key(word: str) -> str:
     """A word without the password of an URL in it."""
     return keyless(word) if "://" in word else word
-
-
-_PLAIN: Final = (str, int, float, bool, list, tuple, dict, type(None))
-
-
-def _shown(value: Any) -> str:
-    """An argument in Python, if it is plain and short."""
-    text = re.sub(r"'[^'\s]*://[^']*'", lambda found: f"'{_without_key(found[0][1:-1])}'", repr(value))
-    return text if isinstance(value, _PLAIN) and len(text) <= SHOWN_MAX else "..."

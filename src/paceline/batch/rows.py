@@ -113,7 +113,6 @@ def run(
         answered = await paceline.arun(rows, model="gpt-6-luna", prompt="Translate into French: {text}", journal="french.jsonl")
         print([row["answer"] for row in answered])
     """
-    given = {**locals()}
     try:
         from paceline.batch.address import provider_of
         from paceline.batch.job import Job, Output
@@ -133,7 +132,7 @@ def run(
         schema=json_schema,
         task=task,
         files=_each(files),
-        caller=Call(_unusual(given | settings)),
+        caller=Call(),
     )
     names = [name for name, _ in columns(UNSENT, into, acceptance)]
     asked, form = _asked(found, prompt, form, names, strict=strict)
@@ -161,15 +160,6 @@ def run(
 
 def _each(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
-
-
-def _unusual(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are not the usual ones, for messages that repeat the call."""
-    usual = run.__kwdefaults__ or {}
-    return {
-        name: value for name, value in given.items()
-        if name not in ("rows", "settings") and value is not None and value != usual.get(name)
-    }  # fmt: skip
 
 
 def _asked(
