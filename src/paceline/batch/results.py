@@ -117,40 +117,23 @@ class _Read:
     found: Recovered = field(default_factory=Recovered)
     dropped: array[int] = field(default_factory=lambda: array("Q"))  # the numbers of the lines that do not stay
 
-    def take(self, number: int, raw: bytes, custom_id: str, told: Recorded) -> None:
-        """Count a line of the output; it is dropped if its request is sent again, or has another line."""
+    def takes(self, raw: bytes, custom_id: str, told: Recorded) -> bool:
+        """Count a line; whether it belongs into the output: its request is not sent again, and has no other line."""
         ok, name, again = told
         line = self.index.line_of(custom_id)
-        if line is None and (ok is not False or _INVALID not in raw):
-            self.found.unknown += 1
-        elif line is not None and (ok is not False or not again) and self.index.mark(line):
-            self._answered(ok, name)
-        else:
-            self.dropped.append(number)
-            self.found.failed += line is not None and ok is False and again and not self.index.is_refused(line)
-            self._is_again(line, name, again=again)
-
-    def adds(self, custom_id: str, told: Recorded) -> bool:
-        """Count a line that was saved elsewhere; whether it belongs into the output."""
-        ok, name, again = told
-        line = self.index.line_of(custom_id)
-        if (ok is False and again) or (line is not None and not self.index.mark(line)):
-            self._is_again(line, name, again=again)
-            return False
         if line is None:
-            self.found.unknown += 1
-        else:
-            self._answered(ok, name)
-        return True
-
-    def _answered(self, ok: bool | None, name: str) -> None:
-        self.found.answered += ok is not False
-        self.found.doubtful += ok is None
-        self.found.final.update([name] if ok is False else ())
-
-    def _is_again(self, line: int | None, name: str, *, again: bool) -> None:
-        if line is not None and name in NAMES and again:
+            is_kept = ok is not False or _INVALID not in raw
+            self.found.unknown += is_kept
+            return is_kept
+        if (ok is not False or not again) and self.index.mark(line):
+            self.found.answered += ok is not False
+            self.found.doubtful += ok is None
+            self.found.final.update([name] if ok is False else ())
+            return True
+        self.found.failed += ok is False and again and not self.index.is_refused(line)
+        if name in NAMES and again:
             self.found.before[line] = sys.intern(name)
+        return False
 
 
 def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
@@ -292,8 +275,8 @@ class ResultsFile:
                 if found is None or (repair and found[1][0] is None):
                     read.found.corrupt += 1
                     read.dropped.append(number)
-                else:
-                    read.take(number, raw, *found)
+                elif not read.takes(raw, *found):
+                    read.dropped.append(number)
         read.found.torn = end < os.path.getsize(self.path)
         if read.dropped:
             read.found.aside = self._rewrite(read.dropped, end, corrupt=read.found.corrupt > 0)
@@ -366,7 +349,6 @@ class ResultsFile:
         Raises:
             OutputError: This file cannot take it.
         """
-        before = read.found.lines
         for path in list(self._earlier()):
             then = f"; make room: answers of an earlier run are in {path}"
             with (
@@ -376,11 +358,11 @@ class ResultsFile:
             ):
                 for raw in saved:
                     found = read_answer(raw, self.acceptance)
-                    if found is not None and read.adds(*found):  # a kill may have cut the last line
+                    if found is not None and read.takes(raw, *found):  # a kill may have cut the last line
                         out.append(raw if raw.endswith(b"\n") else raw + b"\n")
+                        read.found.added += 1
                 out.sync()
             os.unlink(path)
-        read.found.added = read.found.lines - before
 
     def set_aside(self) -> str | None:
         """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file.
