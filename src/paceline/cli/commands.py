@@ -50,7 +50,7 @@ MODULES: Final = {
     "gateway": (*_CLI, "uvicorn", "httptools", "aiohappyeyeballs"),
     "top": (*_CLI, "textual"),
     "emulator": ("click", "starlette", "uvicorn", "httptools"),
-    "demo": (*_CLI, "starlette", "uvicorn", "httptools", "matplotlib", "plotext", "openai"),
+    "demo": (*_CLI, "starlette", "uvicorn", "httptools", "matplotlib", "openai"),
 }
 """The modules without which no command of an extra starts."""
 

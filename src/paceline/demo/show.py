@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import openai
-import plotext
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from paceline.demo.batch import MODEL, RETRY_PAUSES_S, DemoBatch, Half, ask, plain, run_half
 from paceline.demo.live import Screen
@@ -20,7 +18,6 @@ from paceline.emulator import Emulator
 from paceline.limiter.limiter import Limiter
 
 TERMINAL_COLOURS = ("red", "green")
-PLOT_HEIGHT = 22
 # The SDK gives up a connection after 5 s. On a busy machine, the paced half lost 5 of 2,300 requests to this.
 TIMEOUT = openai.Timeout(600, connect=60)
 
@@ -41,7 +38,6 @@ def show(batch: DemoBatch, stem: Path) -> int:
     except KeyboardInterrupt:
         console.print("stopped; nothing was written")
         return 130
-    console.print(plot(halves, batch.requests_per_min / 60, console))
     console.print(table(halves))
     pauses = ", ".join(f"{pause_s:g}" for pause_s in RETRY_PAUSES_S)
     console.print(
@@ -121,31 +117,6 @@ _ROWS: Final[Mapping[str, Callable[[Half], str]]] = {
     OTHER_ERRORS: lambda half: ", ".join(f"{n:,} {kind}" for kind, n in half.errors.items()) or "0",
 }
 """The rows of the table: the name of each, and its cell for a half."""
-
-
-def plot(halves: tuple[Half, Half], rate: float, console: Console) -> Text:
-    """Admitted and refused per second as characters."""
-    figure = plotext.figure
-    figure.clear()
-    figure.plot_size(min(console.width, 100), PLOT_HEIGHT)
-    figure.subplots(2, 1)
-    headings = (f"admitted per second (allowed: {rate:g}; the opening burst is cut off)", "refused per second (429)")
-    for column, heading in enumerate(headings):
-        panel = figure.subplot(column + 1, 1)
-        panel.theme("colorless").title(heading)
-        heights = [[counts[column] for counts in half.timeline()] for half in halves]
-        top = 3 * round(rate) if column == 0 else max(max(map(max, filter(None, heights)), default=0), 1)
-        for half, line, colour in zip(halves, heights, TERMINAL_COLOURS, strict=True):
-            marker = plotext.marker("braille", colour)
-            seconds = [second + 0.5 for second in range(len(line))]
-            signal = panel.signal(seconds, [min(height, top) for height in line], marker=marker)
-            panel.draw(signal.lines().label(half.title) if column else signal.lines())
-        panel.ruler("y").lim(0, top)
-        panel.ruler("y").ticks([0, top // 3, 2 * top // 3, top])
-        panel.ruler("x").lim(0, max(map(len, heights)))
-        panel.ruler("x").ticks(list(range(0, max(map(len, heights)) + 1, 5)))
-        panel.legend(x=figure.size()[0] - 30)
-    return Text.from_ansi(figure.build().string())
 
 
 def verdict(paced: Half) -> list[str]:
