@@ -32,7 +32,6 @@ class Documented(Helped):
 
 @click.command(cls=Documented, epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--show", is_flag=True, help="Print every setting and its source. This is the default.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of the settings, for your editor.")
 @click.option("--provider", help="The provider.")
 @options.TIER
@@ -41,7 +40,6 @@ class Documented(Helped):
 def command(
     *,
     file: Path | None,
-    show: bool,  # noqa: ARG001
     schema: bool,
     limits: tuple[str, ...],
     as_json: bool,

@@ -11,14 +11,13 @@ from paceline.config import Config
 from paceline.config.schema import ANY, BREAKER, CONCURRENCY, FACTS, JOINT, LANES, LIMITS, OVERRIDES, PRICES, leaves
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
-from paceline.core.results import GIVEN
 from paceline.facts import KINDS
-from paceline.pacing.limits import Limits, overridden, overrides
+from paceline.pacing.limits import overridden, overrides
 from paceline.pacing.periods import in_days
 from paceline.pacing.retry import RetryPolicy
-from paceline.pacing.settings import PacingSettings, parsed
+from paceline.pacing.settings import parsed
 from paceline.providers.registry import maker
-from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
+from paceline.providers.tables import DEFAULT, known_providers, lookup, models
 from paceline.stores import as_store
 
 BY_DEFAULT = "default"
@@ -32,7 +31,7 @@ class SettingRow:
         name: Its name, e.g. ``retry.backoff_s``.
         value: A plain JSON value; ``None`` if not set.
         source: Its origin: the command line, a variable, a file with or without a line, a published table with its
-            date, or ``default``. For a limit, the models to which it does not apply follow after a semicolon.
+            date, or ``default``. For a limit, where it does not apply follows after a semicolon.
     """
 
     name: str
@@ -102,19 +101,9 @@ def _published(config: Config, home: str | None) -> Iterator[SettingRow]:
             tier = config.tier if provider == home else None
             published = lookup(provider, DEFAULT, tier)
             source = f"{published.source} ({published.as_of}{f', {published.tier}' if published.tier else ''})"
-            others = _others(config, provider, published, tier)
+            words = ["paceline", "limits", provider, *([] if tier is None else ["--tier", str(tier)])]
+            others = f"models of the table: see `{shlex.join(words)}`" if len(models(provider)) > 1 else ""
             yield _limit(config, f"{provider}/*", published.quotas, source, others, given=False)
-
-
-def _others(config: Config, provider: str, default: Published, tier: str | int | None) -> str:
-    """The number of models in the table to which its ``default`` does not apply, and the command that lists them."""
-    limits = Limits(PacingSettings(quotas=config.limits, provider=provider, tier=tier))
-    same = set(overridden(default.quotas, rates(config)))
-    rows = [limits.model(provider, model) for model in models(provider)]
-    others = sum(GIVEN not in row.sources and set(overridden(row.quotas, rates(config))) != same for row in rows)
-    if not others:
-        return ""
-    return f"not for {others} model{'s' if others > 1 else ''} in the table: see `paceline limits {provider}{f' --tier {shlex.quote(str(tier))}' if tier is not None else ''}`"
 
 
 def _limit(
