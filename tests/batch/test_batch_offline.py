@@ -652,7 +652,7 @@ def test_a_restart_leaves_the_journal_beside(run, capsys):
     one = run(count=4)
     assert one.start()[0] == 0
     assert one.start(restart=True)[1]["ok"] == 4
-    assert one.journal.with_name(one.journal.name + ".bak1").exists()
+    assert one.journal.with_name(one.journal.name + ".bak").exists()
     assert one.batches()["custom_ids"]["most"] == 2  # as it was asked for
     assert capsys.readouterr().err == ""
 

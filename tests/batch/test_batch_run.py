@@ -36,6 +36,7 @@ from paceline.batch.check import InputError
 from paceline.batch.progress import LineView
 from paceline.batch.results import OutputError
 from paceline.core.results import PacelineError
+from paceline.pacing import durable
 
 
 def run(source, emulator, **given):
@@ -88,17 +89,19 @@ def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode):
         run(source, emulator, **options)
 
 
-@pytest.mark.parametrize("name", ["results", "journal"])
-def test_a_restart_that_cannot_rename_them_says_which(source, emulator, monkeypatch, name):
+@pytest.mark.parametrize("end", ["jsonl", "batches.jsonl"])
+def test_a_restart_that_cannot_rename_them_says_which(source, emulator, monkeypatch, end):
     """Another program has the file open, on Windows; or the folder is another user's."""
     run(source, emulator)
     source.with_name("in.results.jsonl.batches.jsonl").write_text("")
 
-    def refuse(*_):
-        raise PermissionError(errno.EACCES, "open elsewhere")
+    def refuse(path, name, replace=durable.replace):
+        if path.endswith(end):
+            raise PermissionError(errno.EACCES, "open elsewhere")
+        replace(path, name)
 
-    monkeypatch.setattr(f"paceline.batch.{name}.replace", refuse)
-    with pytest.raises(OutputError, match=r"in.results.jsonl\S*: it cannot be renamed: open elsewhere"):
+    monkeypatch.setattr(durable, "replace", refuse)
+    with pytest.raises(OutputError, match=rf"in.results\S*{end}: it cannot be renamed: open elsewhere"):
         run(source, emulator, restart=True)
 
 

@@ -25,14 +25,14 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from itertools import count, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.index import Index
-from paceline.batch.results import OutputError, explaining, require_one_name
-from paceline.pacing.durable import LostFileError, WatchedFile, recovered_names, replace, take_back
+from paceline.batch.results import OutputError, explaining, require_one_name, set_aside
+from paceline.pacing.durable import LostFileError, WatchedFile, recovered_names, take_back
 
 LINE_MAX: Final = 256 * 2**20
 """Bytes in a line: the ids of the most requests that a batch has."""
@@ -227,9 +227,7 @@ class BatchJournal:
         name = ""
         for path in (*takewhile(os.path.exists, recovered_names(self.path)), self.path):
             if os.path.exists(path):  # noqa: PTH110
-                name = next(one for number in count(1) if not os.path.exists(one := f"{self.path}.bak{number}"))  # noqa: PTH110
-                with explaining(f"{path}: it cannot be renamed"):
-                    replace(path, name)
+                name = set_aside(path)
         return name or None
 
     def settle(self) -> None:

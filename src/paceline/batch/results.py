@@ -29,18 +29,7 @@ from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE, Acceptance, Recor
 from paceline.batch.index import Index
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.results import PacelineError
-from paceline.pacing.durable import (
-    Appender,
-    LostFileError,
-    WatchedFile,
-    close,
-    create,
-    lock,
-    recovered_names,
-    replace,
-    replacing,
-    take_back,
-)
+from paceline.pacing import durable
 
 STDOUT = "-"
 
@@ -219,17 +208,17 @@ class ResultsFile:
         self.acceptance = acceptance
         self.kept: deque[bytes] = deque()
         self.mended, self.unsaved, self._error = "", 0, OSError()
-        self._file: Appender | None = None
-        self._watched: WatchedFile | None = None  # the same, if it is a regular one
+        self._file: durable.Appender | None = None
+        self._watched: durable.WatchedFile | None = None  # the same, if it is a regular one
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         name = sha256(os.fsencode(path)).hexdigest()[:32] if self.resumable else secrets.token_hex(16)
         self._places = [os.path.join(folder, f"paceline-answers-{name}.jsonl") for folder in _folders()]
-        self._saved: dict[str, Appender] = {}
+        self._saved: dict[str, durable.Appender] = {}
         self._lock = _Lock(path) if self.resumable else None
-        if self.resumable and _has_answers(next(recovered_names(path))):
+        if self.resumable and _has_answers(next(durable.recovered_names(path))):
             with suppress(OSError):  # it is found again by the next run
-                take_back(path)
+                durable.take_back(path)
 
     def has_lines(self) -> bool:
         """Whether there is anything of an earlier run."""
@@ -239,7 +228,7 @@ class ResultsFile:
 
     def _earlier(self) -> Iterator[str]:
         """The files to which an earlier run has written because this one could not take it, or was another program's."""
-        yield from filter(_has_answers, takewhile(os.path.exists, recovered_names(self.path)))
+        yield from filter(_has_answers, takewhile(os.path.exists, durable.recovered_names(self.path)))
         yield from filter(_is_own, self._places)
 
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
@@ -289,7 +278,7 @@ class ResultsFile:
     def _no_answer(self, number: int) -> str:
         """What to do about a line that is not an answer."""
         line = f"{self.path}, line {number}: not an answer of paceline run"
-        if _has_answers(aside := next(recovered_names(self.path))):
+        if _has_answers(aside := next(durable.recovered_names(self.path))):
             return f"{line}; the answers of an earlier run, whose name this file has taken, are in {aside}: move it to {self.path}"
         return (
             f"{line}; choose another output with -o, or start over with --restart; if the file is a damaged output, --repair moves such"
@@ -310,7 +299,7 @@ class ResultsFile:
         aside, room = None, f"make room in {os.path.dirname(self.path)}, or start over with --restart"
         what = f"{self.path}: its lines without an answer cannot be removed"
         with explaining(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
-            with replacing(self.path) as new, open(self.path, "rb") as old:
+            with durable.replacing(self.path) as new, open(self.path, "rb") as old:
                 if corrupt:
                     aside = self._new_corrupt(undo)
                 drops = iter([*dropped, 0])
@@ -327,7 +316,7 @@ class ResultsFile:
                     else:
                         new.write(raw if raw.endswith(b"\n") else raw + b"\n")
                 if aside is not None:
-                    close(aside)
+                    durable.close(aside)
             undo.pop_all()
         return "" if aside is None else aside.name
 
@@ -336,7 +325,7 @@ class ResultsFile:
         number = 1
         while True:
             try:
-                file = create(f"{self.path}.corrupt-{number}", like=self.path)
+                file = durable.create(f"{self.path}.corrupt-{number}", like=self.path)
             except FileExistsError:
                 number += 1
             else:
@@ -353,7 +342,7 @@ class ResultsFile:
             then = f"; make room: answers of an earlier run are in {path}"
             with (
                 explaining(f"{self.path}: cannot be written", then),
-                closing(Appender(self.path)) as out,
+                closing(durable.Appender(self.path)) as out,
                 open(path, "rb") as saved,
             ):
                 for raw in saved:
@@ -370,14 +359,8 @@ class ResultsFile:
         Raises:
             OutputError: One cannot be renamed.
         """
-        aside = []
-        for path in (self.path, *self._earlier()):
-            if self.resumable and os.path.exists(path):
-                names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
-                aside.append(next(name for name in names if not os.path.exists(name)))
-                with explaining(f"{path}: it cannot be renamed"):
-                    replace(path, aside[-1])
-        return " and ".join(aside) or None
+        found = (self.path, *self._earlier()) if self.resumable else ()
+        return " and ".join([set_aside(path) for path in found if os.path.exists(path)]) or None
 
     def open(self) -> None:
         """Open the file for :meth:`append`.
@@ -387,9 +370,9 @@ class ResultsFile:
         """
         with explaining(f"{self.path}: cannot be written"):
             if self.resumable:
-                self._file = self._watched = WatchedFile(self.path, mode=0o666)
+                self._file = self._watched = durable.WatchedFile(self.path, mode=0o666)
             else:
-                self._file = Appender(1 if self.path == STDOUT else self.path, mode=0o666)
+                self._file = durable.Appender(1 if self.path == STDOUT else self.path, mode=0o666)
 
     def append(self, line: bytes) -> None:
         """Write one line to the operating system, without buffering; keep and save it if a regular file cannot take it.
@@ -447,7 +430,7 @@ class ResultsFile:
         if self._watched is not None and self._watched.lost:
             for path in self._places:
                 with suppress(OSError):
-                    self._watched.move(recovered_names(path), mode=0o600)
+                    self._watched.move(durable.recovered_names(path), mode=0o600)
                     self.write_kept()
                     return
 
@@ -459,7 +442,7 @@ class ResultsFile:
     @property
     def remedy(self) -> str:
         """What to do about it, as the end of a sentence; empty if the file is written again without help."""
-        return "" if isinstance(self._error, LostFileError) else "; free some space"
+        return "" if isinstance(self._error, durable.LostFileError) else "; free some space"
 
     @property
     def place(self) -> str:
@@ -504,7 +487,7 @@ class ResultsFile:
             with suppress(OSError):
                 while self.unsaved:
                     if path not in self._saved:
-                        self._saved[path] = Appender(path, new=True)
+                        self._saved[path] = durable.Appender(path, new=True)
                     self._saved[path].append(self.kept[-self.unsaved])
                     self.unsaved -= 1
 
@@ -540,6 +523,19 @@ class ResultsFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def set_aside(path: str) -> str:
+    """Rename a file to the first name that is free: with ``.bak`` at its end, ``.bak2`` and so on; return the name.
+
+    Raises:
+        OutputError: It cannot be renamed.
+    """
+    names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
+    aside = next(name for name in names if not os.path.exists(name))
+    with explaining(f"{path}: it cannot be renamed"):
+        durable.replace(path, aside)
+    return aside
 
 
 def _folders() -> Iterator[str]:
@@ -624,7 +620,7 @@ class _Lock:
                 os.close(self._fd)
                 raise OutputError(f"{self._path}: a file of another program; choose another output with -o")
             try:
-                lock(self._fd)
+                durable.lock(self._fd)
             except OSError:
                 os.close(self._fd)
                 raise OutputError(
