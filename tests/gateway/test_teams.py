@@ -151,7 +151,7 @@ class TestSums:
         assert "aren't stored any more" in show("--month", "2020-02").stderr
         assert "nothing was charged from 2099-02-01 to 2099-02-28" in show("--month", "2099-02", "--csv").stderr
         wrong = show("--month", "2026-13")
-        assert (wrong.exit_code, "write it like 2026-11" in wrong.output) == (2, True)
+        assert (wrong.exit_code, "does not match the format '%Y-%m'" in wrong.output) == (2, True)
         denied = show(key="pk-wrong")
         assert (denied.exit_code, "401" in denied.stderr) == (1, True)
         away = CliRunner().invoke(cli, ["usage", running.url + "/nothing"])

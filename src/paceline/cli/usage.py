@@ -23,16 +23,6 @@ FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
 _PATH: Final = "/api/v1/usage"
 
 
-def _month(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[dt.date, dt.date] | None:
-    if value is None:
-        return None
-    try:
-        first = dt.date.fromisoformat(f"{value}-01")
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no month: write it like 2026-11") from None
-    return first, (first + dt.timedelta(31)).replace(day=1) - dt.timedelta(1)
-
-
 @click.command(cls=Helped, name="usage")
 @click.argument("url", required=False)
 @options.KEY
@@ -43,18 +33,23 @@ def _month(_context: click.Context, _option: click.Parameter, value: str | None)
     show_default=True,
     help="One row per key, team or user.",
 )
-@click.option("--month", callback=_month, metavar="YYYY-MM", help="The month, in UTC. [default: the last 31 days]")
+@click.option(
+    "--month", type=click.DateTime(["%Y-%m"]), metavar="YYYY-MM", help="The month, in UTC. [default: the last 31 days]"
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @options.timeout("The longest wait for the response, in seconds.", 30.0)
 def command(
-    url: str | None, key: str | None, by: str, month: tuple[dt.date, dt.date] | None, timeout_s: float, *, as_csv: bool
+    url: str | None, key: str | None, by: str, month: dt.datetime | None, timeout_s: float, *, as_csv: bool
 ) -> None:
     """Show what the clients of a gateway have used.
 
     A row shows requests, tokens and US dollars. URL is http://127.0.0.1:8080 by default. A key with --may-read shows every key, any other key only itself.
     """
     where = gateway_url(url, _PATH)
-    asked = {"by": by} | ({"from": f"{month[0]}", "to": f"{month[1]}"} if month else {})
+    asked = {"by": by}
+    if month is not None:
+        next_one = (month + dt.timedelta(31)).replace(day=1)
+        asked |= {"from": f"{month:%Y-%m-%d}", "to": f"{next_one - dt.timedelta(1):%Y-%m-%d}"}
     found = fetch(where.copy_merge_params(asked), key, timeout_s)
     rows = found.get(f"{by}s") if isinstance(found, dict) else None
     if not isinstance(rows, dict):
@@ -66,7 +61,7 @@ def command(
     else:
         shown = [(plain(name), *(_grouped(cell) for cell in _amounts(row))) for name, row in sorted(rows.items())]
         options.print_table((by, *(column.replace("_", " ") for column in COLUMNS)), shown)
-    if month and found["from"] > f"{month[0]}":
+    if month is not None and found["from"] > asked["from"]:
         click.echo(f"paceline usage: days before {plain(found['from'])} aren't stored any more", err=True)
     elif not rows:
         click.echo(f"paceline usage: nothing was charged from {plain(found['from'])} to {plain(found['to'])}", err=True)
