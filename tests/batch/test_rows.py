@@ -278,8 +278,7 @@ class TestSchemas:
         [
             (None, "it cannot be read: No such file"),
             ("{", "it is not JSON: Expecting property name"),
-            ('["a"]', "it must be a JSON schema, e.g."),
-            ('{"name": "answer", "schema": {}}', "it must be a JSON schema, e.g."),
+            ('["a"]', "it must be an object, e.g."),
         ],
     )
     def test_a_file_that_is_no_schema(self, tmp_path, content, message):

@@ -422,6 +422,12 @@ def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place):
     assert str(caught.value).startswith(f"schema: it is no JSON schema: at {place}: ")
 
 
+@pytest.mark.parametrize(("schema", "shown"), [({"name": "a", "schema": {}}, "'name', 'schema'"), ({}, "it is empty")])
+def test_what_allows_every_answer_is_no_schema(schema, shown):
+    with pytest.raises(paceline.SettingsError, match=f"schema: it is no JSON schema: {shown}: write"):
+        Acceptance(schema)
+
+
 def test_a_schema_needs_the_package_that_checks_answers(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema", None)
     with pytest.raises(paceline.SettingsError, match="the package jsonschema: pip install jsonschema"):

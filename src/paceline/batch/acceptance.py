@@ -296,18 +296,13 @@ def maximum_of(body: Mapping[str, Any]) -> int:
     return max(_maximums(body).values(), default=0)
 
 
-def is_schema(found: Mapping[str, Any]) -> bool:
-    """Whether a mapping looks like a JSON schema."""
-    return bool(found.keys() & _KEYWORDS) or any(name.startswith("$") for name in found)
-
-
 def require_schema(schema: Mapping[str, Any]) -> None:
     """Refuse what is no JSON schema.
 
     Raises:
         SettingsError: It is none, or the package jsonschema is not installed.
     """
-    if not is_schema(schema):
+    if not (schema.keys() & _KEYWORDS or any(name.startswith("$") for name in schema)):
         raise SettingsError(
             f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
             ' {"type": "object", "properties": {...}}'
