@@ -130,8 +130,7 @@ class TestNotes:
 WRONG = {
     "": "there are no requests",
     "start,model,tokens\n": "there are no requests",
-    "start,input_tokens\n1,2\n": "first record has the fields start, input_tokens: unknown log format. "
-    "It has a start (start), tokens (input_tokens), and lacks a model (model). Write JSON lines or CSV",
+    "start,input_tokens\n1,2\n": "first record has the fields start, input_tokens: unknown log format. Write JSON lines or CSV",
     f"{SECRET}\n{SECRET}\n": "the fields 1, which look like no names",
     f"a,b,c\n{SECRET},1,2\n": "the fields a, b, c: ",
     f"sk-ant-abcd-1234567890,{SECRET} that is very long,1\n1,2,3\n": "the fields 3, which look like no names",

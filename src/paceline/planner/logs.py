@@ -382,14 +382,9 @@ def _form_of(record: Mapping[str, Any]) -> LogForm:
             if isinstance(form, Unfit):
                 raise _RecordError(f"it has {form.name}, which cannot be replayed: {form.instead}")
             return form
-    parts = {"a start": PLAIN.known_by[0], "a model": PLAIN.known_by[1], "tokens": PLAIN.known_by[2]}
-    found = {part: next((name for name in names if name in record), None) for part, names in parts.items()}
-    has = ", ".join(f"{part} ({name})" for part, name in found.items() if name) or "nothing"
-    lacks = ", ".join(f"{part} ({parts[part][0]})" for part, name in found.items() if not name)
     raise _RecordError(
-        f"its first record has the fields {shown_names(record)}: unknown log format. It has {has}, and "
-        f"lacks {lacks}. Write JSON lines or CSV with start, model, input_tokens and output_tokens, or use an export that "
-        "`paceline replay --help` names"
+        f"its first record has the fields {shown_names(record)}: unknown log format. Write JSON lines or CSV with start, "
+        "model, input_tokens and output_tokens, or use an export that `paceline replay --help` names"
     )
 
 
