@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from paceline.providers.registry import PROVIDERS
-from paceline.providers.tables import DEFAULT, known_providers, lookup, tiers
 
 EDITORS: Final = "# In editors: `paceline config --schema > paceline.schema.json`, and the line `#:schema ./paceline.schema.json` above this one."
 
@@ -29,44 +28,25 @@ def of_environment(environ: Mapping[str, str]) -> str:
     """A commented configuration for the providers of the environment; no value of it is in the text."""
     found = providers_of(environ)
     known = [f"# found: {name} ({', '.join(variables)})" for name, variables in found.items()]
-    provider = [
-        '# provider = "openai"   # for models whose name does not show it',
-        "# tier = 2              # only with provider",
-    ]
-    if len(found) == 1:
-        (name,) = found
-        provider = [f'provider = "{name}"', *_tier(name if name in known_providers() else "")]
+    provider = f'provider = "{next(iter(found))}"' if len(found) == 1 else '# provider = "openai"   # of the tier'
     lines = [
         EDITORS,
         "# `paceline config` prints every setting and where it comes from, `paceline config --help` explains all.",
         "",
         *(known or ["# No key of a provider is in the environment: set one, e.g. OPENAI_API_KEY."]),
         "",
-        *provider,
+        provider,
+        "# tier = 2                     # `paceline limits` names the tiers of a provider",
         '# store = "sqlite:quotas.db"   # for several processes on this machine; redis://HOST for several machines',
         "# usable = 0.85                # the share of every limit that is used",
         "",
         "[limits]   # instead of the published ones, which responses correct; `paceline check MODEL` measures yours",
-        *(f'# "{name}/*" = {_value(_published(name))}' for name in found),
+        *(f'# "{name}/*" = ["500 requests/min", "200k tokens/min"]' for name in found),
         "",
         "[concurrency]   # requests in flight at a provider; without an entry there is no bound",
         *(f"# {name} = 50" for name in found),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _tier(provider: str) -> list[str]:
-    """The line of the tier, with those that there are."""
-    known = tiers(provider) if provider else ()
-    if len(known) < 2:
-        return []
-    return [f'# tier = "{known[-1]}"   # one of {", ".join(known)}; without it the lowest of those who pay']
-
-
-def _published(provider: str) -> list[str]:
-    """The published limits of a model without an entry."""
-    row = lookup(provider, DEFAULT, None) if provider in known_providers() else None
-    return [str(quota) for quota in row.quotas] if row is not None else ["60 requests/min"]
 
 
 def of_settings(settings: Mapping[str, Any], source: str, lost: Iterable[str], variables: Iterable[str] = ()) -> str:
