@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
 
+from paceline.core.checked import check
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.quota import FAR_NS, NS, REQUESTS, TOKENS, Cost, Rule
@@ -82,11 +83,8 @@ class Conversations:
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no sense."""
-        for name in ("agents", "turns", "prompt_tokens", "grows", "output_tokens", "think_s"):
-            if not 0 <= getattr(self, name) <= NEVER_S:
-                raise QuotaError(f"{name} is {getattr(self, name)!r}: it must be a number of 0 or more")
-        if not 0 <= self.cached <= 1:
-            raise QuotaError(f"cached is {self.cached!r}: it must be from 0 to 1")
+        numbers = ("agents", "turns", "prompt_tokens", "grows", "output_tokens", "think_s")
+        check(self, **dict.fromkeys(numbers, ("a number", 0, NEVER_S)), cached=("a share", 0, 1))
 
     def costs(self, pool: str) -> Iterator[Mapping[str, float]]:
         """What the provider of ``pool`` charges for each turn of one agent."""
