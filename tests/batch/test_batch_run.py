@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import types
 
 from waits import until
 
@@ -66,11 +65,6 @@ def test_answers_everything_once(source, emulator, capsys):
     assert "openai/gpt-5: 60k requests/min, 60M tokens/min (given)" in said
     assert "60 requests: 60 answered, 0 failed" in said
     assert emulator.tally()["answers"]["most"] == 1
-
-
-def test_a_folder_with_the_name_of_uvloop_is_not_taken_for_it(source, emulator, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvloop", types.ModuleType("uvloop"))
-    assert run(source, emulator)[0] == 0
 
 
 @pytest.mark.parametrize("mode", ["sync", "batch"])

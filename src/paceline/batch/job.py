@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -400,10 +399,10 @@ class _Run:
         current = self._runner(self._again() if self._whole else self._unchecked())
         if self._answers.tally.left:
             self._serve_page(reporter)
-            _run(current)
+            asyncio.run(current.run())
         if self._lacks_some(stopped=current.stop is not None):
             current = _after(current, self._runner(self._again()))
-            _run(current)
+            asyncio.run(current.run())
             self._lacks_some(stopped=True)
         return current
 
@@ -440,7 +439,7 @@ class _Run:
                 _forget_deadline(journal, ended=current.stop is None)
                 return current, created
             sender = _after(sender, self._runner(self._free(current.batches)))
-            _run(sender)
+            asyncio.run(sender.run())
             lacking = self._lacks_some(stopped=sender.stop is not None)
             journal = BatchJournal(path)
             if sender.stop is not None or not (journal.unfinished or lacking):
@@ -696,16 +695,6 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
         tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
     if results.unsaved:
         yield f"{unable}: {results.unsaved:,} answers fit nowhere else either and are lost; their requests are left"
-
-
-def _run(runner: Runner) -> None:
-    """Run it in an event loop of uvloop, where that is installed."""
-    try:
-        new_loop = import_module("uvloop").new_event_loop
-    except (ImportError, AttributeError):  # a folder with this name imports as a package, and is empty
-        new_loop = None
-    with asyncio.Runner(loop_factory=new_loop) as loop:
-        loop.run(runner.run())
 
 
 def _after(before: Runner | None, following: Runner) -> Runner:
