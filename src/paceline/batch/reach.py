@@ -43,7 +43,6 @@ class _Address:
     reported_s: float = -math.inf
     reported: bool = False  # as an address that cannot be reached
     why: str = ""  # why it cannot be reached; empty while it can
-    lost: str = ""  # why a request failed that is not retried
     untrusted: int = 0  # how many connections in a row had a certificate that is not trusted
 
 
@@ -93,15 +92,12 @@ class Reach:
         return address.untrusted >= (1 if address.connected_s == -math.inf else UNTRUSTED_MAX)
 
     def lose(self, name: str, error: BaseException) -> str:
-        """A request got no connection and is not retried; returns the message for its record."""
-        self._addresses[name].lost = reason(error)
+        """The message for the record of a request that got no connection and is not retried."""
         return self._unreached(name, reason(error))
 
     def at_end(self) -> list[str]:
-        """A line for each address that cannot be reached now, or that made requests fail."""
-        down = [self._unreached(name, one.why) for name, one in self._addresses.items() if one.why]
-        was = [(name, one.lost) for name, one in self._addresses.items() if one.lost and not one.why]
-        return down + [f"{name} could not be reached for a while{self._via}: {lost}" for name, lost in was]
+        """A line for each address that cannot be reached now."""
+        return [self._unreached(name, one.why) for name, one in self._addresses.items() if one.why]
 
     def _unreached(self, name: str, why: str) -> str:
         return f"cannot reach {name}{self._via}: {why}"
