@@ -795,7 +795,7 @@ class TestDeadline:
         one.said = Said()
         code, report = one.start(mode="auto", deadline_s=600.0)
         assert (code, report["ok"]) == (0, 8)
-        words = "the deadline of the unfinished run has passed: the unanswered requests are sent one by one"
+        words = "the deadline of the unfinished run applies: 0.0 s are left"
         assert words in one.said.lines
         assert one.batches()["states"] == {"cancelled": 2}
         one.check(paid=0)

@@ -83,22 +83,20 @@ class Batching:
         if given is None or not tally.left:
             return None
         left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
-        if left_s < 0:
-            view.say("the deadline of the unfinished run has passed: the unanswered requests are sent one by one")
-        elif given[0] - left_s >= 1:
-            view.say(f"the deadline of the unfinished run applies: {in_time(left_s)} are left")
+        if given[0] - left_s >= 1:
+            view.say(f"the deadline of the unfinished run applies: {in_time(max(left_s, 0.0))} are left")
         deadline = Deadline(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count), offline.TIMING)
         needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
-        if 0 <= left_s <= reserve_s:
+        if left_s <= reserve_s:
             view.say(
                 f"the deadline leaves no time for batches, which would end {in_time(reserve_s)} before it: all requests"
                 " are sent one by one, at the full price"
             )
-        elif 0 <= left_s < needs_s:
+        elif left_s < needs_s:
             view.say(
                 f"the deadline may be missed: to cancel the batches and send all requests one by one takes {in_time(needs_s)}"
                 f" under these limits, and {in_time(left_s)} are left"
             )
-        elif left_s >= 0:
+        else:
             view.say(f"in batches; if they have not ended {in_time(needs_s)} before the deadline, one by one")
         return deadline
