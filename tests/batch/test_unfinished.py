@@ -428,9 +428,10 @@ def test_what_allows_every_answer_is_no_schema(schema, shown):
         Acceptance(schema)
 
 
-def test_a_schema_needs_the_package_that_checks_answers(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jsonschema", None)
-    with pytest.raises(paceline.SettingsError, match="the package jsonschema: pip install jsonschema"):
+@pytest.mark.parametrize("missing", ["jsonschema", "referencing"])
+def test_a_schema_needs_the_package_that_checks_answers(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(paceline.SettingsError, match=r"jsonschema, 4\.18 or later: pip install -U jsonschema"):
         require_schema(SCHEMA)
     Acceptance(Second)  # a model of pydantic checks them itself
 

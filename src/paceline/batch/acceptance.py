@@ -300,7 +300,7 @@ def require_schema(schema: Mapping[str, Any]) -> None:
     """Refuse what is no JSON schema.
 
     Raises:
-        SettingsError: It is none, or the package jsonschema is not installed.
+        SettingsError: It is none, or the package jsonschema is not installed, or too old.
     """
     if not (schema.keys() & _KEYWORDS or any(name.startswith("$") for name in schema)):
         raise SettingsError(
@@ -308,9 +308,11 @@ def require_schema(schema: Mapping[str, Any]) -> None:
             ' {"type": "object", "properties": {...}}'
         )
     try:
-        jsonschema = import_module("jsonschema")
+        jsonschema, _ = import_module("jsonschema"), import_module("referencing")  # which older versions do without
     except ImportError:
-        raise SettingsError("schema: answers are checked by the package jsonschema: pip install jsonschema") from None
+        raise SettingsError(
+            "schema: answers are checked by jsonschema, 4.18 or later: pip install -U jsonschema"
+        ) from None
     validator = jsonschema.validators.validator_for(schema)
     try:
         validator.check_schema(schema)
