@@ -126,6 +126,12 @@ class TestWaits:
         wait(limiter, (POOL, {"tokens": 1}))
         assert texts(records) == ["Rate limit: waiting 20.0 s for an answer of openai/gpt-4o"]
 
+    def test_what_a_pool_notices_is_a_line_of_its_own(self, caplog):
+        scheduler = limiter_of().pacer.pools.scheduler(POOL)
+        scheduler.pool.notices.append("no answer for 12.0 s")
+        scheduler.observe([], None)
+        assert caplog.messages == [f"{POOL}: no answer for 12.0 s"]
+
     def test_what_is_no_quota_has_its_words_and_stands_on_the_page(self):
         names = {value for name, value in vars(results).items() if name.isupper() and isinstance(value, str)}
         assert names == set(NOT_QUOTAS), "each of these constants needs its row in NOT_QUOTAS of core/results.py"
