@@ -6,14 +6,12 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-import uvicorn
 from click.testing import CliRunner
 
 import paceline
@@ -23,7 +21,6 @@ from paceline.cli.top import headline
 from paceline.core.quota import NS
 from paceline.core.results import NO_ANSWER
 from paceline.testing import ManualClock
-from waits import join, started
 
 QUOTAS = {"jobs": "60 requests/min burst 2", "openai/gpt-5": ["500 requests/min", "400k tokens/min"]}
 
@@ -36,45 +33,11 @@ def limiter():
     return limiter
 
 
-@contextmanager
-def served(app):
-    """The root of a real server that runs ``app``."""
-    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=0)
-    server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
-    thread = started(server.run, sockets=[listener])
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        join(thread)
-
-
 @pytest.fixture
 def page(limiter):
     """The root of a server with the status of ``limiter``."""
-    with served(paceline.status_app(limiter)) as url:
-        yield url
-
-
-@contextmanager
-def saying(*pieces, then=None):
-    """The address of a server that sends some bytes, and then waits for the event ``then`` if there is one."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve():
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65_536)
-                for piece in pieces:
-                    connection.sendall(piece)
-                if then is not None:
-                    then.wait(30)
-
-        thread = started(serve)
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        if then is not None:
-            then.set()
-        join(thread)
+    with closing(limiter.serve_status(port=0)) as server:
+        yield server.url.rstrip("/")
 
 
 def paceline_status(*words, env=None):
@@ -148,24 +111,30 @@ class TestCommandReadsAPage:
         b'{"pools": {}, "answers": {"most": 1}}',  # the tally of an emulator
     ])  # fmt: skip
     def test_another_page(self, body):
-        with saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)) as url:
-            shown = paceline_status(url)
+        with OddServer(lambda *_: (200, JSON, body)) as server:
+            shown = paceline_status(server.base_url)
         assert shown.exit_code == 1
         assert "not as paceline.status_app does" in shown.output
 
-    @pytest.mark.parametrize(
-        "pieces", [[], [b"HTTP/1.1 200 OK\r\n"], [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"]]
-    )
-    def test_an_answer_that_does_not_come_or_does_not_end(self, pieces):
-        with saying(*pieces, then=threading.Event()) as url:
-            shown = paceline_status(url, "--timeout", "0.2")
+    @pytest.mark.parametrize("begun", [None, [], [b"{"]], ids=["nothing", "a head", "a part"])
+    def test_an_answer_that_does_not_come_or_does_not_end(self, begun):
+        ended = threading.Event()
+
+        def answer(*_):
+            if begun is None:
+                ended.wait(30)
+            return 200, JSON, [*(begun or []), ended]
+
+        with OddServer(answer) as server:
+            shown = paceline_status(server.base_url, "--timeout", "0.2")
+            ended.set()
         assert shown.exit_code == 1
         assert "did not answer within 0.2 s" in shown.output
 
     def test_nothing_that_came_from_elsewhere_steers_the_terminal(self):
         body = json.dumps({"pools": {"a\x1b[2J[red]": {"quotas": [{"quota": "\x07", "remaining": None}]}}}).encode()
-        with saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)) as url:
-            line = paceline_status(url).output.splitlines()[1]
+        with OddServer(lambda *_: (200, JSON, body)) as server:
+            line = paceline_status(server.base_url).output.splitlines()[1]
         assert line.split("\t")[:3] == ["a?[2J[red]", "?", "-"]
 
 

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 from click.testing import CliRunner
-from test_status import served
 from textual.css.query import NoMatches
 from textual.widgets import DataTable, Input, Static
 
 import paceline
+from odd_server import OddServer
 from paceline.cli.app import app
 from paceline.cli.top import make_app
 from paceline.core.queue import LaneSpec, Waiter
@@ -89,12 +89,8 @@ async def test_it_shows_the_pools(page):
 
 @pytest.mark.parametrize("document", ['{"pools": {"x": {}}}', "no"])
 async def test_a_server_that_serves_something_else(document):
-    async def serve(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": document.encode()})
-
-    with served(serve) as url:
-        async with driven(url) as (top, pilot):
+    with OddServer(lambda *_: (200, {}, document.encode())) as server:
+        async with driven(server.base_url) as (top, pilot):
             said = "its answer is not the status of a program"
             await shown(top, pilot, lambda: said in text_of(top, "#headline"))
 
