@@ -1,4 +1,7 @@
-"""A month of an operator: 4 teams, 30 keys and 3 services on two gateways. The bill agrees with what the provider has counted by itself."""
+"""A month of an operator: 4 teams, 30 keys and 3 services on two gateways. The bill agrees with what the provider has counted by itself.
+
+Budgets and new keys have tests of their own: here the sums are held against another count.
+"""
 
 import asyncio
 import csv
@@ -16,7 +19,6 @@ from gateway_helpers import Stub, bearer, chat, stub
 
 from odd_server import SSE, sse
 from paceline.cli.app import app as cli
-from paceline.gateway.keys import KeyFile
 from paceline.limiter import tally
 from waits import soon, until
 
@@ -31,7 +33,6 @@ EPOCH = dt.date(1970, 1, 1)
 DAYS = [(dt.date(2026, 10, 30) - EPOCH).days + n for n in range(4)]
 PRICE = 1e-4  # of a token, in USD
 OUTPUT_MAX = 20
-MOST = OUTPUT_MAX + 20  # tokens of a request, with its input
 
 LONG = pytest.mark.long("hundreds of calls of an operator's month; each part has its own test")
 
@@ -40,14 +41,11 @@ class Provider(Stub):
     """Counts what it answers, by the name in the request and the day: of the gateway it knows the provider's key alone."""
 
     def __init__(self):
-        self.valid, self.counted = {"sk-first"}, {}
-        self.day, self.number = DAYS[0], itertools.count()
+        self.counted, self.day, self.number = {}, DAYS[0], itertools.count()
 
     def answer(self, _path, headers, body):
-        number, key = next(self.number), headers["authorization"].removeprefix("Bearer ")
+        number = next(self.number)
         assert USER.lower() not in headers
-        if key not in self.valid:
-            return {"error": {"message": "invalid key", "code": "invalid_api_key"}}, 401
         if number % 97 == 96:
             return {"error": {"message": "a fault of the server"}}, 500
         asked = json.loads(body)
@@ -74,29 +72,17 @@ class Provider(Stub):
 class Month:
     """The gateways, and those that use them."""
 
-    def __init__(self, serve, keys, tmp_path, store, url, interns_usd):
-        self.file = tmp_path / "provider-key"
-        self.file.write_text("sk-first")
-        self.given = {
-            "upstreams": {"openai": {"base_url": url, "key_file": str(self.file)}},
-            "limits": {"*": "1_000_000 requests/min"},
-            "prices": {"openai/gpt-5": {"input": PRICE * 1e6, "output": PRICE * 1e6}},
-            "lanes": {
-                "team/search": {"weight": 3, "limits": ["1_000 usd/month"]},
-                "team/interns": {"limits": [f"{interns_usd} usd/month"]},
-            },
-            "store": store,
-        }
-        self.serve, self.url, self.keys = serve, url, keys
+    def __init__(self, serve, keys, store, url):
+        prices = {"openai/gpt-5": {"input": PRICE * 1e6, "output": PRICE * 1e6}}
+        self.next = lambda: serve(url, limits={"*": "1_000_000 requests/min"}, prices=prices, store=store)
         self.secrets = {f"dev-{n}": keys.add(f"dev-{n}", team=TEAMS[n % 4]) for n in range(30)}
-        self.secrets |= {name: keys.add(name, users=USER * (name == "portal"), weight=2) for name in SERVICES}
+        self.secrets |= {name: keys.add(name, users=USER * (name == "portal")) for name in SERVICES}
         self.ops = keys.add("ops", may_read=True)
-        self.gateways = [serve(url, **self.given) for _ in range(2)]
-        self.refused = 0
+        self.gateways = [self.next() for _ in range(2)]
 
     def restart(self, which):
         """The next process serves before the one before ends."""
-        before, self.gateways[which] = self.gateways[which], self.serve(self.url, **self.given)
+        before, self.gateways[which] = self.gateways[which], self.next()
         before.stop()
 
     async def ask(self, session, number):
@@ -118,11 +104,6 @@ class Month:
             except aiohttp.ClientConnectionError:
                 continue
             if reply.status == 200:
-                return
-            if reply.status == 429:
-                assert "paceline_budget" in text
-                assert name in names[3:30:4]
-                self.refused += 1
                 return
             assert reply.status in (500, 502, 503), text
 
@@ -157,18 +138,10 @@ class Month:
 
 
 @pytest.mark.parametrize("calls", [pytest.param(200, marks=LONG), pytest.param(50_000, marks=pytest.mark.soak)])
-async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeypatch, calls):
-    provider, keys = Provider(), KeyFile(tmp_path / "keys.json")
+async def test_the_bill_agrees_with_the_providers_count(serve, keys, monkeypatch, calls):
+    provider, part = Provider(), calls // 4
     monkeypatch.setattr(tally, "today", lambda: provider.day)
     monkeypatch.setattr("paceline.gateway.app.FLUSH_S", 0.05)
-    monkeypatch.setattr("paceline.gateway.stamps.LOOK_S", 0.01)
-    part = calls // 4
-    # Of a team of 7 in 33, whose calls cost 13.5 tokens in the mean: it ends in the third quarter.
-    budget = round(calls * 7 / 33 * 13.5 * PRICE * 0.6, 4)
-
-    def rotate():
-        month.file.write_text("sk-second")
-        provider.valid.add("sk-second")
 
     def empty():
         """What gateways that have ended have told is known to those that run by then."""
@@ -178,15 +151,11 @@ async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeyp
         redis.ask("FLUSHALL")
 
     with RedisServer() as redis, stub(provider) as url:
-        month = Month(serve, keys, tmp_path, redis.url, url, budget)
+        month = Month(serve, keys, redis.url, url)
         await month.phase(range(part), lambda: month.restart(1))
         provider.day = DAYS[1]
-        await month.phase(range(part, 2 * part), empty, rotate)
+        await month.phase(range(part, 2 * part), empty)
         provider.day = DAYS[2]
-        servers = [one.gateway.upstreams.servers["openai"] for one in month.gateways]
-        await soon(lambda: {one.key for one in servers} == {"sk-second"})
-        provider.valid.remove("sk-first")
-        month.secrets["crawler"] = keys.rotate("crawler", 0.0)
         keys.change("dev-0", team="apps")
         for one in month.gateways:
             one.gateway._admission._keys._read()  # a request would look, and might be too soon after another one
@@ -209,9 +178,4 @@ async def test_the_bill_agrees_with_the_providers_count(serve, tmp_path, monkeyp
                 one.gateway._tally.flush()
             for by, sums in expected.items():
                 assert await asyncio.to_thread(month.bill, by, name) == sums
-    answered = sum(sums[0] for sums in provider.counted.values())
-    assert answered + month.refused == calls
-    assert month.refused  # and what the team has used is its budget and one request at most
-    used = provider.sums(team, DAYS)["interns"]
-    # What each gateway had not told yet counts as unused, each time that Redis has come back empty.
-    assert budget - 2 * PRICE * MOST <= PRICE * sum(used[1:]) <= budget + PRICE * MOST * (1 + 2 * 2)
+    assert sum(sums[0] for sums in provider.counted.values()) == calls
