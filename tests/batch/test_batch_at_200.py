@@ -36,13 +36,6 @@ def test_each_refusal_is_sent_again(tmp_path):
     assert set(texts_of(source).values()) == {None}
 
 
-def test_a_page_in_the_middle_costs_no_request(tmp_path):
-    source = write_lines(tmp_path / "in.jsonl", chats(60))
-    with OddServer(lambda number, _: PAGE if 20 <= number < 30 else (200, JSON, GOOD)) as server:
-        code, report = run(source, server)
-    assert (code, report["ok"], report["failed"]) == (0, 60, 0)
-
-
 CUT = json.dumps(GOOD | {"more": "x" * 100_000}).encode()[:90_000]
 
 

@@ -189,4 +189,3 @@ def test_unknown_models_are_warned_of_once(tmp_path):
     assert "--limit 'house-model=" in plan.warnings[0]
     given, _ = checked(tmp_path, lines, limits={"house-model": "10 requests/min"})
     assert not given.warnings
-

@@ -78,7 +78,7 @@ def start(tmp_path):
         yield lambda api, unkind=None, **given: Input(ends.enter_context(api(unkind or Unkind())), tmp_path, **given)
 
 
-def kill_after_intent(one, monkeypatch, number=1):
+def kill_after_intent(one, monkeypatch, number):
     """Kill a run when its journal says, for the ``number``-th time, that a batch will be created."""
     intend, intended = BatchJournal.intend, []
 
@@ -218,34 +218,6 @@ def test_kills_at_random_moments(tmp_path, api, wanted):
     count, found = kills(api, tmp_path, seed=wanted, wanted=wanted)
     assert found == []
     assert count >= wanted
-
-
-def test_planted_a_batch_that_is_adopted_by_its_size(tmp_path, monkeypatch):
-    """The tests see a run that takes a batch with the same ids and of the same size for its own."""
-    monkeypatch.setattr(AnthropicEndpoints, "run", property(lambda _: "all", lambda *_: None), raising=False)
-    with Anthropic(Unkind()) as server:
-        other, one = Input(server, tmp_path, "other", 4), Input(server, tmp_path, "one", 4)
-        assert other.run() == 0
-        kill_after_intent(one, monkeypatch)
-        one.run()
-        assert one.wrong() != []
-
-
-@pytest.mark.parametrize(("api", "odd"), [(OpenAI, "cuts"), (OpenAI, "pending"), (Anthropic, "cuts")])
-def test_planted_results_that_are_accepted_below_the_count(start, monkeypatch, api, odd):
-    """The tests see a run that takes the results that it has got for all of them."""
-    ends = ENDS[api]
-    look = ends.look
-
-    async def looks(self, chunk):
-        seen = await look(self, chunk)
-        seen.stated = seen.answered = 0
-        return seen
-
-    monkeypatch.setattr(ends, "look", looks)
-    one = start(api, Unkind(**{odd: 2}))
-    one.run()
-    assert one.wrong() != []
 
 
 def coded(api, code, status=0):

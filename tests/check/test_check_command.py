@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -203,16 +201,3 @@ def test_every_model_goes_to_its_provider(name, provider, url):
 def test_credentials_of_another_kind_are_said():
     with pytest.raises(SettingsError, match="signed with credentials"):
         target("vertex/gemini-2.5-pro", Config(), {})
-
-
-@pytest.mark.long("starts a process")
-def test_as_a_program(paceline_emulator):
-    emulator = paceline_emulator(limits="gpt-5=5000 requests/min,1m tokens/min")
-    code = "from paceline.cli import main; main()"
-    arguments = ["check", "gpt-5", "--base-url", emulator.base_url]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], input="y\n", capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "# the configuration to use" in done.stdout
-    assert emulator.tally()["admitted"] == 1
