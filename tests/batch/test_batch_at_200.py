@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from batch_helpers import GOOD, Said, chat, chats, ids_in, read_answers, run_job, write_lines
+from batch_helpers import GOOD, Said, chat, ids_in, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch.api import Result, _honest
@@ -27,25 +27,7 @@ def texts_of(source):
     return {one["custom_id"]: one["error"] for one in read_answers(source.with_name("in.results.jsonl"))}
 
 
-def test_each_refusal_is_sent_again(tmp_path):
-    source = write_lines(tmp_path / "in.jsonl", chats(4))
-    with OddServer(lambda number, _: (200, SOON, GOOD if number % 3 == 2 else REFUSED)) as server:
-        code, report = run(source, server)
-        assert (code, report["ok"], report["failed"]) == (0, 4, 0)
-        assert run(source, server)[1]["skipped"] == 4
-    assert set(texts_of(source).values()) == {None}
-
-
 CUT = json.dumps(GOOD | {"more": "x" * 100_000}).encode()[:90_000]
-
-
-@pytest.mark.parametrize("first", [{"choices": []}, CUT], ids=["empty", "cut"])
-@pytest.mark.parametrize("workers", [1, 3])
-def test_an_unreadable_answer_before_the_first_result_costs_no_request(tmp_path, first, workers):
-    source = write_lines(tmp_path / "in.jsonl", chats(3))
-    with OddServer(lambda number, _: (200, JSON, first if number == 0 else GOOD)) as server:
-        code, report = run(source, server, workers=workers)
-        assert (code, report["ok"], len(server.asked)) == (0, 3, 4)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -60,13 +60,6 @@ def test_an_invalid_key_of_gemini_is_a_refused_key(tmp_path, capsys, mode, body,
     assert "3 requests left" in err
 
 
-def test_another_400_is_a_fault_of_its_request(tmp_path):
-    body = invalid("Invalid value at 'contents'")
-    with OddServer(lambda *_: (400, JSON, body)) as server:
-        code, report, _ = run(tmp_path, [contents("a"), contents("b")], server.base_url, provider="gemini")
-    assert (code, report["failed"]) == (1, 2)
-
-
 @pytest.mark.parametrize("mode", ["sync", "batch"])
 def test_a_port_that_does_not_speak_tls_ends_the_run(tmp_path, capsys, mode):
     with OddServer(well) as server:

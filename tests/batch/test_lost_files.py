@@ -117,16 +117,6 @@ def test_an_output_that_is_gone_is_written_again(spoiled, spoil, after):
         assert "free some space" not in said
 
 
-def test_nothing_is_paid_again_after_output_and_journal_are_deleted(spoiled):
-    def spoil():
-        for path in spoiled.folder.glob("out.jsonl*"):
-            path.unlink()
-
-    assert spoiled.start(spoil)[0] == 0
-    assert spoiled.start()[0] == 0
-    assert (spoiled.rows(spoiled.output), spoiled.paid()) == (ROWS, ROWS)
-
-
 @pytest.mark.parametrize("spoil", [empty, halve])
 def test_what_was_cut_off_is_sent_again_or_read_again(spoiled, spoil):
     code, said = spoiled.start(lambda: spoil(spoiled.output))

@@ -123,19 +123,6 @@ def test_a_promise_of_an_answer_is_none(tmp_path):
     assert records(source)["fine"]["error"]["code"] == "http_202"
 
 
-def test_an_answer_that_is_better_at_the_second_attempt(source):
-    seen = Counter()
-
-    def answer(_, request):
-        name = asked_in(request)
-        seen[name] += 1
-        return 200, JSON, BODIES["fine" if seen[name] == 2 else name]
-
-    with OddServer(answer) as server:
-        report = run(source, server)[1]
-    assert (report["ok"], set(report["errors"])) == (3, FINAL)
-
-
 @pytest.mark.parametrize(
     ("most", "broken", "sent_each"),
     [(1, (), 1), (2, (), 2), (2, (1,), 2), (3, (1,), 3), (3, (2,), 3), (2, (2,), 2), (6, (), 2)],

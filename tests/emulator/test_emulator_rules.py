@@ -174,11 +174,3 @@ def test_lower_limit_spills_and_higher_limit_gives_room(name):
     rule.set_limit(0.0, 100)
     assert rule.limit == 100
     assert rule.fits(100.0, 90)
-
-
-def test_slots_are_freed():
-    slots = SlotsRule(1)
-    slots.charge(0.0, 1)
-    assert not slots.fits(0.0, 1)
-    slots.give_back(1.0, 1, 0.0)
-    assert slots.fits(1.0, 1)
