@@ -1,6 +1,7 @@
 """Settings in a file, the environment and on the command line, their precedence, and which settings are invalid."""
 
 import linecache
+import os
 import re
 import subprocess
 import sys
@@ -308,6 +309,16 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is not a setting") as caught:
             assert Config.load(None, {"PACELINE_XYZZY": "1"}) == Config()
         assert caught[0].filename == __file__
+
+    @pytest.mark.parametrize("name", ["PACELINE_KEY", "PACELINE_KEYS", "PACELINE_EXEC"])
+    def test_other_variables_of_paceline_are_no_unknown_settings(self, name):
+        assert not Config.load(environ={name: "x"}).origins
+
+    def test_a_command_names_an_unknown_variable_and_no_line_of_code(self, tmp_path):
+        command = [sys.executable, "-m", "paceline", "config"]
+        environ = {**os.environ, "PACELINE_KEEP": "1", "HOME": str(tmp_path)}
+        ran = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert ran.stderr == "paceline: PACELINE_KEEP is not a setting of paceline\n"
 
     def test_a_provider_of_one_s_own_that_looks_like_a_mistake(self, write):
         with pytest.warns(PacelineWarning, match="'opnai' is used as a provider of your own; did you mean 'openai'"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from functools import cache
@@ -132,13 +131,28 @@ def test_the_figures_show_what_the_page_says():
     assert figures.retries(failed_count=True)[0][-1][1] < 0.15 * figures.paced()[-1][1]
 
 
+def names_in(path: Path) -> set[str]:
+    """The functions and classes of a file."""
+    return set(re.findall(r"^ *(?:async def|def|class) (\w+)", path.read_text("utf-8"), re.MULTILINE))
+
+
 def test_each_promise_names_tests_that_exist():
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "promises.md").read_text("utf-8"))
     assert len(named) > 20
-    for file, test in named:
-        tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
-        functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-        assert test in {node.name for node in functions}, (file, test)
+    assert [(file, test) for file, test in named if test not in names_in(ROOT / "tests" / file)] == []
+
+
+def test_the_page_of_the_five_systems_names_tests_that_exist():
+    page = (ROOT / "docs" / "systems.md").read_text("utf-8")
+    files = {path.relative_to(ROOT / "tests").as_posix(): names_in(path) for path in ROOT.glob("tests/**/test_*.py")}
+    names = set(re.findall(r"`(test_\w+|Test\w+)`", page))
+    assert len(names) > 60
+    known = sorted(set().union(*files.values()))
+    assert [name for name in names if not any(one.startswith(name) for one in known)] == []
+    assert set(re.findall(r"`([\w/]+/test_\w+\.py)`", page)) - files.keys() == set()
+    rows = [line for line in page.partition("## Simulation")[2].splitlines() if line.startswith("|")]
+    assert len(rows) > 60
+    assert {line.count("|") for line in rows} == {5}
 
 
 @pytest.mark.parametrize(
