@@ -103,7 +103,7 @@ PARSED = {
         ],
         "tests/frameworks/engines and tests/frameworks/ray",
     ),
-    ("docs/batch.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows_in_batches.py",
+    ("docs/batch.md", 'mode="batch"'): "a batch takes its time: tests/batch/test_rows.py",
     ("docs/stores.md", "StoreConformance"): "a test class: tests/stores/test_conformance.py runs that suite",
     ("docs/status.md", "Limiter(...,"): "`...` stands for limits",
     ("docs/integrations.md", "genai.Client()"): "needs Google's key: tests/frameworks/genai",
