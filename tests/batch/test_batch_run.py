@@ -125,21 +125,6 @@ def test_deadline_of_an_answer(tmp_path, emulator):
     assert "no answer within 0.1 s" in answer["error"]["message"]
 
 
-def test_a_refused_key_stops_the_run(source, emulator, capsys):
-    emulator.reset(valid_key="right")
-    code, report = run(source, emulator, environ={"OPENAI_API_KEY": "sk-wrong-and-secret"}, workers=4)
-    said = capsys.readouterr().err
-    assert code == 2
-    assert "openai refused the key with a 401" in said
-    assert "OPENAI_API_KEY" in said
-    assert "line " in said
-    assert "secret" not in said
-    assert report["attempts"] <= 8
-    assert read_answers(output_of(source)) == []
-    code, _ = run(source, emulator, environ={"OPENAI_API_KEY": "right"})
-    assert code == 0
-
-
 def test_no_money_stops_the_run(source, emulator, capsys):
     emulator.reset(money_after=40)
     code, report = run(source, emulator, workers=10)

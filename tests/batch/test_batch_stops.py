@@ -56,7 +56,8 @@ def test_an_invalid_key_of_gemini_is_a_refused_key(tmp_path, capsys, mode, body,
         assert len(server.asked) == 1
     assert (code, report["ok"], report["failed"], output.read_bytes()) == (2, 0, 0, b"")
     err = capsys.readouterr().err
-    assert f"gemini refused the key with a 400 ({detail}); set GEMINI_API_KEY to a key" in err
+    place = "line 1: " if mode == "sync" else ""
+    assert f"{place}gemini refused the key with a 400 ({detail}); set GEMINI_API_KEY to a key" in err
     assert "3 requests left" in err
 
 

@@ -104,17 +104,6 @@ def last_event(client, running, headers):
     return events[-1]
 
 
-def test_what_one_is_told_holds_for_that_one_alone(serve, upstream, provider, client):
-    running = serve(upstream)
-    statuses = [ask(client, running, key).status_code for key in (RICH, POOR, RICH, OTHER, POOR)]
-    assert statuses == [200, 429, 200, 200, 429]
-    assert provider.asked == [RICH, POOR, RICH, OTHER]
-    first, *others = running.limiter.status()["pools"]
-    assert first == "openai/gpt-5"
-    assert len(others) == 2
-    assert all(name.startswith("openai@") for name in others)
-
-
 def test_a_key_in_the_query_is_one_too(serve, upstream, client):
     running = serve(upstream)
     for key in (RICH, OTHER):
