@@ -132,32 +132,28 @@ def hasten(emulator, monkeypatch):
     return make
 
 
-def test_rows_that_cannot_be_sent_are_in_no_batch(run, tmp_path):
-    """The file of the third one is gone when its batch is written."""
-    one = run()
-    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+def test_rows_that_cannot_be_sent_are_in_no_batch_and_the_others_have_their_files(run, tmp_path, monkeypatch):
+    """The file of the third one is gone when its batch is written; it was there when the input was checked."""
+    one, uploaded, upload = run(), [], OpenAIEndpoints._upload
+
+    async def seen(self, chunk, content):
+        uploaded.extend(content)
+        return await upload(self, chunk, content)
+
+    monkeypatch.setattr(OpenAIEndpoints, "_upload", seen)
+    for name in ("a.png", "c.png"):
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n..")
     one.source = tmp_path / "rows.csv"
-    photo, none = tmp_path / "a.png", tmp_path / "b.png"
-    one.source.write_text(f"id,text,photo\na,What?,{photo}\nb,,{photo}\nc,What?,{none}\n")
+    one.source.write_text("id,text,photo\na,What?,a.png\nb,,a.png\nc,What?,c.png\nd,What?,d.png\n")
     one.output = tmp_path / "rows.csv.results.jsonl"
+    one.said.say = lambda text: (tmp_path / "c.png").unlink(missing_ok=True) if text.startswith("4 requests") else None
     code, report = one.start(form=Form("gpt-5", column="text", files=("photo",)))
-    assert (code, report["ok"], report["errors"]) == (1, 1, {"invalid_row": 2})
+    assert (code, report["ok"], report["errors"]) == (1, 1, {"invalid_row": 2, "file_gone": 1})
     answers = {one["custom_id"]: one["error"] and one["error"]["code"] for one in read_answers(one.output)}
-    assert answers == {"a": None, "b": "invalid_row", "c": "invalid_row"}
+    assert answers == {"a": None, "b": "invalid_row", "c": "file_gone", "d": "invalid_row"}
     assert one.batches()["paid"] == 1
-
-
-def test_a_file_that_is_gone_is_the_error_of_its_row(run, tmp_path, monkeypatch):
-    """It was there when the input was checked."""
-    one = run()
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n")
-    rows = [{"id": name, "prompt": "?", "photo": str(tmp_path / name)} for name in ("a.png", "b.png")]
-    one.source = write_lines(tmp_path / "rows.jsonl", rows)
-    one.output = tmp_path / "rows.results.jsonl"
-    one.said.say = lambda text: (tmp_path / "b.png").unlink(missing_ok=True) if text.startswith("2 requests") else None
-    code, report = one.start(form=Form("gpt-5", files=("photo",)))
-    assert (code, report["ok"], report["errors"]) == (1, 1, {"file_gone": 1})
+    (line,) = uploaded
+    assert b"data:image/png;base64,iVBORw0KGgouLg==" in line
 
 
 def test_both_formats_have_the_output_of_every_run(run):
@@ -187,22 +183,6 @@ def test_limits_that_are_not_known_matter_to_no_batch(run, mode, warnings):
     one.given["limits"] = {}
     assert one.start(mode=mode)[0] == 0
     assert sum("no published limits" in line for line in one.said.lines) == warnings
-
-
-def test_a_batch_has_the_files_of_its_rows(run, tmp_path, monkeypatch):
-    one, uploaded, upload = run(count=1), [], OpenAIEndpoints._upload
-
-    async def seen(self, chunk, content):
-        uploaded.extend(content)
-        return await upload(self, chunk, content)
-
-    monkeypatch.setattr(OpenAIEndpoints, "_upload", seen)
-    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n..")
-    write_lines(tmp_path / "rows.jsonl", [{"id": "1", "prompt": "What?", "photo": "a.png"}])
-    words = [tmp_path / "rows.jsonl", "--mode", "batch", "--model", "gpt-5", "--files", "photo"]
-    call(*words, base_url=one.emulator.base_url, environ=KEYS)
-    (line,) = uploaded
-    assert b"data:image/png;base64,iVBORw0KGgouLg==" in line
 
 
 def test_groq_has_openais_batches_below_its_own_path(run):
