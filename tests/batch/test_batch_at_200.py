@@ -1,19 +1,17 @@
 """Refusals, errors and pages with status 200, in a run: a record says that a request is answered only for a result."""
 
-import json
 from collections import Counter
 
 import pytest
 from batch_helpers import GOOD, Said, chat, ids_in, read_answers, run_job, write_lines
 
-from odd_server import HTML, JSON, OddServer
+from odd_server import JSON, OddServer
 from paceline.batch.api import Result, _honest
 from paceline.batch.results import encode_answer
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
 REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
-PAGE = (200, HTML, b"<html><title>Back at ten</title>")
 KEYS = {"OPENAI_API_KEY": "k"}
 SHORT = {"backoff_s": 0.01}
 SOON = JSON | {"retry-after-ms": "5"}
@@ -25,9 +23,6 @@ def run(source, server, view=None, **given):
 
 def texts_of(source):
     return {one["custom_id"]: one["error"] for one in read_answers(source.with_name("in.results.jsonl"))}
-
-
-CUT = json.dumps(GOOD | {"more": "x" * 100_000}).encode()[:90_000]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

@@ -41,7 +41,6 @@ BODIES = {
     "empty": body(""),
     "invalid": body('{"n": "five"}'),
 }
-FINAL = {"declined", "blocked", "cut_off"}
 
 
 def asked_in(request):
