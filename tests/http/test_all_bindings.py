@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import socket
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import aiohttp
 import httpx
 import httpx2
-from aiohttp.abc import AbstractResolver
-from http_ways import KEY, WAYS
+from http_ways import KEY, WAYS, Loopback
 
 import paceline
 from waits import run_all
@@ -25,16 +23,6 @@ CHAT = {
     "max_completion_tokens": 20,
 }
 BODIES = [CHAT, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}] * (EACH // 2)
-
-
-class Loopback(AbstractResolver):
-    """Every host is this machine."""
-
-    async def resolve(self, host, port=0, family=socket.AF_INET):
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
-
-    async def close(self):
-        pass
 
 
 SYNC = [WAYS[name] for name in ("httpx", "httpx2", "requests", "urllib3")]

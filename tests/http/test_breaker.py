@@ -4,15 +4,17 @@ import asyncio
 import gc
 import warnings
 
+import aiohttp
 import httpx
 import httpx2
 import openai
 import pytest
+import requests
+import urllib3
 
 import paceline
 from paceline.core.quota import NS
 from paceline.http import pace_transport
-from paceline.http.httpx import _Httpx
 from paceline.pacing.faults import Fault, fault_of
 from virtual_time import virtual
 
@@ -177,24 +179,42 @@ class WrappedError(Exception):
         self.__cause__ = cause
 
 
-@pytest.mark.parametrize("library", [httpx, httpx2])
+FAULTS = {
+    "PoolTimeout": Fault.UNSENT, "UnsupportedProtocol": Fault.UNSENT, "LocalProtocolError": Fault.UNSENT,
+    "ConnectError": Fault.UNREACHED, "ConnectTimeout": Fault.UNREACHED, "ProxyError": Fault.UNREACHED,
+    "ReadError": Fault.BROKEN, "WriteError": Fault.BROKEN, "CloseError": Fault.BROKEN,
+    "ReadTimeout": Fault.BROKEN, "WriteTimeout": Fault.BROKEN, "RemoteProtocolError": Fault.BROKEN,
+    "DecodingError": None, "TooManyRedirects": None,
+}  # fmt: skip
+"""Of httpx and httpx2."""
+
+UNREACHED = urllib3.exceptions.NewConnectionError(None, "no")
+
+
 @pytest.mark.parametrize(
-    ("name", "fault"),
+    ("error", "fault"),
     [
-        ("PoolTimeout", Fault.UNSENT), ("UnsupportedProtocol", Fault.UNSENT), ("LocalProtocolError", Fault.UNSENT),
-        ("ConnectError", Fault.UNREACHED), ("ConnectTimeout", Fault.UNREACHED), ("ProxyError", Fault.UNREACHED),
-        ("ReadError", Fault.BROKEN), ("WriteError", Fault.BROKEN), ("CloseError", Fault.BROKEN),
-        ("ReadTimeout", Fault.BROKEN), ("WriteTimeout", Fault.BROKEN), ("RemoteProtocolError", Fault.BROKEN),
-        ("DecodingError", None), ("TooManyRedirects", None),
+        *[(getattr(library, name)("no"), fault) for library in (httpx, httpx2) for name, fault in FAULTS.items()],
+        (aiohttp.ClientConnectorDNSError(None, OSError()), Fault.UNREACHED),
+        (aiohttp.ConnectionTimeoutError(), Fault.UNREACHED),
+        (aiohttp.ServerDisconnectedError(), Fault.BROKEN),
+        (aiohttp.SocketTimeoutError(), Fault.BROKEN),
+        (aiohttp.ClientPayloadError(), Fault.BROKEN),
+        (aiohttp.InvalidURL("x"), Fault.UNSENT),
+        (UNREACHED, Fault.UNREACHED),
+        (urllib3.exceptions.ConnectTimeoutError(None, "no"), Fault.UNREACHED),
+        (urllib3.exceptions.ReadTimeoutError(None, "/", "no"), Fault.BROKEN),
+        (urllib3.exceptions.ProtocolError("no"), Fault.BROKEN),
+        (urllib3.exceptions.EmptyPoolError(None, "no"), Fault.UNSENT),
+        (urllib3.exceptions.MaxRetryError(None, "/", UNREACHED), Fault.UNREACHED),
+        (requests.exceptions.InvalidJSONError(), None),
+        (ValueError("no"), None),
     ],
-)  # fmt: skip
-def test_the_binding_says_what_an_error_is(library, name, fault):
-    binding = _Httpx(None, library.Request("POST", "http://host:8000/v1"), is_async=False)
-    error = getattr(library, name)("no")
+    ids=lambda value: f"{type(value).__module__}.{type(value).__name__}",
+)
+def test_what_an_error_is(error, fault):
     assert fault_of(error) is fault_of(WrappedError(error)) is fault
     assert fault_of(WrappedError(WrappedError(error))) is fault
-    assert fault_of(ValueError("no")) is None
-    assert binding.address == "host:8000"
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])

@@ -56,18 +56,6 @@ def spent(limiter, pool="budget"):
 
 
 class TestBudget:
-    @pytest.mark.parametrize("stream", [False, True])
-    def test_it_is_charged_with_what_the_answer_reports(self, server, stream):
-        limiter = limiter_with(budget="10 usd/day")
-        usage = 0.0
-        with client_of(limiter, server) as client:
-            for _ in range(3):
-                answer = ask(client, stream=stream)
-                used = answer.extensions["paceline"].usage
-                usage += used.input_tokens * 0.001 + used.output_tokens * 0.01
-        assert spent(limiter) == pytest.approx(usage, abs=0.001)
-        assert 0 < usage < 1
-
     def test_a_spent_one_is_a_clear_error_and_nothing_is_sent(self, server):
         limiter = limiter_with(budget="0.25 usd/day")
         with client_of(limiter, server) as client:
@@ -312,15 +300,6 @@ def test_a_tier_is_reserved_as_asked_and_charged_as_served(monkeypatch):
 
 
 class TestPrices:
-    def test_of_the_library(self):
-        prices = Prices({})
-        usage = Usage(input_tokens=1_000_000, output_tokens=100_000, cached_tokens=500_000)
-        assert prices.usd("openai", "gpt-4o", usage) == pytest.approx(0.5 * 2.5 + 0.5 * 1.25 + 0.1 * 10)
-        assert prices.usd("openai", "gpt-4o", Usage(input_tokens=1_000)) == pytest.approx(0.0025)
-        assert prices.usd("gemini", "gemini-2.5-pro", Usage(input_tokens=300_000)) > 2 * prices.usd(
-            "gemini", "gemini-2.5-pro", Usage(input_tokens=100_000)
-        )  # a dearer tier
-
     def test_given_ones_take_precedence(self):
         prices = Prices({"gpt-4o": {"input": 1, "output": 2, "cached": 0.5}})
         usage = Usage(input_tokens=3_000_000, output_tokens=1_000_000, cached_tokens=1_000_000)

@@ -21,7 +21,6 @@ from http_ways import KEY, WAYS, ask_by_aiohttp, by_requests, chat_at
 import paceline
 from odd_server import JSON, OddServer
 from paceline.http.exchange import Exchange
-from paceline.pacing.faults import Fault, fault_of
 from waits import soon
 
 LIMITS = ["6000 requests/min", "4M tokens/min"]
@@ -137,17 +136,6 @@ async def test_a_wait_is_outside_of_the_client_s_timeout(world):
         url = chat_at(world)
         answers = await asyncio.gather(*(ask_by_aiohttp(url, CHAT, timeout=timeout) for _ in range(2)))
     assert [status for status, _ in answers] == [200] * 2
-
-
-def test_nothing_is_charged_where_there_is_no_server(limiter):
-    url = "http://127.0.0.1:9/v1/chat/completions"
-    with pytest.raises(aiohttp.ClientConnectorError):
-        asyncio.run(ask_by_aiohttp(url, CHAT))
-    with pytest.raises(requests.ConnectionError):
-        by_requests(url, CHAT)
-    with pytest.raises(urllib3.exceptions.NewConnectionError):
-        urllib3.PoolManager(retries=False).request("POST", url, json=CHAT)
-    assert spent(limiter)["requests"] == 0
 
 
 def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
@@ -332,29 +320,3 @@ def test_compressed_answers_are_read(encoding):
                 status, text = send(chat_at(server), CHAT)
             assert (status, json.loads(text)) == (200, json.loads(answer)), name
             assert spent(limiter) == {"requests": 1, "tokens": 12 + 40}, name
-
-
-@pytest.mark.parametrize(
-    ("error", "fault"),
-    [
-        (aiohttp.ClientConnectorDNSError(None, OSError()), Fault.UNREACHED),
-        (aiohttp.ConnectionTimeoutError(), Fault.UNREACHED),
-        (aiohttp.ServerDisconnectedError(), Fault.BROKEN),
-        (aiohttp.SocketTimeoutError(), Fault.BROKEN),
-        (aiohttp.ClientPayloadError(), Fault.BROKEN),
-        (aiohttp.InvalidURL("x"), Fault.UNSENT),
-        (urllib3.exceptions.NewConnectionError(None, "no"), Fault.UNREACHED),
-        (urllib3.exceptions.ConnectTimeoutError(None, "no"), Fault.UNREACHED),
-        (urllib3.exceptions.ReadTimeoutError(None, "/", "no"), Fault.BROKEN),
-        (urllib3.exceptions.ProtocolError("no"), Fault.BROKEN),
-        (urllib3.exceptions.EmptyPoolError(None, "no"), Fault.UNSENT),
-        (
-            urllib3.exceptions.MaxRetryError(None, "/", urllib3.exceptions.NewConnectionError(None, "no")),
-            Fault.UNREACHED,
-        ),
-        (requests.exceptions.InvalidJSONError(), None),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_an_error_is(error, fault):
-    assert fault_of(error) is fault

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 import aiohttp
 import httpx2
 import pytest
 import requests
 from chats import ANSWER, CHAT, pool_of
+from http_ways import chat_at
 
 import paceline
+from odd_server import SSE, OddServer
 from paceline.core.pool import Pool
 from paceline.testing import run_virtual
 
@@ -80,26 +81,16 @@ def test_time_outs_and_full_queues_bound_the_number_in_flight(queue, workers, th
 
 
 EVENT = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 STREAM = CHAT | {"stream": True}
 
 
 @pytest.fixture
 def stalled():
     """The address of a server that answers with the beginning of a stream, and no more."""
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
-        listening.settimeout(9)
-
-        def answer():
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(HEAD + b"%x\r\n%b\r\n" % (len(EVENT), EVENT))
-                while connection.recv(65_536):
-                    pass
-
-        threads.submit(answer)
-        yield "http://{}:{}/v1/chat/completions".format(*listening.getsockname())
+    more = threading.Event()
+    with OddServer(lambda *_: (200, SSE, [EVENT, more])) as server:
+        yield chat_at(server)
+        more.set()
 
 
 def read_by_httpx(limiter, url):

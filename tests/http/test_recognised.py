@@ -236,32 +236,3 @@ def test_hosts_for_speech_images_and_video_are_announced(log, url, name):
     assert f"limiter.acquire('{name}/<model>')" in once
     assert "secret" not in once
     assert [row["count"] for row in unpaced.rows()] == [2]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "answer", "model", "lines"),
-    [
-        (PATH, CHAT, ANSWER, "m", 0),
-        (
-            "/v1beta/models/gemini-x:generateContent",
-            {"contents": [{"parts": [{"text": "Hello."}]}]},
-            {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]},
-            "gemini-x",
-            1,  # that no published limits hold there
-        ),
-        (
-            "/model/a.b-v1:0/converse",
-            {"messages": [{"role": "user", "content": [{"text": "Hello."}]}]},
-            {"output": {"message": {"role": "assistant", "content": [{"text": "Hi."}]}}},
-            "a.b-v1:0",
-            1,
-        ),
-    ],
-    ids=["any path", "gemini", "bedrock"],
-)
-def test_with_limits_for_the_host_they_are_paced_at_once(log, path, body, answer, model, lines):
-    limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
-    with OddServer(lambda *_: (200, JSON, answer)) as server:
-        send(limiter, server, 2, path, body)
-    assert pools(limiter) == {f"127.0.0.1/{model}": 2}
-    assert len(said(log)) == lines

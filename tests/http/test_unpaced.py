@@ -17,8 +17,8 @@ import openai
 import pytest
 import websockets
 import websockets.sync.client
-from aiohttp.abc import AbstractResolver
 from chats import ANSWER, CHAT, attached, counts
+from http_ways import Loopback
 
 import paceline
 from odd_server import OddServer
@@ -128,20 +128,9 @@ def test_a_call_inside_a_permit_is_not_announced(log):
 # --- what is sent in another way than over the HTTP libraries
 
 
-class Resolved(AbstractResolver):
-    """Every host is this machine."""
-
-    async def resolve(self, host, port=0, family=socket.AF_INET):
-        flags = {"proto": 0, "flags": socket.AI_NUMERICHOST}
-        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, **flags}]
-
-    async def close(self):
-        pass
-
-
 def by_aiohttp(url):
     async def main():
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=Resolved())) as session:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=Loopback())) as session:
             await session.ws_connect(url)
 
     asyncio.run(main())
