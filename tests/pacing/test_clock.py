@@ -84,20 +84,6 @@ class TestManualClock:
 
 
 class TestRunVirtual:
-    def test_hours_pass_at_once(self):
-        async def main():
-            loop = asyncio.get_running_loop()
-            assert loop.time() == 0
-            await asyncio.gather(*(asyncio.sleep(minutes * 60) for minutes in range(100)))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(3_600):
-                    await asyncio.Event().wait()
-            return loop.time()
-
-        started = time.monotonic()
-        assert run_virtual(main()) == pytest.approx(99 * 60 + 3_600, abs=1e-6)
-        assert time.monotonic() - started < 10
-
     def test_a_timer_of_the_clock_may_set_one_of_the_loop(self):
         async def main(clock):
             loop, start_ns, seen, over = asyncio.get_running_loop(), clock.now_ns(), [], asyncio.Event()

@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from paceline.stores.memory import MemoryStore
-from waits import BOUND_S, join, run_all, started, until
+from waits import BOUND_S, run_all
 
 EACH, RATE, BURST = 2, 500, 50
 
@@ -58,25 +58,3 @@ def test_loops_and_threads_share_one_promise(number, loops, threads, tasks):
     if shared:
         account = store._ledgers["jobs"]._accounts[0]
         assert account.charged == account.spent == total
-
-
-def test_a_grant_in_one_world_wakes_a_waiter_in_another():
-    limiter = paceline.Limiter({"jobs": "1 concurrency"})
-    held, order = limiter.acquire("jobs").wait(), []
-
-    async def task(name):
-        async with limiter.acquire("jobs"):
-            order.append(name)
-
-    def plain(name):
-        with limiter.acquire("jobs"):
-            order.append(name)
-
-    threads = []
-    for number in range(6):  # one after the other, so that the order of arrival is known
-        work = plain if number % 2 else lambda name: asyncio.run(task(name))
-        threads.append(started(work, number))
-        until(lambda number=number: limiter.status()["pools"]["jobs"]["waiting"] > number)
-    held.settle()
-    join(*threads)
-    assert order == list(range(6))
