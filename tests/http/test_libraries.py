@@ -9,6 +9,7 @@ import socket
 import uuid
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from weakref import ref
 
 import aiohttp
@@ -155,12 +156,16 @@ def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
     }
 
 
-@pytest.mark.parametrize(("breaks", "budget", "usd"), [(True, 50, 12.8), (False, 50, 0), (False, 1, 0)])
-def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(breaks, budget, usd):
+@pytest.mark.parametrize(
+    ("breaks", "refused", "budget", "usd"),
+    [(True, 1, 50, 12.8), (False, 1, 50, 0), (False, 1, 1, 0), (False, 9, 50, 0)],
+    ids=["broken", "refused", "refused, with a budget below one answer", "refused at the last retry"],
+)
+def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(breaks, refused, budget, usd):
     def answer(number, _):
         assert number or not breaks  # else the connection closes
         usage = {"prompt_tokens": 9, "completion_tokens": 1}
-        return (200, JSON, ANSWER | {"usage": usage}) if number else (503, JSON, {"error": {"message": "no"}})
+        return (503, JSON, {"error": {"message": "no"}}) if number < refused else (200, JSON, ANSWER | {"usage": usage})
 
     prices = {"openai/gpt-5": {"input": 0.0, "output": 100.0}}  # an answer has 128,000 tokens at most
     limiter = paceline.Limiter({"openai/*": LIMITS}, prices=prices, budget=f"{budget} usd/day")
@@ -169,21 +174,10 @@ def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(bre
         session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
         limiter.attach(session, provider="openai")
         body = {"model": "gpt-5", "messages": CHAT["messages"]}
-        response = session.post(f"{server.base_url}/v1/chat/completions", json=body, headers=KEY, timeout=5)
-    assert response.status_code == 200
+        with nullcontext() if refused < 3 else pytest.raises(requests.exceptions.RetryError):
+            response = session.post(chat_at(server), json=body, headers=KEY, timeout=5)
+            assert response.status_code == 200
     assert spent(limiter, "budget")["usd"] == pytest.approx(usd, abs=0.001)
-
-
-def test_a_status_that_urllib3_raises_at_its_last_retry_costs_nothing():
-    prices = {"openai/gpt-5": {"input": 0.0, "output": 100.0}}
-    limiter = paceline.Limiter({"openai/*": LIMITS}, prices=prices, budget="50 usd/day")
-    policy = urllib3.Retry(total=1, status_forcelist=[503], allowed_methods=None, backoff_factor=0)
-    with OddServer(lambda *_: (503, JSON, {"error": {"message": "no"}})) as server, requests.Session() as session:
-        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
-        limiter.attach(session, provider="openai")
-        with pytest.raises(requests.exceptions.RetryError):
-            session.post(f"{server.base_url}/v1/chat/completions", json=CHAT, headers=KEY, timeout=5)
-    assert spent(limiter, "budget")["usd"] == 0
 
 
 @pytest.mark.parametrize(

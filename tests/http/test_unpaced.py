@@ -316,6 +316,14 @@ def test_a_unit_that_is_charged_by_hand_is_not_named():
         assert warned({}, (f"{OPENAI}/chat/completions", CHAT), limiter=limiter) == []
 
 
+def told_by(program, script):
+    """The lines that a program writes to standard error."""
+    if "fork" in script and not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    command = [sys.executable, "-W", "ignore", "-c", program + script]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr.splitlines()
+
+
 AGAIN = pytest.mark.long("starts a process again")
 PROGRAM = """
 import logging, os, sys, httpx2, paceline
@@ -339,10 +347,7 @@ post = lambda path: client.post(f"https://api.openai.com/v1/{path}", json={})
     ids=["nothing", "one", "three", "a child", "a child that ends like a program"],
 )  # fmt: skip
 def test_the_end_of_a_program_says_how_many_went_past(script, last):
-    if "fork" in script and not hasattr(os, "fork"):
-        pytest.skip("no fork here")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM + script], capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
-    assert [line for line in done.stderr.splitlines() if "went past" in line] == ([last] if last else [])
+    assert [line for line in told_by(PROGRAM, script) if "went past" in line] == ([last] if last else [])
 
 
 PAST = "a limiter was made, and no request was paced: {} went past it; to pace a client, call limiter.attach(client), and to pace the whole program, paceline.instrument(limiter)"
@@ -381,7 +386,4 @@ def by_requests():
     ids=["nothing", "management", "by hand", "another client", "past", "instrumented", "a child"],
 )  # fmt: skip
 def test_the_end_of_a_program_that_paces_nothing_says_so_if_requests_went_past(script, past):
-    if "fork" in script and not hasattr(os, "fork"):
-        pytest.skip("no fork here")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", UNATTACHED + script], capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
-    assert done.stderr.splitlines() == ([PAST.format(past)] if past else [])
+    assert told_by(UNATTACHED, script) == ([PAST.format(past)] if past else [])

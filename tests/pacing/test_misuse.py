@@ -51,35 +51,29 @@ def test_closed_in_another_thread_than_it_was_entered_in():
 
 
 @pytest.mark.parametrize(
-    ("cost", "hint"),
+    ("argument", "said"),
     [
         ({"inptu_tokens": 1}, "input_tokens"),
         ({"timout": 3}, "timeout"),
-        ({"pages": 1}, "unknown unit 'pages'; this pool limits requests"),
+        ({"pages": 1}, r"unknown unit 'pages'; this pool limits requests and tokens$"),  # each unit once
         ({"priority": 5}, "did you mean 'lane'"),
+        *[({"timeout": timeout}, "timeout is") for timeout in (float("nan"), -1, 1e300, "2")],
+        *[
+            ({"name": name}, "it must be a text of at most 200 characters, or None")
+            for name in (5, "x" * 201, b"bytes")
+        ],
     ],
 )
-def test_a_unit_that_nobody_counts(cost, hint):
-    with pytest.raises(QuotaError, match=hint):
-        limiter_of("10 requests/s").acquire("jobs", **cost)
-
-
-def test_an_unknown_unit_is_told_each_unit_of_the_pool_once():
+def test_an_argument_that_nobody_can_mean(argument, said):
     limiter = limiter_of("10 requests/s", "100 requests/min", "50k tokens/min")
-    with pytest.raises(QuotaError, match=r"this pool limits requests and tokens$"):
-        limiter.acquire("jobs", chars=1)
+    with pytest.raises(QuotaError, match=said):
+        limiter.acquire("jobs", **argument)
 
 
 def test_a_decimal_is_a_number():
     limiter = limiter_of("10 usd/min")
     limiter.acquire("jobs", usd=decimal.Decimal("0.5")).wait()
     assert limiter.status()["pools"]["jobs"]["quotas"][0]["spent"] == 0.5
-
-
-@pytest.mark.parametrize("timeout", [float("nan"), -1, 1e300, "2"])
-def test_a_timeout_that_nobody_can_mean(timeout):
-    with pytest.raises(QuotaError, match="timeout is"):
-        limiter_of("10 requests/s").acquire("jobs", timeout=timeout)
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,6 @@ def left(limiter):
 
 
 class TestSettle:
-    def test_less_is_refunded_and_more_is_owed(self, limiter):
-        with limiter.acquire("jobs", tokens=500) as permit:
-            assert left(limiter) == (500, 59, 1)
-            permit.settle(tokens=100)
-        assert left(limiter) == (900, 59, 0)
-        with limiter.acquire("jobs", tokens=500) as permit:
-            permit.settle(tokens=1_200)
-        assert left(limiter) == (-300, 58, 0)
-
     @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "many", None])
     def test_an_amount_that_nobody_can_mean(self, limiter, amount):
         permit = limiter.acquire("jobs", tokens=500).wait()
@@ -64,15 +55,6 @@ class TestForgotten:
         with pytest.raises(LookupError), limiter.acquire("jobs", tokens=500):
             raise LookupError
         assert left(limiter) == (500, 58, 0)
-
-
-@virtual
-async def test_after_a_cancel_whoever_waits_goes(clock, limiter):
-    permit = await limiter.acquire("jobs", tokens=950)
-    waiting = asyncio.create_task(limiter.acquire("jobs", tokens=900)._wait_async())
-    await asyncio.sleep(1)
-    permit.cancel()
-    assert (await waiting).waited_s == pytest.approx(1)
 
 
 class TestRefused:

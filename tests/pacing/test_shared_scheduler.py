@@ -20,15 +20,6 @@ def limiter(world):
 
 
 class TestWaysToAsk:
-    def test_with_and_wait(self, world, limiter):
-        with limiter.acquire("jobs", tokens=100) as permit:
-            permit.settle(tokens=40)
-        limiter.acquire("jobs", tokens=100).wait().cancel()
-        limiter.acquire("jobs", tokens=100).wait().settle(tokens=150)
-        world.close()
-        assert world.store.charged(0) == (3, 2)
-        assert world.store.charged(1) == (300, 190)
-
     def test_try(self, world, limiter):
         permit = limiter.try_acquire("jobs", tokens=9_000)
         assert isinstance(permit, Permit)

@@ -147,11 +147,6 @@ class TestQueue:
         assert [row["name"] for row in pool["queue"]] == [f"{i}" for i in range(1, 51)]
         assert pool["waiting"] == 59
 
-    @pytest.mark.parametrize("name", [5, "x" * 201, b"bytes"])
-    def test_a_name_that_nobody_can_mean(self, name):
-        with pytest.raises(paceline.QuotaError, match="it must be a text of at most 200 characters, or None"):
-            limiter_of("1 requests/min").acquire("jobs", name=name)
-
 
 class TestPoolsThatNobodyHasUsed:
     def test_those_with_a_name_are_there_and_change_nothing(self):
