@@ -19,6 +19,12 @@ WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
 EVENTS = sse(ROLE, WORD, {"choices": [], "usage": ANSWER["usage"]})
 """A stream: an event that only opens it, its content, and its usage."""
 WHOLE = b"".join(EVENTS)
+LIMITS = {
+    "openai/*": ["6000 requests/min", "4M tokens/min"],
+    "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
+    "gemini/*": ["6000 requests/min", "4M input_tokens/min"],
+}
+"""Wide ones, so that nothing waits."""
 REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
 
 

@@ -15,21 +15,7 @@ from paceline.http import describe
 from paceline.providers import common
 from waits import join
 
-LIMITS = {
-    "openai/*": ["6000 requests/min", "4M tokens/min"],
-    "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
-}
 CLAUDE = "anthropic/claude-haiku-4-5"
-
-
-@pytest.fixture
-def world(paceline_emulator):
-    return paceline_emulator(limits={"gpt-5": LIMITS["openai/*"], "claude-haiku-4-5": LIMITS["anthropic/*"]})
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter(LIMITS)  # two providers: loopback alone says nothing
 
 
 def counts(limiter):

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from weakref import ref
 
 import aiohttp
+import chats
 import pytest
 import requests
 import urllib3
@@ -24,7 +25,7 @@ from odd_server import JSON, OddServer
 from paceline.http.exchange import Exchange
 from waits import soon
 
-LIMITS = ["6000 requests/min", "4M tokens/min"]
+LIMITS = chats.LIMITS["openai/*"]
 CHAT = {
     "model": "gpt-5",
     "messages": [{"role": "user", "content": "Say something. " * 20}],
@@ -32,11 +33,6 @@ CHAT = {
 }
 STREAM = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
 OTHERS = {name: send for name, send in WAYS.items() if "httpx" not in name}
-
-
-@pytest.fixture
-def world(paceline_emulator):
-    return paceline_emulator(limits={"*": ",".join(LIMITS)})
 
 
 @pytest.fixture

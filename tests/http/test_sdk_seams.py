@@ -12,22 +12,8 @@ from google.genai import types
 import paceline
 from paceline.integrations.anthropic import middleware
 
-LIMITS = {
-    "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
-    "gemini/*": ["6000 requests/min", "4M input_tokens/min"],
-}
 CLAUDE, GEMINI = "anthropic/claude-haiku-4-5", "gemini/gemini-2.5-flash"
 ASK = {"model": "claude-haiku-4-5", "messages": [{"role": "user", "content": "Hello there."}], "max_tokens": 50}
-
-
-@pytest.fixture
-def world(paceline_emulator):
-    return paceline_emulator(limits={"claude-haiku-4-5": LIMITS["anthropic/*"], "gemini-2.5-flash": LIMITS["gemini/*"]})
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter(LIMITS)
 
 
 @pytest.mark.parametrize("also_attached", [False, True])

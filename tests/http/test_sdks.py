@@ -4,31 +4,12 @@ import asyncio
 
 import anthropic
 import openai
-import pytest
-from chats import counts, pool_of, spent
+from chats import LIMITS, counts, pool_of, spent
 
 import paceline
 from waits import BOUND_S, soon
 
-OPENAI_LIMITS = ["6000 requests/min", "4M tokens/min"]
-CLAUDE_LIMITS = ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"]
 PROMPT = [{"role": "user", "content": "Say something about the weather in twenty words. " * 5}]
-
-
-@pytest.fixture
-def world(paceline_emulator):
-    return paceline_emulator(
-        limits={
-            "gpt-5": ",".join(OPENAI_LIMITS),
-            "text-embedding-3-small": ",".join(OPENAI_LIMITS),
-            "claude-haiku-4-5": ",".join(CLAUDE_LIMITS),
-        }
-    )
-
-
-@pytest.fixture
-def limiter():
-    return paceline.Limiter({"openai/*": OPENAI_LIMITS, "anthropic/*": CLAUDE_LIMITS})
 
 
 def charged(world, model):
@@ -73,8 +54,8 @@ def test_anthropic_s_path_of_openai_shares_the_pool_of_messages(world, limiter):
 
 async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live(clock, paceline_emulator):
     """Cancelled between two chunks, an SDK leaves its stream open until the garbage collector comes."""
-    world = paceline_emulator(limits={"gpt-5": ",".join(OPENAI_LIMITS)}, latency_per_token_s=0.002)
-    limiter = paceline.Limiter({"openai/*": [*OPENAI_LIMITS, "1 concurrency"]}, ttl_s=30, clock=clock)
+    world = paceline_emulator(limits={"gpt-5": LIMITS["openai/*"]}, latency_per_token_s=0.002)
+    limiter = paceline.Limiter({"openai/*": [*LIMITS["openai/*"], "1 concurrency"]}, ttl_s=30, clock=clock)
     kept = []
     async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
         limiter.attach(client, provider="openai")
