@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -105,15 +104,6 @@ def fetch(root, method, path, body=None, headers=()):
         return Answer(response.status, pairs, response.read())
     finally:
         connection.close()
-
-
-def until(condition, seconds=30.0):
-    """Wait for what another process brings about."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.02)
-    return found
 
 
 @dataclass
@@ -216,6 +206,11 @@ def events(values, *, named=False, done=True):
 
 TEXT = ["Es", " kostet", " 5 €", ", naïve 🙂."]
 TOOL = {"name": "get_weather", "arguments": ['{"city"', ': "Köln"', "}"]}
+WHOLE, ARGUMENTS = "".join(TEXT), json.loads("".join(TOOL["arguments"]))
+
+MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": TOOL["name"], "parameters": SCHEMA}}]
 
 
 def provider(asked):

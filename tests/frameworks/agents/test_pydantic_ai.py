@@ -48,14 +48,6 @@ async def test_an_http_client_of_ones_own(world):
     books_agree(limiter, world, CLAUDE, 2)
 
 
-def test_sync_by_instrument(world, limiter):
-    with paceline.instrument(limiter):
-        agent = Agent(gpt(world), model_settings=SETTINGS)
-        agent.run_sync(PROMPT)
-        agent.run_sync(PROMPT)
-    books_agree(limiter, world, GPT, 2)
-
-
 async def test_our_refusal_is_one_error(world, limiter):
     model = gpt(world)
     limiter.attach(model.client, provider="openai")

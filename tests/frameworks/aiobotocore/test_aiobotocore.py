@@ -1,6 +1,5 @@
 """aiobotocore is paced by `instrument()` above its signatures, not by the binding of aiohttp below them."""
 
-import asyncio
 import json
 
 import pytest
@@ -68,14 +67,6 @@ async def test_a_stream_begins_before_its_content(server, limiter, monkeypatch):
     assert (pool["in_flight"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
-async def test_an_attached_client_is_paced(server, limiter):
-    server.signed.append(None)  # none is refused
-    async with bedrock(server.server_port) as client:
-        limiter.attach(client, provider="bedrock")
-        assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42
-    assert only_pool(limiter)["counts"] == {"granted": 1, "settled": 1}
-
-
 async def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing():
     limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "10 tokens/min"]})
     with paceline.instrument(limiter, provider="bedrock"):
@@ -90,23 +81,6 @@ async def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_n
                 await client.converse(**CALL)
     pool = only_pool(limiter)
     assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
-
-
-async def test_a_task_that_is_cancelled_in_the_queue_sends_nothing(server):
-    server.signed.append(None)  # none is refused
-    limiter = paceline.Limiter({"bedrock/*": "1 requests/min burst 1"})
-    with paceline.instrument(limiter, provider="bedrock"):
-        async with bedrock(server.server_port) as client:
-            await client.converse(**CALL)
-            waiting = asyncio.create_task(client.converse(**CALL))
-            while not next(iter(limiter.status()["pools"].values()))["waiting"]:
-                await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-    assert len(server.signed) == 2
-    pool = only_pool(limiter)
-    assert (pool["waiting"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
 
 
 def test_a_crowd_is_never_refused():

@@ -97,14 +97,6 @@ def test_both_doors_charge_once_and_either_may_end_first(world, limiter, outer):
     assert world.tally()["admitted"] == 3
 
 
-def test_threads(world, limiter):
-    with instrument(limiter):
-        model = lm(world)
-        parallel = dspy.Parallel(num_threads=10, disable_progress_bar=True)
-        assert all(parallel([(model, {"prompt": PROMPT})] * 30))
-    assert counts(limiter, GPT) == {"granted": 30, "settled": 30}
-
-
 def test_our_refusal_never_reaches_the_provider(world, limiter):
     with instrument(limiter), pytest.raises(dspy.LMRateLimitError, match="the quota holds 4,000,000"):
         lm(world, max_tokens=5_000_000)(PROMPT)

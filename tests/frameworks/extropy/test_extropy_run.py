@@ -3,7 +3,6 @@
 Replaced are the prompts, and what reads an answer as JSON: the emulator writes prose.
 """
 
-import asyncio
 import json
 import os
 import subprocess
@@ -17,7 +16,6 @@ import openai.resources.chat  # at the first call it would take part of the dead
 import pytest
 import yaml
 from extropy.cli.app import app
-from extropy.core.models.simulation import ReasoningContext, SimulationRunConfig
 from extropy.core.providers.base import TokenUsage
 from extropy.simulation import engine, reasoning
 from harness import PROMPT
@@ -25,13 +23,7 @@ from typer.testing import CliRunner
 
 import paceline
 from odd_server import JSON, OddServer
-from paceline.integrations.extropy import ExtropyLimiter, pace_engine
-
-AGENTS = 60
-LIMITS = {
-    "openai/gpt-5": ["1200 requests/min burst 30", "1M tokens/min"],
-    "openai/gpt-5-mini": ["600 requests/min burst 5", "1M tokens/min"],
-}
+from paceline.integrations.extropy import pace_engine
 
 
 @pytest.fixture
@@ -63,37 +55,6 @@ def loop(monkeypatch, world):
         "build_pass2_schema": {"type": "object"}, "_get_primary_position_outcome": None,
     }.items():  # fmt: skip
         monkeypatch.setattr(reasoning, name, lambda *_, value=value: value)
-
-
-def test_the_two_passes_of_a_population(monkeypatch, loop, world):
-    limiter = paceline.Limiter(LIMITS, headroom_s=0)
-    monkeypatch.setattr(engine.DualRateLimiter, "create", ExtropyLimiter.factory(limiter))
-    dual = engine.DualRateLimiter.create(provider="openai", pivotal_model="gpt-5", routine_model="gpt-5-mini", tier=1)
-    scenario = type("Scenario", (), {"outcomes": None})()
-    config = SimulationRunConfig(scenario_path="", output_dir="", model="gpt-5", routine_model="gpt-5-mini")
-    contexts = [
-        ReasoningContext(agent_id=str(number), persona="", event_content="", exposure_history=[])
-        for number in range(AGENTS)
-    ]
-    monkeypatch.setattr(asyncio, "wait_for", shortened(asyncio.wait_for))
-    with paceline.instrument(limiter):
-        results, used = reasoning.batch_reason_agents(contexts, scenario, config, rate_limiter=dual)
-    assert all(answer is not None and answer.outcomes for _, answer in results)
-    tally = world.tally()
-    assert tally["refused_total"] == 0
-    assert tally["admitted"] == 2 * AGENTS
-    for pool, model in (("openai/gpt-5", "gpt-5"), ("openai/gpt-5-mini", "gpt-5-mini")):
-        status = limiter.status()["pools"][pool]
-        assert status["counts"] == {"granted": AGENTS, "settled": AGENTS}
-        spent = {quota["unit"]: quota["spent"] for quota in status["quotas"]}
-        assert spent == tally["pools"][model]["charges"]
-    assert used.pivotal_input_tokens
-    assert dual.routine.stats()["total_wait_time_seconds"] > AGENTS / 4
-
-
-def shortened(wait_for):
-    """Deadlines of two seconds: nothing waits below them."""
-    return lambda call, timeout: wait_for(call, min(timeout, 2.0))
 
 
 def written(folder, agents):

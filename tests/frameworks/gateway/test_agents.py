@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 from backports import zstd
-from gateway_world import TEXT, TOOL, Gateway, fetch, provider, until
+from gateway_world import TEXT, TOOL, Gateway, fetch, provider
+
+from waits import until
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -68,27 +70,33 @@ PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 """What the gateway sends while a stream waits."""
 
 
+@pytest.mark.parametrize(
+    ("prefix", "target", "asked", "headers", "kept"),
+    [
+        (
+            "/anthropic", "/v1/messages?beta=true", claude_code(100), CLAUDE_CODE,
+            ("anthropic-beta", "anthropic-version", "authorization", "user-agent", "x-app", "x-stainless-timeout"),
+        ),
+        (
+            "/openai", "/v1/responses", codex(100), CODEX,
+            ("originator", "session_id", "openai-beta", "chatgpt-account-id", "accept"),
+        ),
+    ],
+    ids=["Claude Code", "Codex"],
+)  # fmt: skip
+def test_a_long_turn(gateway, recorder, prefix, target, asked, headers, kept):
+    direct = post(recorder.url, target, asked, headers)
+    through = post(gateway.url, prefix + target, asked, headers)
+    bodies = [answer.body.replace(PING, b"") for answer in (through, direct)]  # on a slow machine it waits
+    assert (through.status, bodies[0]) == (200, bodies[1])
+    assert TOOL["name"].encode() in through.body
+    first, second = recorder.asked
+    assert (second.body, second.target) == (first.body, first.target)
+    assert {name: second.header(name) for name in kept} == {name: headers[name] for name in kept}
+
+
 class TestClaudeCode:
     """``ANTHROPIC_BASE_URL=http://127.0.0.1:PORT/anthropic``."""
-
-    def test_a_long_turn(self, gateway, recorder):
-        asked = claude_code(100)
-        direct = post(recorder.url, "/v1/messages?beta=true", asked, CLAUDE_CODE)
-        through = post(gateway.url, "/anthropic/v1/messages?beta=true", asked, CLAUDE_CODE)
-        bodies = [answer.body.replace(PING, b"") for answer in (through, direct)]  # on a slow machine it waits
-        assert (through.status, bodies[0]) == (200, bodies[1])
-        assert TOOL["name"].encode() in through.body
-        first, second = recorder.asked
-        assert (second.body, second.target) == (first.body, first.target)
-        for name in (
-            "anthropic-beta",
-            "anthropic-version",
-            "authorization",
-            "user-agent",
-            "x-app",
-            "x-stainless-timeout",
-        ):
-            assert second.header(name) == CLAUDE_CODE[name]
 
     @pytest.mark.parametrize("method", ["HEAD", "GET"])
     @pytest.mark.parametrize("path", ["/anthropic", "/anthropic/", "/anthropic/v1/models?limit=1000"])
@@ -113,13 +121,6 @@ class TestClaudeCode:
 
 class TestCodex:
     """``openai_base_url = "http://127.0.0.1:PORT/openai/v1"`` in ``config.toml``."""
-
-    def test_a_long_turn(self, gateway, recorder):
-        direct = post(recorder.url, "/v1/responses", codex(100), CODEX)
-        through = post(gateway.url, "/openai/v1/responses", codex(100), CODEX)
-        assert (through.status, through.body) == (200, direct.body)
-        for name in ("originator", "session_id", "openai-beta", "chatgpt-account-id", "accept"):
-            assert recorder.asked[1].header(name) == CODEX[name]
 
     @pytest.mark.parametrize("encoding", ENCODERS)
     def test_encoded_requests(self, tmp_path, recorder, encoding):

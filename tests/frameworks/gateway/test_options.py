@@ -9,15 +9,14 @@ import anthropic
 import cohere
 import openai
 import pytest
-from gateway_world import TEXT, Gateway, chunked, gzipped, provider, until, whole
+from gateway_world import MESSAGES, WHOLE, Gateway, chunked, gzipped, provider, whole
 from google import genai
 from google.genai import types
 from mistralai.client import Mistral
 
 from paceline.gateway.keys import KeyFile
+from waits import until
 
-WHOLE = "".join(TEXT)
-MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
 KEPT = {"x-paceline-keepalive": "1"}
 NAMES = ("openai", "responses", "anthropic", "gemini", "cohere", "mistral")
 LIMITS = {f"{name}/*": ["50 requests/min burst 1"] for name in NAMES if name != "responses"}

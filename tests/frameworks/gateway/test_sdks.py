@@ -1,6 +1,5 @@
 """The SDKs for Python with the gateway's address in place of the provider's, and nothing else changed."""
 
-import asyncio
 import io
 import json
 import struct
@@ -9,18 +8,11 @@ import anthropic
 import cohere
 import openai
 import pytest
-from gateway_world import AUDIO, TEXT, TOOL, Gateway, until
+from gateway_world import ARGUMENTS, AUDIO, MESSAGES, SCHEMA, TEXT, TOOL, TOOLS, WHOLE
 from google import genai
 from google.genai import types
 from mistralai.client import Mistral
 
-from paceline.emulator import Emulator
-
-WHOLE = "".join(TEXT)
-ARGUMENTS = json.loads("".join(TOOL["arguments"]))
-MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOLS = [{"type": "function", "function": {"name": TOOL["name"], "parameters": SCHEMA}}]
 CLAUDE = {"model": "claude-haiku-4-5", "max_tokens": 100, "messages": MESSAGES}
 CLAUDE_TOOLS = [{"name": TOOL["name"], "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]
 
@@ -157,57 +149,3 @@ class TestMistral:
             parts = client.chat.stream(model="mistral-small-latest", messages=MESSAGES)
             found = [part.data.choices[0].delta.content for part in parts if part.data.choices]
             assert "".join(text or "" for text in found) == WHOLE
-
-
-GPT, CLAUDES = (
-    ["100 requests/2s", "10M tokens/min"],
-    ["100 requests/2s", "10M input_tokens/min", "10M output_tokens/min"],
-)
-"""Of 250 requests at once, 150 must wait."""
-
-
-class TestManyAtOnce:
-    """500 at once, streams and plain ones of two SDKs mixed."""
-
-    async def crowd(self, root):
-        async with (
-            openai.AsyncOpenAI(base_url=f"{root('openai')}/v1", api_key="k", max_retries=0, timeout=120) as gpt,
-            anthropic.AsyncAnthropic(base_url=root("anthropic"), api_key="k", max_retries=0, timeout=120) as claude,
-        ):
-            chat = {"model": "gpt-5", "max_tokens": 20, "messages": MESSAGES}
-
-            async def stream_of_chat():
-                options = {"include_usage": True}
-                stream = await gpt.chat.completions.create(**chat, stream=True, stream_options=options)
-                chunks = [chunk async for chunk in stream]
-                return chunks[-1].usage.completion_tokens
-
-            async def plain_chat():
-                return (await gpt.chat.completions.create(**chat)).usage.completion_tokens
-
-            async def stream_of_messages():
-                async with claude.messages.stream(**CLAUDE) as stream:
-                    return (await stream.get_final_message()).usage.output_tokens
-
-            async def plain_message():
-                return (await claude.messages.create(**CLAUDE)).usage.output_tokens
-
-            kinds = (stream_of_chat, stream_of_messages, plain_chat, plain_message)
-            return await asyncio.gather(*[kinds[number % 4]() for number in range(500)], return_exceptions=True)
-
-    def test_none_is_refused_and_the_books_agree(self, tmp_path):
-        limits = {"gpt-5": GPT, "claude-haiku-4-5": CLAUDES}
-        with Emulator(limits, process=True, latency_s=0.02) as world:
-            direct = asyncio.run(self.crowd(lambda _: world.base_url))
-            assert sum(isinstance(result, Exception) for result in direct) > 100
-            world.reset()
-            with Gateway(tmp_path, world.base_url, limits={"openai/*": GPT, "anthropic/*": CLAUDES}) as gateway:
-                results = asyncio.run(self.crowd(lambda name: f"{gateway.url}/{name}"))
-                assert [result for result in results if isinstance(result, Exception)] == []
-                pools = ("openai/gpt-5", "anthropic/claude-haiku-4-5")
-                until(lambda: all(gateway.pool(pool)["counts"].get("settled") == 250 for pool in pools))
-                spent = {pool: gateway.spent(pool) for pool in pools}
-            tally = world.tally()
-        assert (tally["admitted"], tally["refused_total"]) == (500, 0)
-        for pool in pools:
-            assert spent[pool] == tally["pools"][pool.partition("/")[2]]["charges"]

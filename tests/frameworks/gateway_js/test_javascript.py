@@ -9,14 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from gateway_world import TEXT, TOOL, Gateway, provider, whole
+from gateway_world import TOOL, WHOLE, Gateway, provider, whole
 
 from paceline.emulator import Emulator
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[2] / ".venv-frameworks" / "gateway_js_node"
 INSTALL_S, CHECKS_S = 300, 120
-WHOLE = "".join(TEXT)
 
 PLAIN = ["openai chat", "openai responses", "anthropic messages", "vercel openai responses", "vercel anthropic"]
 STREAMED = [

@@ -7,12 +7,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its price
 
 import litellm
 import pytest
-from gateway_world import TEXT, TOOL
+from gateway_world import ARGUMENTS, MESSAGES, TOOLS, WHOLE
 
-WHOLE = "".join(TEXT)
-MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
-TOOLS = [{"type": "function", "function": {"name": TOOL["name"], "parameters": SCHEMA}}]
 ROUTES = {
     "openai": ("openai/gpt-5", "/openai/v1"),
     "anthropic": ("anthropic/claude-haiku-4-5", "/anthropic"),
@@ -48,7 +44,7 @@ def test_tools(asked, stream):
     if stream:
         answer = litellm.stream_chunk_builder(list(answer))
     (call,) = answer.choices[0].message.tool_calls
-    assert json.loads(call.function.arguments) == json.loads("".join(TOOL["arguments"]))
+    assert json.loads(call.function.arguments) == ARGUMENTS
 
 
 def test_responses_and_embeddings(gateway):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 
-import openai
 import pytest
 from harness import LIMITS, PROMPT, books_agree, charged, counts, crowd_row, spent
 from langchain.agents import create_agent
@@ -68,37 +67,6 @@ async def test_claude_by_instrument(world):
     with paceline.instrument(limiter):
         await every_way(claude(world))
     books_agree(limiter, world, CLAUDE, 4)
-
-
-def test_what_can_never_fit_is_one_rate_limit_error(world, limiter):
-    model = gpt(world, max_tokens=5_000_000)
-    limiter.attach(model, provider="openai")
-    with pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000"):
-        model.invoke(PROMPT)
-    assert world.tally()["admitted"] == 0
-
-
-async def test_a_graph_of_langgraph(world, limiter):
-    model = gpt(world)
-
-    def sync_node(state):
-        return {"messages": [model.invoke(state["messages"])]}
-
-    async def async_node(state):
-        return {"messages": [await model.ainvoke(state["messages"])]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("one", sync_node)
-    graph.add_node("two", async_node)
-    graph.add_node("three", async_node)
-    graph.add_edge(START, "one")
-    graph.add_edge("one", "two")
-    graph.add_edge("one", "three")
-    graph.add_edge(["two", "three"], END)
-    with paceline.instrument(limiter):
-        answer = await graph.compile().ainvoke(asked())
-    assert [message.type for message in answer["messages"]] == ["human", "ai", "ai", "ai"]
-    books_agree(limiter, world, GPT, 3)
 
 
 # --- the rate limiter of a chat model

@@ -1,7 +1,5 @@
 """llama-index against the emulator: complete, chat, streams and a workflow's agent, instrumented or attached."""
 
-import asyncio
-
 import httpx
 import openai
 import pytest
@@ -42,17 +40,6 @@ async def test_responses(world, limiter):
         assert (await model.achat(CHAT)).message.content
         assert list(model.stream_chat(CHAT))
     books_agree(limiter, world, POOL, 3)
-
-
-async def test_http_clients_of_ones_own_are_attached(world, limiter):
-    with httpx.Client() as http_client:
-        async with httpx.AsyncClient() as async_http_client:
-            limiter.attach(http_client, provider="openai")
-            limiter.attach(async_http_client, provider="openai")
-            model = llm(world, max_tokens=40, http_client=http_client, async_http_client=async_http_client)
-            model.complete(PROMPT)
-            await asyncio.gather(*[model.acomplete(PROMPT) for _ in range(20)])
-    books_agree(limiter, world, POOL, 21)
 
 
 async def test_an_llm_is_attached_with_the_http_clients_that_it_was_given(world, limiter):

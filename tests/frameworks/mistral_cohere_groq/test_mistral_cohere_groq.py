@@ -129,19 +129,6 @@ async def test_our_own_refusal_is_their_error_of_a_rate_limit_in_one_attempt(wor
     assert world.tally()["admitted"] == 0
 
 
-async def test_instrument_paces_clients_made_before_and_after(world, limiter, sdk):
-    limiter.limits.provider = sdk.provider
-    before = sdk(world)
-    with paceline.instrument(limiter):
-        after = sdk(world)
-        before.call()
-        after.stream()
-        await before.acall()
-        assert [event async for event in after.astream()]
-    before.call()
-    assert counts(limiter, pool(sdk)) == {"granted": 4, "settled": 4}
-
-
 def test_what_cohere_tries_again_by_itself_reaches_nobody(world):
     """Its SDK retries every 429, ours too; each try is refused here."""
     limiter = paceline.Limiter({"cohere/*": "10 tokens/min"})

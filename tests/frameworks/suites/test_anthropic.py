@@ -147,41 +147,6 @@ def test_a_connection_that_was_never_made_costs_nothing(world, limiter, door):
     assert counts(limiter, POOL) == {"granted": 1, "cancelled": 1}
 
 
-async def test_a_middleware_under_instrument_charges_once(world, limiter):
-    with paceline.instrument(limiter):
-        async with with_middleware(limiter, anthropic.AsyncAnthropic, world) as client:
-            await client.messages.create(**ASK)
-            async with client.messages.stream(**ASK) as stream:
-                await stream.get_final_message()
-            plain = client.with_options(middleware=[])
-            await plain.messages.create(**ASK)
-    assert counts(limiter, POOL) == {"granted": 3, "settled": 3}
-
-
-async def test_instrument_paces_clients_made_before_and_after(world, limiter):
-    before = anthropic.AsyncAnthropic(api_key="k", base_url=world.base_url)
-    with paceline.instrument(limiter), anthropic.Anthropic(api_key="k", base_url=world.base_url) as after:
-        await before.messages.create(**ASK)
-        after.messages.create(**ASK)
-        async with before.messages.stream(**ASK) as stream:
-            await stream.get_final_message()
-    await before.close()
-    assert counts(limiter, POOL) == {"granted": 3, "settled": 3}
-
-
-def test_what_a_middleware_below_has_ready_costs_nothing(world, limiter):
-    """A cache belongs above ours; below it, its answers give their permits back."""
-    with anthropic.Anthropic(api_key="k", base_url=world.base_url) as plain:
-        message = plain.messages.create(**ASK)
-
-        def cache(request, call_next):
-            return message
-
-        with plain.with_options(middleware=[middleware(limiter), cache]) as cached:
-            assert cached.messages.create(**ASK) is message
-    assert counts(limiter, POOL) == {"granted": 1, "cancelled": 1}
-
-
 def test_a_second_request_below_the_middleware_is_paced_by_the_door_below(world, limiter):
     """What was paced above is one request: a middleware between the doors that sends two pays for two."""
 

@@ -121,22 +121,6 @@ async def test_our_own_refusal_is_their_client_error_in_one_attempt(world):
     await client.aio.aclose()
 
 
-async def test_instrument_paces_clients_made_before_and_after(world, limiter):
-    limiter.limits.provider = "gemini"
-    before = make(world)
-    with paceline.instrument(limiter):
-        after = make(world)
-        for client in (before, after):
-            client.models.generate_content(**ASK)
-            await client.aio.models.generate_content(**ASK)
-            assert await stream_of(client)
-    assert counts(limiter, POOL) == {"granted": 6, "settled": 6}
-    for client in (before, after):
-        await client.aio.models.generate_content(**ASK)
-        await client.aio.aclose()
-    assert counts(limiter, POOL) == {"granted": 6, "settled": 6}
-
-
 def test_client_certificates_are_said_not_to_be_paced(world, limiter, monkeypatch):
     client = make(world)
     monkeypatch.setattr(type(client._api_client), "_use_google_auth_sync", lambda _: True, raising=False)

@@ -46,19 +46,6 @@ def test_pandas(ask):
     assert list(table.columns) == ["id", "text"]
 
 
-def test_polars(ask):
-    answered = ask(pl.DataFrame(COLUMNS))
-    assert isinstance(answered, pl.DataFrame)
-    assert answered["answer"].null_count() == 0
-    assert answered["id"].to_list() == [1, 2, 3]
-
-
-def test_pyarrow(ask):
-    answered = ask(pa.table(COLUMNS))
-    assert answered.column_names == ["id", "text", "answer", "error"]
-    assert all(answered["answer"].to_pylist())
-
-
 NULL = {"text": ["One?", None, "Three?"]}
 RELATION = "select * from (values ('One?'), (null), ('Three?')) rows(text)"
 
