@@ -46,8 +46,8 @@ def test_pandas(ask):
     assert list(table.columns) == ["id", "text"]
 
 
-NULL = {"text": ["One?", None, "Three?"]}
-RELATION = "select * from (values ('One?'), (null), ('Three?')) rows(text)"
+NULL = {"text": ["One?", "Two?", None]}
+RELATION = "select * from (values ('One?'), ('Two?'), (null)) rows(text)"
 
 
 def batches():
@@ -66,7 +66,7 @@ def batches():
         (lambda: duckdb.sql(RELATION), pa.Table),
         (lambda: duckdb.connect().execute(RELATION), pa.Table),
         (
-            lambda: sqlite3.connect(":memory:").execute("select 'One?' as text union all values (null), ('Three?')"),
+            lambda: sqlite3.connect(":memory:").execute("select 'One?' as text union all values ('Two?'), (null)"),
             list,
         ),
     ],
@@ -77,8 +77,8 @@ def test_a_row_without_a_prompt_in_each_kind_of_table(ask, make, kind):
     answered = answered.collect() if kind is pl.LazyFrame else answered
     rows = next((getattr(answered, name)() for name in ("to_pylist", "to_dicts") if hasattr(answered, name)), answered)
     rows = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
-    assert [isinstance(row["answer"], str) for row in rows] == [True, False, True]
-    assert rows[1]["error"] == "invalid_row: 'text', which is the prompt, has no value"
+    assert [isinstance(row["answer"], str) for row in rows] == [True, True, False]
+    assert rows[2]["error"] == "invalid_row: 'text', which is the prompt, has no value"
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
