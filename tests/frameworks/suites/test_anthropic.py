@@ -160,16 +160,6 @@ def test_a_second_request_below_the_middleware_is_paced_by_the_door_below(world,
     assert counts(limiter, POOL) == {"granted": 2, "settled": 2}
 
 
-def test_a_list_is_not_paced_and_counting_has_a_limit_of_its_own(world, limiter):
-    with with_middleware(limiter, anthropic.Anthropic, world) as client:
-        assert client.models.list()
-        assert limiter.status()["pools"] == {}
-        with pytest.raises(anthropic.NotFoundError):
-            client.messages.count_tokens(model="claude-haiku-4-5", messages=MESSAGES)
-    assert counts(limiter, "anthropic/count_tokens")["granted"] == 1  # a limit of requests alone
-    assert POOL not in limiter.status()["pools"]
-
-
 def test_a_crowd_in_threads_and_tasks(paceline_emulator):
     def calls(world):
         where = {"api_key": "k", "base_url": world.base_url, "max_retries": 0}

@@ -80,17 +80,6 @@ async def test_instrument_paces_clients_made_before_and_after(world, limiter):
     assert world.tally()["admitted"] == 4
 
 
-@pytest.mark.parametrize("name", ["httpx", "httpx2"])
-async def test_with_an_http_client_of_ones_own(world, limiter, name):
-    library = pytest.importorskip(name)
-    if MAJOR == 1 and name == "httpx2":
-        pytest.skip("openai 1 takes httpx only")
-    async with async_client(world, http_client=library.AsyncClient()) as client:
-        limiter.attach(client, provider="openai")
-        await client.chat.completions.create(**ASK)
-    assert counts(limiter, POOL) == {"granted": 1, "settled": 1}
-
-
 async def test_over_aiohttp(world, limiter):
     if importlib.util.find_spec("aiohttp") is None or MAJOR < 3:
         pytest.skip("no aiohttp here, or an openai before 3, which needs one more package for it")
