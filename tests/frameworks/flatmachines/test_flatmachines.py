@@ -8,6 +8,7 @@ from flatmachines import FlatMachine, HooksRegistry, MachineHooks
 
 import paceline
 from paceline.integrations.flatmachines import PacelineHooks
+from waits import gone, soon
 
 MODELS = ("openai/arcee", "openai/pony")
 
@@ -157,12 +158,9 @@ async def test_a_machine_that_is_cancelled_leaves_its_callers_lane_alone(world, 
     task = asyncio.create_task(
         execute(machine(chain(("prep", asks("arcee", hooks="lanes")))), PacelineHooks({"prep": "prep"}))
     )
-    async with asyncio.timeout(20):
-        while not world.tally()["admitted"]:
-            await asyncio.sleep(0.02)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await soon(lambda: world.tally()["admitted"])
+    await gone([task])
+    assert task.cancelled()
     world.reset(latency_s=0)
     await execute(machine(chain(("plain", asks("arcee")))))
     assert limiter.names[-1] == ("arcee", "default")
@@ -227,12 +225,8 @@ async def test_a_machine_that_is_cancelled_leaves_the_buffer(world, limiter):
     hooks = Buffered(low=1, high=1)
     config = machine(chain(("prep", asks("arcee", hooks="lanes"))))
     tasks = [asyncio.create_task(execute(config, hooks)) for _ in range(3)]
-    async with asyncio.timeout(20):
-        while not world.tally()["admitted"]:
-            await asyncio.sleep(0.02)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await soon(lambda: world.tally()["admitted"])
+    await gone(tasks)
     await asyncio.sleep(0)
     assert hooks.buffer.status()["items"] == hooks.buffer.status()["waiting"] == 0
 
