@@ -59,18 +59,6 @@ async def test_usage_is_settled(world, limiter):
     assert spent(limiter, GPT)["tokens"] == answer.usage.total_tokens + usage.total_tokens
 
 
-async def test_embeddings(paceline_emulator):
-    world = paceline_emulator(limits={"text-embedding-3-small": ",".join(OPENAI_LIMITS)})
-    limiter = paceline.Limiter({"openai/*": OPENAI_LIMITS})
-    asked = {"model": "openai/text-embedding-3-small", "input": ["one", "two"], "api_key": "k"}
-    with paceline.instrument(limiter):
-        await litellm.aembedding(**asked, api_base=f"{world.base_url}/v1")
-        litellm.embedding(**asked, api_base=f"{world.base_url}/v1")
-    assert (
-        spent(limiter, "openai/text-embedding-3-small") == world.tally()["pools"]["text-embedding-3-small"]["charges"]
-    )
-
-
 async def test_router(world, limiter):
     router = litellm.Router(
         model_list=[{"model_name": "weather", "litellm_params": {k: v for k, v in options(world, model=GPT).items() if k != "messages"}}],
