@@ -283,19 +283,11 @@ def _response(body):
         item = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": TOOL["name"]}
         started, parts = item | {"arguments": "", "status": "in_progress"}, TOOL["arguments"]
         item |= {"arguments": "".join(parts), "status": "completed"}
+        where, kind = {"item_id": "fc_1", "output_index": 0}, "response.function_call_arguments"
         middle = [
-            {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 0, "delta": part}
-            for part in parts
+            *(where | {"type": f"{kind}.delta", "delta": part} for part in parts),
+            where | {"type": f"{kind}.done", "name": TOOL["name"], "arguments": "".join(parts)},
         ]
-        middle.append(
-            {
-                "type": "response.function_call_arguments.done",
-                "item_id": "fc_1",
-                "output_index": 0,
-                "name": TOOL["name"],
-                "arguments": "".join(parts),
-            }
-        )
     else:
         item = {"id": "msg_1", "type": "message", "role": "assistant"}
         started = item | {"content": [], "status": "in_progress"}

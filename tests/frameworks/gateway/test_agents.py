@@ -112,12 +112,6 @@ class TestClaudeCode:
         post(gateway.url, "/anthropic/api/event_logging/batch", {"events": []}, CLAUDE_CODE)
         assert recorder.asked[0].path == "/api/event_logging/batch"
 
-    def test_a_native_root(self, tmp_path, recorder):
-        """``--provider anthropic``: the address alone is the base URL."""
-        with Gateway(tmp_path, recorder.url, "--provider", "anthropic") as gateway:
-            assert post(gateway.url, "/v1/messages", claude_code(1), CLAUDE_CODE).status == 200
-            assert fetch(gateway.url, "HEAD", "/").status == 200
-
 
 class TestCodex:
     """``openai_base_url = "http://127.0.0.1:PORT/openai/v1"`` in ``config.toml``."""
