@@ -72,15 +72,3 @@ def test_the_measured_rate_decides_on_its_next_attempt_once_another_was_admitted
     assert used(process) == [0, 60, 0]
     process.pool.settle(process.now_ns, process.take(20), {"tokens": 20.0})
     assert refuse(process, process.take(20))
-
-
-@pytest.mark.parametrize(("others", "kept"), [(0, 0), (1, 20)], ids=["alone", "in a crowd"])
-def test_so_it_does_while_a_limit_is_measured(others, kept):
-    """In a crowd the kept charges slow the others down, which is right if the stated limit is too high."""
-    process = Process()
-    refuse(process, process.take(20))
-    for _ in range(others):
-        process.take(20)
-    refuse(process, process.take(20))
-    entry = process.pool.ledger.entries[0]
-    assert (entry.refused, entry.spent) == (kept, 20 * others + kept)

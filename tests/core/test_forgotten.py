@@ -6,20 +6,8 @@ import pytest
 from core_shared_ledger import Member
 
 from paceline.core.meters import Spread
-from paceline.core.quota import NS
 from paceline.core.results import Reading
 from paceline.shared.ledger import SharedLedger
-
-
-def test_an_opening_bucket_goes_on_evenly_from_where_it_is_remembered():
-    member = Member("60 tokens/min")
-    for _ in range(40):
-        member.answer(member.take(2))
-    member.ledger = SharedLedger()
-    assert member.meter.level(member.now_ns) < 5
-    began_ns = member.now_ns
-    member.take(2)
-    assert 0 < member.now_ns - began_ns <= 3.1 * NS  # its own refill and the headroom, not that of the whole bucket
 
 
 def test_readings_equal_to_the_ledger_change_nothing():

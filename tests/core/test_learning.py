@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from core_pools import use_up
@@ -99,20 +98,6 @@ def test_above_the_band_we_overcharged(pool):
     last = send(pool, 0.7, tokens=10)
     pool.observe(T0 + round(0.7 * NS), tokens(limit=600_000, remaining=599_990, reset_s=0.001), last)
     assert quota(pool, 0.7)["remaining"] >= 600_000 - 10
-
-
-def test_what_is_refunded_is_not_added_once_more():
-    """The estimates were too high: a reading before their answers shows more left than noted."""
-    pool = pool_of("600k tokens/min")
-    early = [send(pool, tenth / 10, tokens=2_000) for tenth in range(10)]
-    late = send(pool, 1.4, tokens=2_000)
-    at_ns = T0 + 2 * NS
-    pool.observe(at_ns, tokens(limit=600_000, remaining=599_000, reset_s=0.1), late)
-    for reservation in [*early, late]:
-        pool.settle(at_ns, reservation, {"tokens": 1_000})
-    level = quota(pool, 2)["remaining"]
-    pool.observe(at_ns, tokens(limit=600_000, remaining=599_000, reset_s=0.1), send(pool, 2, tokens=0))
-    assert quota(pool, 2)["remaining"] == level <= 600_000
 
 
 def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
@@ -215,16 +200,6 @@ def test_what_is_not_our_rate_lowers_nothing(kind, pool):
     assert quota(pool, 5)["learned"] == {}
 
 
-def test_a_day_opens_with_its_share_and_its_limit_is_found_in_headers():
-    pool = pool_of("1000 requests/day")
-    for _ in range(33):
-        send(pool, 0)
-    other = pool_of("600 requests/min")
-    said = Reading("requests", limit=1_000, remaining=999, reset_s=86.4, period_s=86_400.0)
-    other.observe(T0 + NS, [said], send(other, 0))
-    assert [q["quota"] for q in report(other, T0)["quotas"]] == ["600 requests/min", "1k requests/day"]
-
-
 @pytest.mark.parametrize("known", ["500 requests/min", "600k tokens/min"])
 @pytest.mark.parametrize("first", [0, 19])
 def test_a_limit_that_the_first_of_many_answers_states_counts_all_that_are_in_flight(known, first):
@@ -307,12 +282,6 @@ def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
     assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
     again = pool.try_grant(now_ns, Waiter({"requests": 1}))
     assert again.at_ns - now_ns < 5 * NS
-
-
-def test_a_refusal_about_slots_adds_slots():
-    pool = pool_of("600 requests/min")
-    pool.refuse(T0, send(pool, 0), Refusal(RefusalKind.RATE, unit="concurrency", limit=4), 0.0)
-    assert pool.ledger.names == ["600 requests/min", "4 concurrency"]
 
 
 @pytest.mark.parametrize("reset_resolution_s", [0.0, 1.0])
@@ -577,17 +546,6 @@ class TestGuesses:
         assert self.serve(ungentle("8 concurrency"), 0, 5) == [8, 8, 9, 9, 10, 10]
         assert self.serve(ungentle("1 concurrency"), 0, 3) == [1, 2, 2, 3]
 
-    @pytest.mark.parametrize("unit", ["concurrency", None])
-    def test_a_refusal_lowers_slots_and_then_they_grow_by_one(self, unit):
-        pool = ungentle("8 concurrency")
-        sent = [pool.try_grant(T0, Waiter({})) for _ in range(8)]
-        pool.refuse(T0, sent.pop(), Refusal(RefusalKind.RATE, unit=unit), 0.0)
-        assert amount_of(pool) == 5  # three quarters of the 7 in use
-        for outcome in sent:
-            pool.settle(T0 + NS, outcome, {"requests": 1})
-        assert self.serve(pool, 1, 4) == [5, 6, 6, 7, 7]  # those in flight at the refusal are served, too
-        assert pool.ledger.entries[0].source.kind is SourceKind.ASSUMED
-
     def test_each_further_refusal_doubles_the_rounds_up_to_a_bound(self):
         pool = ungentle("8 concurrency")
         guess, rounds = pool.capacity.learning.guesses.tested[0], []
@@ -622,18 +580,6 @@ class TestGuesses:
         for n in (1, 2):  # each states the number again
             pool.refuse(T0 + n * NS, held.pop(), refused, 0.0)
             assert amount_of(pool) == 4
-
-    def test_slots_that_another_process_has_lowered_come_back_one_by_one_and_later_after_each_refusal(self):
-        pool = ungentle("8 concurrency", SourceKind.GIVEN)
-        learning, rounds = pool.capacity.learning, []
-        for before, slots in [(8, 3), (3, 4), (4, 3)]:
-            pool.ledger.adopt(T0, 0, slots)
-            learning.guesses.learned_elsewhere(T0, 0, before)
-            rounds.append(learning.guesses.tested[0].rounds)
-        assert rounds == [1, 1, 2]
-        seen = self.serve(pool, 0, 16)
-        assert seen[-1] > 3
-        assert {b - a for a, b in pairwise(seen)} == {0, 1}
 
     @pytest.mark.parametrize(("others", "spent", "slots"), [(0, 10, 8), (7, 2_900, 5), (7, 3_100, 8)])
     def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, others, spent, slots):
@@ -703,12 +649,6 @@ class TestPeriods:
         assert 300 < pool.ledger.entries[0].spent <= 400
         assert pool.ledger.entries[0].source.kind is SourceKind.LEARNED
 
-    def test_it_does_so_after_the_restart_if_the_window_has_begun_before(self):
-        pool, server = pool_of("600 requests/min"), Counting("window", 100, 10, offset_s=6)
-        server.demand(pool, 40)
-        assert server.refused == 0
-        assert pool.ledger.names == ["100 requests/10s"]
-
     @pytest.mark.parametrize("rule", ["window", "oldest", "newest"])
     def test_the_longest_reset_shows_the_period_of_a_counter(self, rule):
         pool, server = pool_of("60 requests/min", source=SourceKind.ASSUMED), Counting(rule, 40, 10)
@@ -756,16 +696,6 @@ class TestPeriods:
         server.demand(pool, 100, 1)
         assert (pool.ledger.names, server.refused) == (["40 requests/10s"], 0)
 
-    def test_a_server_that_counts_more_than_was_charged_is_seen_to_count_in_windows(self):
-        pool, used = ungentle("6k tokens/min", SourceKind.GIVEN), 0
-        for second in range(2):
-            one = send(pool, second, 200)
-            used += 300
-            said = Reading("tokens", 6_000, 6_000 - used, 20.0 - second, 60.0)
-            pool.observe(T0 + second * NS, [said], one)
-            pool.settle(T0 + second * NS, one, None)
-        assert isinstance(pool.ledger.entries[0].meter, Spread)
-
     @pytest.mark.parametrize("basis", Basis)
     def test_readings_show_no_bucket_with_another_period_than_they_state(self, basis):
         """A trailing minute, of which little is used, states nearly a minute until all of it is back."""
@@ -809,13 +739,6 @@ class TestPeriods:
             pool.observe(T0 + round(at_s * NS), [said], one)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.entries[0].meter.log.used >= 20
-
-    def test_a_bucket_that_states_its_period_and_resets_in_whole_seconds_stays_a_bucket(self):
-        pool = ungentle("35k tokens/min", SourceKind.GIVEN)
-        for at_s, remaining in [(0, 34_900), (0.1, 34_331), (0.3, 33_819), (0.7, 33_025), (1.3, 31_815), (1.9, 30_508)]:
-            said = Reading("tokens", 35_000, remaining, float(-(-(35_000 - remaining) * 60 // 35_000)), 60.0)
-            pool.observe(T0 + round(at_s * NS), [said], send(pool, at_s, 900))
-        assert not isinstance(pool.ledger.entries[0].meter, Spread)
 
     @pytest.mark.parametrize(("left", "is_exact"), [((5_700, 5_400, 5_100), True), ((5_000, 5_000, 4_000), False)])
     def test_an_amount_that_is_no_multiple_of_its_resolution_is_not_rounded(self, left, is_exact):
@@ -862,16 +785,6 @@ class TestPeriods:
             said = Reading("requests", 600, 600 - lack, float(math.ceil(until_s)), until_s=until_s)
             pool.observe(T0 + at_s * NS, [said], sent[second])
         assert type(pool.ledger.entries[0].meter) is Bucket
-
-    def test_a_window_is_not_counted_as_a_bucket_whatever_its_answers_show(self):
-        pool = pool_of("600 requests/min window", source=SourceKind.ASSUMED)
-        self.filling(pool, 60)
-        assert isinstance(pool.ledger.entries[0].meter, Spread)
-        one = send(pool, 20)
-        said = [Reading("requests", limit=600, remaining=599, reset_s=30.0)]  # too little is used to measure a period
-        for _ in range(20):
-            pool.observe(T0 + 20 * NS, said, one)
-        assert pool.ledger.names == ["600 requests/min window"]
 
     def test_once_they_have_shown_a_bucket_a_long_wait_makes_it_no_counter(self):
         pool = pool_of("600 requests/min")
@@ -1169,14 +1082,3 @@ class TestRefusedSlots:
             granted = use_up(pool, T0 + second * NS)
         assert amount_of(pool) == 20
         assert not pool.capacity.learning.guesses.tested
-
-
-def test_a_bucket_that_turns_out_to_be_smaller_lacks_no_more_than_it_holds():
-    pool = ungentle("6 requests/min", SourceKind.LEARNED)
-    first, *others = [send(pool, 0, 0) for _ in range(6)]
-    pool.settle(T0, first, {"requests": 1.0})
-    for one in others:
-        pool.observe(T0, [Reading("requests", remaining=0, reset_s=10.0, period_s=60.0)], one)
-        pool.refuse(T0, one, Refusal(RefusalKind.RATE, retry_after_s=10.0), 10.0)
-    waiting = pool.try_grant(T0, Waiter({"requests": 1, "tokens": 0}))
-    assert waiting.at_ns - T0 <= 12 * NS

@@ -73,14 +73,6 @@ def driver():
     return Driver(pool_of())
 
 
-def test_an_opening_rate_is_ten_a_second_and_in_no_status(driver):
-    driver.send()
-    driver.send()
-    assert driver.now_ns == T0 + NS // 10
-    assert quotas_of(driver) == []
-    assert driver.pool.binds(driver.now_ns) is None
-
-
 @pytest.mark.parametrize(
     ("refusal", "units"),
     [(BARE, ["requests", "concurrency"]), (Refusal(RefusalKind.RATE, unit="requests"), ["requests"])],
@@ -156,25 +148,6 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert (row["unit"], row["rule"], row["source"]) == ("requests", "measured", "learned: measured")
     assert 60 < row["limit"] < 600
     assert driver.pool.capacity.learning.notices == notices
-
-
-def test_a_refusal_needs_no_pause_in_a_crowd(driver):
-    _, attempt = driver.send(), driver.send()
-    assert driver.pool.row(driver.now_ns, attempt, BARE).is_paced
-    driver.refuse(attempt)
-    assert driver.pool.capacity.cool_down_ns(driver.now_ns) <= 0
-    waits = driver.pool.try_grant(driver.now_ns, Waiter({}))
-    assert isinstance(waits, WaitUntil)
-    assert waits.quota.startswith(("requests, not measured yet", "queue")) or "measured" in waits.quota
-
-
-def test_a_cancelled_attempt_leaves_its_turn_to_the_next_one(driver):
-    driver.send()
-    cancelled = driver.send()
-    driver.pool.cancel(driver.now_ns, cancelled)
-    at_ns = driver.now_ns
-    driver.send()
-    assert driver.now_ns == at_ns
 
 
 def test_a_stated_limit_ends_the_measurement_of_its_unit(driver):
@@ -289,19 +262,6 @@ def test_full_servers_show_slots_after_a_refusal_that_names_another_limit(unit, 
     assert ("8 concurrency measured" in quotas_of(driver)) is shows
 
 
-def test_full_servers_do_not_lower_a_bound_that_refusals_for_rate_have_named():
-    driver = Driver(pool_of())
-    held = [driver.send() for _ in range(8)]
-    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
-    assert "8 concurrency measured" in quotas_of(driver)
-    for _ in range(3):
-        driver.now_ns += NS
-        driver.settle(held.pop(0))
-        driver.refuse(driver.send(), FULL)
-        held.append(driver.send())
-    assert "8 concurrency measured" in quotas_of(driver)
-
-
 @pytest.mark.parametrize("quotas", ["", "100k requests/min"])
 def test_refusals_that_come_no_sooner_than_answers_show_no_bound(quotas):
     """Each refused attempt may have had more others than every admitted one: all of them may have ended on its way."""
@@ -318,16 +278,6 @@ def test_refusals_that_come_no_sooner_than_answers_show_no_bound(quotas):
             else:
                 driver.settle(ended)
     assert not any("concurrency measured" in one for one in quotas_of(driver))
-
-
-def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
-    shown = []
-    for attempts in range(100):
-        driver = Driver(pool_of())
-        refused_by_full_servers(driver, attempts, every_s=0.5)
-        shown += quotas_of(driver)
-    assert shown
-    assert all(name.endswith("/min measured") for name in shown)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.2])
@@ -444,14 +394,6 @@ def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
     assert waits_s[1] >= 25  # one in two is tested at half
 
 
-def test_a_refusal_that_names_the_number_in_flight_bounds_it_at_once(driver):
-    for _ in range(5):
-        driver.send()
-    driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="concurrency"))
-    assert "5 concurrency measured" in quotas_of(driver)
-    assert isinstance(driver.pool.try_grant(driver.now_ns + 9 * NS, Waiter({})), WaitUntil)
-
-
 def test_an_attempt_that_goes_later_counts_from_then_on(driver):
     attempt = driver.send()
     driver.pool.capacity.sent(T0 + 5 * NS, attempt)
@@ -468,35 +410,11 @@ def test_a_stated_number_of_slots_ends_the_search_for_it(driver):
     assert quotas_of(driver) == ["4 concurrency"]
 
 
-def test_waiters_ahead_of_an_opening_rate_take_little_time():
-    pool = pool_of()
-    [meter, _] = pool.ledger.meters
-    assert meter.earliest(T0, 1.0, 1_000.0) == pytest.approx(T0 + 6.1 * NS, abs=NS / 10)  # 10/s, doubling each second
-
-
 def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate(driver):
     driver.until_refused(10)
     [meter, _] = driver.pool.ledger.meters
     at_ns = meter.earliest(driver.now_ns, 1.0)
     assert meter.earliest(driver.now_ns, 1.0, 60.0) - at_ns == pytest.approx(60 / meter.rate.cycle.top * NS, rel=0.01)
-
-
-def test_waiters_ahead_count_for_nothing_while_nothing_was_measured(driver):
-    for _ in range(4):
-        driver.refuse(driver.send())
-    [meter, _] = driver.pool.ledger.meters
-    assert meter.found is None
-    assert meter.earliest(driver.now_ns, 1.0, 100.0) == meter.earliest(driver.now_ns, 1.0)
-
-
-def test_after_a_bare_refusal_a_stated_limit_with_plenty_left_is_not_to_blame(driver):
-    attempt = driver.send()
-    driver.pool.observe(driver.now_ns, [Reading("requests", limit=6000, remaining=5900, period_s=60)], attempt)
-    driver.settle(attempt)
-    driver.until_refused(3)
-    driver.until_refused(3)
-    assert any(quota.endswith("requests/min measured") for quota in quotas_of(driver))
-    assert "6k requests/min" in quotas_of(driver)
 
 
 def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
@@ -603,16 +521,6 @@ def test_it_is_known_which_units_are_measured(driver):
     assert units == [None, "requests", "concurrency"]
     assert not unstated.refused(driver.now_ns, driver.send(), BARE)
     assert unstated.refused(driver.now_ns, driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
-
-
-def test_the_answer_of_a_probe_ends_the_time_without_admissions(driver):
-    for _ in range(3):
-        driver.refuse(driver.send())
-    meter = driver.pool.ledger.entries[0].meter
-    assert isinstance(meter, RateMeter)
-    assert meter.rate.phase is RatePhase.BLOCKED
-    driver.settle(driver.send())
-    assert meter.rate.phase is RatePhase.RISING
 
 
 def test_the_waiters_ahead_of_an_opening_rate_take_the_time_in_which_it_doubles():

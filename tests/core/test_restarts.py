@@ -147,13 +147,6 @@ class TestMeter:
         assert m.full_ns(T0) == at(10)
         assert (m.level(T0), m.lack(T0)) == (59, 41)
 
-    def test_a_first_window_that_no_answer_opens_goes_one_at_a_time(self):
-        m = self.meter(opened=41.0)
-        for second in (0, 2, 4):
-            assert m.earliest(at(second), 1) == at(second)
-            m.charge(at(second), 1)
-            assert m.earliest(at(second), 1) == at(second) + OPENING_NS
-
     @pytest.fixture
     def m(self):
         return self.meter()
@@ -240,12 +233,6 @@ class TestMeter:
         m.use_up()
         assert m.earliest(T0, 100) == at(10)
         assert m.earliest(T0, 1, ahead=100) == at(70)
-
-    def test_each_answer_opens_twice_its_cost(self):
-        m = self.meter(opened=41.0)
-        m.answered(T0, 1, 3.0)
-        assert m.earliest(T0, 7) == T0
-        assert m.earliest(T0, 8) > T0
 
     def test_nothing_is_used_of_a_new_window(self):
         m = Restarting(quota("100 requests/min"), T0, 0.0, at(10), math.inf)
@@ -349,23 +336,6 @@ def test_a_number_without_a_meaning_is_an_instant_while_answers_agree(server):
     assert (type(server.meter), server.meter.level(at(10))) == (Bucket, 89)
 
 
-def test_what_is_left_goes_at_once_before_a_restart_that_is_near(server):
-    one = server.send(10)
-    server.answer(11, one, Reading("requests", 100, 99, reset_number=9.0))
-    sent = 0
-    while server.send(11) is not None:
-        sent += 1
-    assert sent == 99
-
-
-def test_what_was_sent_just_before_the_answered_attempt_counts_in_a_window_that_began_early(server):
-    server.work(0)
-    sent = [server.send(21) for _ in range(3)]
-    server.meter.counted = 0.0  # as of a restart that is known too late
-    server.answer(21.1, sent[2], Reading("requests", 100, 99, reset_s=58.0))
-    assert server.meter.level(at(21.1)) == 97
-
-
 def test_a_number_that_moves_is_none(server):
     for second in range(20):
         server.answer(second, server.send(second), Reading("requests", 100, 99 - second, reset_number=50.0))
@@ -403,14 +373,6 @@ def test_a_lack_that_nothing_explains_after_the_restart_refutes_it(server):
     assert type(server.meter) is Spread
     server.answer(82, server.send(82))
     assert type(server.meter) is Spread
-
-
-def test_an_answer_that_took_too_long_names_no_restart(server):
-    server.answer(0, server.send(0))
-    slow, stop_ns = server.send(5), server.meter.stop_ns
-    server.answer(17, slow, Reading("requests", 100, 60, reset_s=19.0))
-    assert isinstance(server.meter, Restarting)
-    assert (server.meter.stop_ns, server.meter.lack(at(17))) == (stop_ns, 2)
 
 
 def test_an_instant_to_come_counts_from_now(server):
@@ -487,16 +449,6 @@ def test_a_reset_that_comes_nearer_while_nothing_is_back_is_a_restart(left, rest
     assert pool.ledger.entries[0].meter.restarts_by_answers is restarts
 
 
-def test_a_bucket_whose_answers_take_long_is_no_window():
-    """One that is used as fast as it refills: its resets are as long as before, and the bounds of their instants overlap."""
-    pool = local_pool([quota("60 requests/min")], learns=True)
-    sent = [(second, pool.try_grant(at(second), Waiter({"requests": 1}))) for second in (0, 4)]
-    for (second, attempt), lack in zip(sent, (12, 13), strict=True):
-        reading = Reading("requests", 60, 60 - lack, reset_s=float(lack))
-        pool.observe(at(second + 5.5), [reading], attempt)
-    assert not pool.ledger.entries[0].meter.restarts_by_answers
-
-
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
     pool = local_pool([quota("600 requests/min")], learns=True)
     account = pool.ledger.entries[0]
@@ -548,9 +500,3 @@ class TestRefusals:
         assert server.meter.level(at(21)) == 0
         server.pool.refuse(at(81), server.send(81), RATE, 0.0)
         assert type(server.meter) is Spread
-
-    def test_for_growth_it_halves_the_speed(self, server):
-        server.answer(0, server.send(0))
-        server.pool.refuse(at(1), server.send(1), Refusal(RefusalKind.GROWTH, unit="requests"), 0.0)
-        assert isinstance(server.meter, Restarting)
-        assert server.meter.ceiling == 0.5

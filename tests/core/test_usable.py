@@ -9,7 +9,7 @@ from paceline.core.local import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import NeverFits, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
@@ -101,22 +101,6 @@ def test_a_small_bucket_is_a_share_of_a_small_bucket():
     quota = shown(pool, 0.1)
     assert quota["learned"]["holds"] == pytest.approx(85_000, rel=0.01)
     assert pool.ledger.earliest(T0 + NS // 10, [80_000])[0] - T0 <= 7 * NS
-
-
-@pytest.mark.parametrize("learns", [True, False])
-def test_a_request_above_the_usable_part_goes_alone(learns):
-    pool = pool_of(learns=learns, headroom_s=0.0)
-    assert isinstance(pool.try_grant(T0, Waiter({"tokens": 30_001})), NeverFits)
-    waiter = Waiter({"tokens": 30_000})
-    waiter.amounts = pool.ledger.amounts(waiter.cost)
-    pool.submit(T0, waiter)
-    at_ns = T0 if isinstance(waiter.outcome, Reservation) or pool.wake_ns is None else pool.wake_ns
-    pool.pump(at_ns)
-    assert at_ns <= T0 + NS
-    one = next(iter(pool.ledger.open_reservations))
-    pool.settle(at_ns, one, {"tokens": 30_000})
-    assert shown(pool, 0.0)["remaining"] == pytest.approx(-4_500, abs=1)
-    assert shown(pool)["limit"] == 25_500
 
 
 def test_a_guess_is_not_raised_by_what_its_limit_allows():
