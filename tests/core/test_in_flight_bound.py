@@ -93,14 +93,6 @@ def test_refusals_in_a_row_are_one_witness():
     assert (server.bound.size, server.bound.witnesses) == (inf, 2)
 
 
-def test_an_attempt_that_was_alone_is_not_refused_for_the_number_in_flight():
-    server = Server(0)
-    for _ in range(20):
-        server.send()
-    assert server.bound.size == inf
-    assert server.bound.witnesses == 0
-
-
 def test_one_admitted_attempt_with_as_many_in_flight_is_proof_against_the_bound():
     server = Server(5)
     server.fill()
@@ -141,14 +133,6 @@ def test_refused_attempts_were_not_in_flight(bound):
     assert bound.flight.in_flight == 7
 
 
-def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
-    notes = [bound.sent(T0 + i) for i in range(3)]
-    bound.flight.lost(T0 + 2, notes[1])
-    assert (bound.flight.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
-    bound.sent(T0 + 10 * NS)
-    assert bound.admitted.count == 2
-
-
 def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_flight(bound):
     first = bound.sent(T0)
     bound.refused(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
@@ -172,14 +156,6 @@ def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer(b
     bound.ended(T0 + 30 * NS, one, answered=True)
     assert bound.admitted.count == 2
     assert bound.flight.in_flight == 2
-
-
-def test_a_refusal_that_comes_late_frees_its_place(bound):
-    slow, later = bound.sent(T0), bound.sent(T0 + 2 * NS)
-    assert bound.admitted.highest == 0
-    assert bound.admitted.count == 1  # as far as is known
-    assert not bound.refused(T0 + 3 * NS, slow)
-    assert (bound.flight.in_flight, later.most, later.least) == (1, 0, 0)
 
 
 def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server):
@@ -292,23 +268,6 @@ class Both:
         return blame(self.now_ns, self.rate, notes[0], self.bound, notes[1])
 
 
-def test_the_rate_opens_again_when_the_number_in_flight_explains_its_refusals():
-    both, served, findings = Both(), [], []
-    while both.bound.size == inf:
-        notes = both.send()
-        if len(served) < 5:
-            served.append(notes)
-            continue
-        findings.append(both.refuse(notes))
-        both.now_ns += NS
-        both.rate.answered(both.now_ns, served[0][0])
-        both.bound.ended(both.now_ns, served.pop(0)[1], answered=True)
-    assert findings[-1] is None
-    assert None not in findings[:-1]
-    assert both.bound.size == 5
-    assert (both.rate.phase.value, both.rate.cycle.top) == ("opening", 0.0)
-
-
 def test_a_refusal_that_the_bound_explains_is_only_counted_by_the_rate():
     both = Both()
     both.bound.size = 2.0
@@ -353,17 +312,6 @@ def test_what_is_in_flight_is_counted_whatever_happens(steps):
         assert all(note.least <= note.most for note in open_notes)
         assert bound.flight.in_flight < bound.size or bound.flight.in_flight  # it never stops for good
         assert all(now_ns - note.sent_ns <= 3 * NS for note in bound.flight.pending)
-
-
-@pytest.mark.parametrize("slots", [1, 2, 7, 60])
-def test_slots_are_found_and_kept(slots):
-    server = bounded(slots)
-    sizes = []
-    for _ in range(300):
-        server.fill()
-        sizes.append(server.bound.size)
-        server.answer()
-    assert set(sizes) <= {slots, slots + 1}
 
 
 def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border(bound):

@@ -191,13 +191,6 @@ def test_a_time_without_demand_is_left_out():
     assert rates[0] == pytest.approx(rates[1], rel=0.02)
 
 
-def test_the_time_before_the_first_attempt_is_left_out():
-    rate = MeasuredRate(T0)
-    notes = [go(rate, now_ns=T0 + 3_600 * NS) for _ in range(20)]
-    refuse(rate, notes[-1])
-    assert rate.cycle.top == pytest.approx(notes[-1].rate / 2)
-
-
 # -- the cycle
 
 
@@ -273,14 +266,6 @@ def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
             rate.explained(note.sent_ns, note)
         assert refuse(rate, go(rate)) is Finding.LATE
         assert rate.cycle.top == pytest.approx(top, rel=0.05)
-
-
-def test_the_rate_does_not_rise_while_it_makes_no_attempt_wait(rate):
-    before, now_ns = rate.rate, rate.next_at_ns
-    for _ in range(1_000):
-        now_ns += NS
-        rate.sent(now_ns, 1.0)
-    assert rate.rate == before
 
 
 # -- nothing admitted
@@ -433,37 +418,7 @@ def test_a_blocked_time_without_any_admission_measures_one_attempt():
     assert rate.cycle.top == pytest.approx(NS / (until_ns - T0))
 
 
-def test_an_idle_caller_does_not_lengthen_the_blocked_time():
-    rates = []
-    for idle_s in (0, 3_600):
-        rate = held(10.0)
-        refuse(rate, [go(rate) for _ in range(30)][-1])
-        blocked(rate)
-        probe = rate.sent(rate.next_at_ns + idle_s * NS, 1.0)
-        rate.answered(probe.sent_ns, probe)
-        rates.append(rate.cycle.top)
-    assert rates[0] == pytest.approx(rates[1])
-
-
 # -- attempts that were not sent, and refusals with another reason
-
-
-def test_an_attempt_that_was_not_sent_counts_for_nothing(rate):
-    before_ns, before = rate.next_at_ns, rate.tally.admitted
-    note = go(rate)
-    rate.unsent(note)
-    assert rate.next_at_ns == pytest.approx(before_ns, abs=1)
-    assert rate.tally.admitted == before
-    assert refuse(rate, go(rate)) is Finding.UNDECIDED
-
-
-def test_an_attempt_from_before_a_cut_that_was_not_sent_moves_no_instant(rate):
-    old = go(rate)
-    go(rate)
-    refuse(rate, go(rate))
-    before_ns = rate.next_at_ns
-    rate.unsent(old)
-    assert rate.next_at_ns == before_ns
 
 
 @pytest.mark.parametrize("why", ["not sent", "another reason"])
@@ -488,17 +443,6 @@ def test_after_attempts_that_were_not_sent_no_more_than_the_time_since_the_last_
     assert rate.next_at_ns < rate.last_ns
     go(rate, now_ns=rate.last_ns + 100 * NS)
     assert rate.test.at_ns == rate.last_ns
-
-
-def test_another_attempt_becomes_the_probe():
-    rate = blocked(held(10.0))
-    probe = go(rate)
-    rate.unsent(probe)
-    assert rate.block.probe is None
-    assert rate.earliest_ns(probe.sent_ns) <= probe.sent_ns
-    again = go(rate, now_ns=probe.sent_ns)
-    assert again.sent_ns == probe.sent_ns
-    assert rate.block.probe is again
 
 
 def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
@@ -574,11 +518,6 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
 # -- stated waits
 
 
-def test_a_stated_wait_that_is_shorter_than_the_own_one_changes_nothing(rate):
-    assert refuse(rate, go(rate), asked_s=0.01) is Finding.UNDECIDED
-    assert rate.phase is RatePhase.RISING
-
-
 @pytest.mark.parametrize(("asked_s", "left"), [(1.5, 0), (2.0, 0), (STATED_MAX_S, 2)])
 def test_a_stated_wait_is_kept_up_to_a_minute(rate, asked_s, left):
     rate.block.stated_waits.left = left
@@ -606,36 +545,12 @@ def test_an_old_refusal_states_no_wait(rate):
     assert rate.phase is RatePhase.RISING
 
 
-def test_a_stated_wait_of_a_day_is_probed(rate):
-    waits_s = []
-    for _ in range(20):
-        note = go(rate)
-        refuse(rate, note, asked_s=86_400.0)
-        waits_s.append((rate.next_at_ns - rate.last_ns) / NS)
-        if note.sent_ns > T0 + 86_400 * NS:
-            break
-    assert waits_s[0] == WAIT_S
-    assert len(waits_s) <= 15  # the last one after the day
-    assert min(waits_s) >= WAIT_S
-
-
 def test_the_share_that_is_kept_falls_by_half_with_each_test_that_is_admitted():
     waits, waits_s = StatedWaits(), []
     for _ in range(5):
         waits_s.append(waits.kept_s(60.0, again=False))
         waits.admitted()
     assert waits_s == [30, 15, 7.5, 3.75, 1.875]
-
-
-def test_an_honest_provider_is_tested_ever_more_rarely():
-    waits, tests = StatedWaits(), 0
-    for _ in range(100):
-        if waits.kept_s(10.0, again=False) < 10.0:
-            tests += 1
-            assert waits.kept_s(5.0, again=True) == 5.0
-        waits.admitted()
-    assert waits.share == 1.0
-    assert tests <= 7
 
 
 def test_the_share_rises_if_a_shortened_wait_is_refused_without_a_test():
@@ -969,13 +884,6 @@ def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measur
     assert rate.phase is phase
 
 
-def test_an_outage_ends_a_doubt():
-    rate = asking()
-    while rate.phase is not RatePhase.BLOCKED:
-        refuse(rate, go(rate))
-    assert rate.chance.share == 0.0
-
-
 def test_a_share_is_no_measurement_and_a_larger_one_is(rate):
     rate.chance.share, rate.chance.last = 0.3, rate.tally.count
     findings = {refuse(rate, [go(rate) for _ in range(3)][-1]) for _ in range(20)}
@@ -999,18 +907,6 @@ def test_a_check_without_a_refusal_ends_the_share():
         go(rate)
     assert rate.tally.count - sent == pytest.approx(ENDED / share, abs=1)
     assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.RISING, top, 0.0)
-
-
-def test_an_attempt_that_was_not_sent_is_no_refusal_of_a_check():
-    rate = checking()
-    for _ in range(STRIKES):
-        rate.unsent(go(rate))
-        assert rate.phase is RatePhase.CHECKING
-    go(rate)
-    for _ in range(STRIKES):
-        refuse(rate, go(rate))
-    assert rate.phase is RatePhase.RISING
-    assert rate.chance.share == pytest.approx(4 / 6)
 
 
 @pytest.mark.parametrize(("share", "doubted"), [(0.3, 2), (SHARE_MAX, 10)])
@@ -1111,16 +1007,6 @@ class TestSeveralProcesses:
 def test_a_wait_that_is_right_is_tested_after_one_two_four_and_eight_more():
     waits = StatedWaits()
     assert [n for n in range(1, 16) if waits.kept_s(10.0, again=False) == 5.0] == [1, 3, 7, 15]
-
-
-def test_no_more_than_the_whole_of_a_wait_is_kept():
-    waits = StatedWaits()
-    waits.kept_s(10.0, again=False)
-    waits.admitted()
-    assert waits.share == 0.5
-    for _ in range(3):
-        waits.kept_s(10.0, again=True)
-    assert waits.share == 1.0
 
 
 def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent(rate):

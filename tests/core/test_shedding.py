@@ -71,12 +71,3 @@ def test_a_rate_is_found_anew_after_a_time_that_doubles():
         server.now_ns += 2 ** (n - 1) * LASTS_NS
         server.run(1_000)
         assert len(server.found) == 1 + n
-
-
-@pytest.mark.parametrize("outage_s", [60, 600])
-def test_an_outage_is_no_part_of_the_time_in_which_a_rate_is_measured(outage_s):
-    server = Server(rate=2)
-    server.run(100, lambda n: True)
-    server.now_ns += outage_s * NS
-    server.run(1_000)
-    assert server.found == [pytest.approx(2, rel=0.25)]

@@ -150,12 +150,6 @@ def test_a_limit_that_was_stated_a_hundred_times_too_high(burst, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_moving_capacity_costs_little_time(seed):
-    world = World(lambda: [Bucket([(0, 10), (12, 4), (24, 10)], 5)], workers=100, latency_s=2)
-    assert run(world, seed).took_s <= 50
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_refusals_are_rare_in_the_long_run(seed):
     outcome = run(World(lambda: [Bucket(1, 10)], requests=2_400), seed)
     assert sum(at_s > 300 for at_s in outcome.refused_s) <= 0.02 * 2_100

@@ -10,9 +10,9 @@ from core_providers import T0
 from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 from paceline.core.unstated.measured import RateMeter
-from paceline.core.unstated.rate import START, RatePhase
+from paceline.core.unstated.rate import RatePhase
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from shared_pools import shared_pool
@@ -102,12 +102,6 @@ class TestGrants:
         assert fleet.serve(pool, 3) > 20
         assert fleet.messages <= 2
 
-    def test_an_opening_rate_spaces_them(self, fleet, pool):
-        fleet.take(pool)
-        outcome = pool.try_grant(fleet.now_ns, Waiter({}))
-        assert isinstance(outcome, WaitUntil)
-        assert outcome.at_ns - fleet.now_ns == pytest.approx(NS / START, rel=0.01)
-
     def test_a_process_that_waits_or_has_attempts_in_flight_reports_every_five_seconds(self, fleet, pool):
         held = fleet.take(pool)
         fleet.exchange(pool)
@@ -136,17 +130,6 @@ class TestGrants:
 
 
 class TestOtherProcesses:
-    def test_they_go_towards_the_mean_of_their_rates(self):
-        fleet = Fleet()
-        one, other = fleet.pools
-        for pool, rate in ((one, 6.0), (other, 2.0)):
-            fleet.take(pool)
-            fleet.measure(pool, rate)
-            unstated(pool)._rates["requests"].rate.cycle.begin(rate, lengthen=False)
-        for _ in range(4):
-            fleet.tell(one, other)
-        assert rate_of(one).cycle.top == pytest.approx(rate_of(other).cycle.top, rel=0.1)
-
     def test_one_that_joins_begins_with_what_each_of_them_could_have(self, fleet, pool):
         fleet.measure(pool, 8.0)
         fleet.tell(pool)
@@ -154,17 +137,6 @@ class TestOtherProcesses:
         fleet.take(new)
         assert rate_of(new).phase is RatePhase.RISING
         assert rate_of(new).cycle.top == pytest.approx(4.0, rel=0.05)
-
-    def test_one_that_is_closed_is_not_counted(self):
-        fleet = Fleet()
-        one, other = fleet.pools
-        fleet.measure(one, 8.0)
-        fleet.tell(one, other)
-        assert other.capacity.membership.peers == 2
-        fleet.exchange(one, last=True)
-        fleet.tell(other)
-        assert other.capacity.membership.peers == 1
-        assert rate_of(other).common.rate == 0
 
     def test_a_unit_that_a_refusal_names_is_measured_by_all(self):
         fleet = Fleet(2, "600 requests/min")
@@ -199,14 +171,6 @@ class TestOtherProcesses:
         for pool in (one, other):
             assert [account.name for account in pool.ledger.entries if account.name.startswith("600")]
             assert rate_of(pool).phase is RatePhase.OFF
-
-    def test_a_limit_that_an_answer_states_counts_what_was_sent_before(self, fleet, pool):
-        sent = fleet.take(pool)
-        pool.settle(fleet.now_ns, sent, {"requests": 1.0})
-        pool.observe(fleet.now_ns, [Reading("requests", limit=600, remaining=100, period_s=60.0)], sent)
-        fleet.take(pool)
-        level = pool.ledger.entries[-1].meter.level(fleet.now_ns)
-        assert level == pytest.approx(100, abs=15)
 
 
 def test_the_attempts_of_the_parent_hold_no_place_in_a_forked_child(fleet, pool):
