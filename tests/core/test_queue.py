@@ -21,14 +21,6 @@ def join(line: Queue, spec: LaneSpec, deadline_ns: int | None = None) -> Waiter:
     return waiter
 
 
-def again(line: Queue, old: Waiter) -> Waiter:
-    """Another attempt of the same request, as a permit makes it."""
-    waiter = Waiter({}, old.lane, old.deadline_ns)
-    waiter.number, waiter.returned = old.number, True
-    line.push(waiter)
-    return waiter
-
-
 def go(line: Queue, share: float = 1.0) -> Waiter:
     head = line.head()
     assert head is not None
@@ -39,43 +31,6 @@ def go(line: Queue, share: float = 1.0) -> Waiter:
 def nothing_left(line: Queue) -> bool:
     kept = line._lanes or line._virtual or line._waiting or line._families or line._busy or line._idle
     return not (line.length or kept or line.next_deadline_ns or line.deadlines)
-
-
-steps = st.lists(
-    st.tuples(st.sampled_from(["join", "join", "go", "withdraw", "return"]), st.integers(0, 3), st.integers(0, 100)),
-    max_size=120,
-)
-
-
-@given(script=steps)
-def test_inside_a_lane_everybody_keeps_the_order_of_arrival(script):
-    line, waiting, gone = Queue(), {}, []
-    house = LaneSpec("house", 3, parent=LaneSpec("street"))
-    lanes = [LaneSpec(f"lane-{i}", 1 + i, i // 2, parent=(None, house)[i % 2]) for i in range(4)]
-    for step, lane, pick in script:
-        if step == "join":
-            waiter = join(line, lanes[lane])
-            waiting[waiter.number] = waiter
-        elif step == "go" and waiting:
-            head = go(line, 1 + pick)
-            mine = [t for t in waiting.values() if t.lane.name == head.lane.name]
-            assert head.number == min(t.number for t in mine)
-            assert head.lane.priority == max(t.lane.priority for t in waiting.values())
-            gone.append(waiting.pop(head.number))
-        elif step == "withdraw" and waiting:
-            waiter = waiting.pop(sorted(waiting)[pick % len(waiting)])
-            assert line.withdraw(waiter)
-            assert not line.withdraw(waiter)
-        elif step == "return" and gone:
-            waiter = again(line, gone.pop(pick % len(gone)))
-            waiting[waiter.number] = waiter
-        assert line.length == len(waiting)
-        assert {t.number for t in line} == set(waiting)
-        assert sum(line.waiting().values()) == len(waiting)
-        assert (line.head() is None) == (not waiting)
-    while waiting:
-        del waiting[go(line).number]
-    assert nothing_left(line)
 
 
 shares = st.lists(st.integers(1, 50), min_size=20, max_size=80)
@@ -237,15 +192,3 @@ class TestLanes:
         assert max(sizes) == LANES_MAX
         assert sizes[LANES_MAX] == 1
         assert lanes["known", None, None].weight == 2
-
-
-def test_a_new_weight_holds_for_those_that_wait_already():
-    queue = Queue()
-    queue.seconds_of = lambda amounts: 1.0
-    for i in range(40):
-        join(queue, LaneSpec("a"), T0 + i)
-        join(queue, LaneSpec("b"), T0 + i)
-    join(queue, LaneSpec("a", weight=3), T0 + 40)
-    first = [waiter.lane.name for waiter in queue.peek(20)]
-    assert first.count("a") == pytest.approx(15, abs=1)
-    assert [go(queue).lane.name for _ in range(20)] == first

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from grids import some
 from paceline.core.queue import LaneSpec, Queue, Waiter
 from paceline.core.quota import NS
 
@@ -319,32 +318,6 @@ TestManyLanes = ManyLanes.TestCase
 TestManyLanes.settings = settings(stateful_step_count=25)
 
 
-@pytest.mark.parametrize("seed", some([1, 2, 3], 1))
-def test_two_hundred_lanes_go_as_if_each_were_looked_at(seed):
-    chance, both = random.Random(seed), Both()
-
-    def any_lane() -> LaneSpec:
-        return LaneSpec(f"lane-{chance.randrange(200)}", chance.choice([1, 2, 5]), chance.choice([0, 0, 0, 0, 1]))
-
-    for step in range(2_000):
-        what = chance.random()
-        if what < 0.45 or not both.waiting:
-            cached = (chance.randrange(1, 99), chance.uniform(0.1, 20.0)) if chance.random() < 0.5 else (0, 0.0)
-            both.join(any_lane(), chance.uniform(0.1, 10.0), cached=cached)
-        elif what < 0.8:
-            both.go()
-        elif what < 0.9 and both.gone:
-            both.correct(len(both.gone) - 1 - chance.randrange(20), chance.uniform(-9.0, 9.0))
-        elif what < 0.95 and both.gone:
-            both.come_back(chance.randrange(1_000), None, chance.uniform(0.1, 10.0))
-        else:
-            both.withdraw(chance.randrange(1_000))
-        if step % 50 == 0:
-            both.compare(10)
-    both.compare(EVERYBODY)
-    both.finish()
-
-
 class Looked(LaneSpec):
     """A lane that counts how often it is looked at: nobody can tell its place without its priority."""
 
@@ -379,31 +352,3 @@ def test_few_lanes_are_looked_at_however_many_there_are(lanes):
     Looked.times = 0
     line.peek(8)
     assert Looked.times <= 4 * 8
-
-
-def test_names_need_not_be_in_any_order():
-    line = Queue()
-    names: list[Any] = ["default", 42, None, ("tenant", 7)]
-    for _ in range(2):
-        for name in [*names, "busy", "busy"]:
-            waiter = Waiter({}, LaneSpec(name))
-            waiter.number = line.next_number()
-            line.push(waiter)
-    gone = []
-    while (head := line.head()) is not None:
-        gone.append(head.lane.name)
-        line.pop(head, 1.0)
-    assert gone == [*names, "busy", "busy"] * 2
-
-
-def test_a_lane_has_its_place_by_its_first_request_after_one_that_had_come_back_has_left():
-    both, lane = Both(), LaneSpec("a")
-    both.join(lane, 0.0)
-    both.join(LaneSpec("b"), 0.0)
-    both.join(lane, 0.0, cached=(3, 0.0))
-    both.go()
-    both.come_back(0, None, 0.0)
-    both.compare(3)
-    both.withdraw(2)
-    assert both.line.head().number == 1
-    both.compare(3)
