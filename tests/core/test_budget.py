@@ -15,8 +15,6 @@ from paceline.shared.capacity import SharedCapacity
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 
-HOUR_NS = 3_600 * NS
-
 
 def budget(*texts):
     return BudgetPool("budget", LocalCapacity.of([*map(quota, texts), THE_SLOT], T0, headroom_s=0.0))
@@ -51,14 +49,6 @@ class TestCovered:
     def test_a_small_one_goes_beside_the_one_that_goes_alone(self, pool):
         assert granted(submit(pool, 64.0))
         assert granted(submit(pool, 0.9))
-
-    def test_without_a_known_maximum_each_goes_alone(self, pool):
-        first, second = (submit(pool, None) for _ in range(2))
-        assert granted(first)
-        assert not granted(second)
-        pool.settle(T0, first.outcome, {"usd": 0.1})
-        assert pool.pump(T0) == [second]
-        assert granted(second)
 
     def test_what_costs_nothing_goes_when_all_is_spent(self, pool):
         pool.settle(T0, submit(pool, None).outcome, {"usd": 3.0})

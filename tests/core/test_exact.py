@@ -61,19 +61,6 @@ def test_a_period_is_longer_by_the_headroom_and_by_a_twentieth_at_most(headroom_
     assert m.earliest(T0, 1) == T0 + period_s * NS
 
 
-def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
-    ledger = Ledger(parse_quotas("100 units/min exact"), T0, headroom_s=0.0)
-    first = ledger.reserve(T0, {"units": 60})
-    second = ledger.reserve(T0 + NS, {"units": 40})
-    ledger.settle(T0 + 2 * NS, first, {"units": 10})
-    ledger.settle(T0 + 2 * NS, second, {"units": 80})
-    assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
-    assert ledger.earliest(T0 + 2 * NS, [30])[0] == T0 + 61 * NS
-    ledger.cancel(T0 + 2 * NS, third := ledger.reserve(T0 + 2 * NS, {"units": 10}))
-    assert not third.open
-    assert ledger.entries[0].meter.level(T0 + 2 * NS) == 10
-
-
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=60), st.integers(4, 1_000))
 def test_no_trailing_period_has_more(asks, log_max):
     before, meters.EXACT_LOG_MAX = meters.EXACT_LOG_MAX, log_max
@@ -87,18 +74,6 @@ def test_no_trailing_period_has_more(asks, log_max):
             assert sum(cost for ns, cost in sent if at_ns - 60 * NS < ns <= at_ns) <= 20
     finally:
         meters.EXACT_LOG_MAX = before
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0)), max_size=60))
-def test_with_a_headroom_no_trailing_period_has_more_arrivals(attempts):
-    """A cold connection delays an attempt by up to the headroom on its way to the provider."""
-    m, now_ns, arrived = Exact(Quota.parse("7 units/min exact"), headroom_s=1.0), T0, []
-    for wait_s, way_s in attempts:
-        now_ns = max(m.earliest(now_ns + wait_s * NS, 1.0), now_ns + wait_s * NS)
-        m.charge(now_ns, 1.0)
-        arrived.append(now_ns + round(way_s * NS))
-    for at_ns in arrived:
-        assert sum(at_ns - 60 * NS < ns <= at_ns for ns in arrived) <= 7
 
 
 def counted(headroom_s=0.0, quotas="7 requests/min exact"):

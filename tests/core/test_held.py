@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_worlds import T0, grant, quota, wait_ns
+from core_worlds import T0, grant, quota
 
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
@@ -85,13 +85,6 @@ def test_a_cost_fits_beside_what_is_held(ledger):
     grant(ledger, T0 + 11 * NS, units=1)
 
 
-def test_a_cost_that_the_held_ones_leave_no_room_for_waits_for_the_oldest(ledger):
-    grant(ledger, T0, units=40)
-    grant(ledger, T0 + 5 * NS, units=20)
-    assert wait_ns(ledger, T0 + 5 * NS, {"units": 40}) == T0 + 5 * NS
-    assert wait_ns(ledger, T0 + 5 * NS, {"units": 41}) == T0 + 60 * NS
-
-
 def test_those_that_go_first_need_their_room(ledger):
     grant(ledger, T0, units=50)
     assert ledger.earliest(T0, [10.0], [40.0])[0] == T0
@@ -113,32 +106,12 @@ def test_an_attempt_that_was_never_sent_costs_nothing(ledger):
     assert level(ledger, 1) == 90
 
 
-def test_a_cost_held_for_one_period_is_charged_then(ledger):
-    slow = grant(ledger, T0, units=80)
-    assert wait_ns(ledger, T0 + 60 * NS - 1, {"units": 30}) == T0 + 60 * NS
-    assert level(ledger, 60) == 20
-    assert wait_ns(ledger, T0 + 60 * NS, {"units": 30}) == T0 + 70 * NS
-    assert level(ledger, 70) == 30  # it refills from then on
-    ledger.settle(T0 + 80 * NS, slow, {"units": 100})
-    assert level(ledger, 80) == 20
-
-
 def test_what_is_held_stays_held_when_the_limit_changes():
     ledger = ledger_of("60 units/min")
     grant(ledger, T0, units=20)
     ledger.adopt(T0, 0, 120)
     assert (ledger.names, level(ledger)) == (["120 units/min"], 40)  # it fills up from what it had
     assert level(ledger, 60) == 100
-
-
-def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
-    ledger = ledger_of("60 units/min")
-    attempt = grant(ledger, T0, units=20)
-    for ceiling in (0.5, 0.75, 1.0):
-        ledger.entries[0].meter.become(T0, ledger.entries[0].meter.quota, ceiling)
-        assert level(ledger) == 40
-    ledger.settle(T0, attempt, None)
-    assert level(ledger) == 40
 
 
 def test_a_refusal_does_not_lower_what_the_quota_holds_at_once():

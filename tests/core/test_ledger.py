@@ -75,13 +75,6 @@ class TestReserve:
         assert ledger.fitting([101.0]) == [101]
         assert ledger.fitting([100.0]) == [50]
 
-    def test_a_wait_that_is_the_rounding_of_the_grants_of_this_instant_is_none(self):
-        """2.25 ns a unit: each grant is rounded up by 0.75 ns."""
-        ledger = Ledger([Quota("units", 4e9, 9.0, burst=4)], T0, headroom_s=0.0)
-        for _ in range(4):
-            grant(ledger, T0, units=1)  # 12 ns for a burst of 9
-        assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 6, ledger.entries[0].name)
-
     @pytest.mark.parametrize(("rounding_ns", "granted"), [(1, True), (2, False)])
     def test_grants_of_earlier_instants_do_not_count_as_rounding(self, rounding_ns, granted):
         ledger = Ledger([Quota("units", 60e9, burst=100)], T0, headroom_s=0.0)  # a nanosecond for a unit
@@ -150,12 +143,6 @@ class TestSettle:
         for texts in (["100 tokens/min", "50 tokens/hour"], ["50 tokens/min", "100 tokens/hour"]):
             ledger = ledger_of(*texts, sources=[LEARNED, LEARNED])
             assert ledger.settle(T0, grant(ledger, T0, tokens=1_000), None) == [200, 200]
-
-    def test_only_one_that_was_larger_than_a_quota_exceeds_it(self):
-        ledger = ledger_of("100 tokens/min", sources=[LEARNED])
-        small, large = grant(ledger, T0, tokens=0), grant(ledger, T0, tokens=400)
-        ledger.settle(T0, small, {"tokens": 1})
-        assert (small.oversized, large.oversized) == (False, True)
 
     @pytest.mark.parametrize(
         "attempts", [[(400, None), (0, {"tokens": 1_000})], [(10, {"tokens": 1_000})]], ids=["no true cost", "a debt"]
@@ -275,12 +262,6 @@ class TestLoss:
         assert ledger.lose_old(T0 + 15 * NS) == 1
         assert ledger.loss_check_ns == T0 + 25 * NS
 
-    def test_a_held_cost_is_charged_when_its_attempt_is_lost(self):
-        ledger = ledger_of("60 units/min", ttl_s=10, charged_after=["units"])
-        grant(ledger, T0, units=20)
-        ledger.lose_old(T0 + 10 * NS)
-        assert (levels(ledger, T0 + 10 * NS), levels(ledger, T0 + 20 * NS)) == ([40], [50])
-
 
 class TestPause:
     def test_one_that_is_lifted_needs_no_probe(self, ledger):
@@ -336,12 +317,6 @@ class TestLimits:
         ledger.add_quota(T0, quota("600 tokens/min"), source)
         assert (ledger.entries[1].meter.opened, ledger.entries[1].meter.reach_ns) == (opened, opened * NS // 10)
 
-    @pytest.mark.parametrize(("actual", "opened"), [(5, 35), (20, 40)])
-    def test_a_burst_widens_by_what_was_charged_or_by_more_if_it_cost_more(self, actual, opened):
-        ledger = ledger_of("600 tokens/min", gentle=True)
-        ledger.settle(T0, grant(ledger, T0, tokens=15), {"tokens": actual})
-        assert ledger.entries[0].meter.opened == opened
-
     @pytest.mark.parametrize(("gentle", "opened"), [(True, 20), (False, math.inf)])
     def test_what_was_spread_is_a_full_bucket_again(self, gentle, opened):
         ledger = ledger_of("600 tokens/min", gentle=gentle)
@@ -389,40 +364,8 @@ class TestAdjust:
         assert levels(ledger) == [40, 100]
 
 
-def test_an_attempt_is_lost_with_the_quotas_that_it_was_charged_to():
-    ledger = ledger_of("60 requests/min", ttl_s=10.0)
-    grant(ledger, T0, requests=1)
-    ledger.add_quota(T0, quota("100 images/min"))
-    assert ledger.lose_old(T0 + 11 * NS) == 1
-    assert ledger.in_flight == 0
-
-
-def test_what_was_asked_before_a_quota_was_added_costs_nothing_of_it():
-    ledger = ledger_of("60 requests/min", gentle=True)
-    reservation = grant(ledger, T0, requests=1, tokens=100)
-    asked = ledger.seconds_of([1])
-    ledger.add_quota(T0, quota("600 tokens/min"))
-    assert ledger.seconds_of([1]) == asked
-    ledger.settle(T0, reservation, {"requests": 1, "tokens": 50})
-    assert levels(ledger) == [59, 600]
-
-
-def test_an_attempt_in_flight_holds_one_of_the_slots_that_are_added(ledger):
-    reservation = grant(ledger, T0, requests=1)
-    ledger.add_quota(T0, quota("5 concurrency"))
-    assert levels(ledger) == [59, 4]
-    assert (len(reservation.amounts), len(reservation.marks)) == (2, 2)
-
-
 def test_a_quota_that_is_spread_without_a_wait_lets_one_go_at_once():
     assert ledger_of("60 requests/min").spread(T0, 0, 0.0).earliest(T0, 1) == T0
-
-
-def test_a_quota_that_is_spread_again_keeps_its_charges():
-    ledger = ledger_of("60 requests/min sliding")
-    grant(ledger, T0, requests=20)
-    ledger.spread(T0, 0)
-    assert levels(ledger) == [40]
 
 
 def test_the_first_window_of_a_quota_that_restarts_has_opened_as_far_as_the_bucket():

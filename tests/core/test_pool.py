@@ -44,15 +44,6 @@ def pool():
 
 
 class TestTheLine:
-    def test_those_who_wait_go_one_by_one_when_they_fit(self):
-        pool = pool_of("60 requests/min burst 1")
-        use_up(pool)
-        waiters = [ask(pool)[0] for _ in range(5)]
-        for second, waiter in enumerate(waiters, 1):
-            assert pump_at_wake(pool) == (T0 + second * NS, [waiter])
-            assert isinstance(waiter.outcome, Reservation)
-        assert pool.wake_ns is None
-
     def test_a_newcomer_never_overtakes(self):
         pool = pool_of("100 tokens/min")
         ask(pool, tokens=80)
@@ -148,15 +139,6 @@ class TestSentLater:
         pool.capacity.no_refill_for_unsent(T0 + 8 * NS, [outcome])
         assert before == [58, 48, 95, 8]
         assert [m.level(T0 + 8 * NS) for m in pool.ledger.meters] == [50, 40, 95, 8]
-
-    def test_one_that_has_not_refilled_stays(self):
-        pool = pool_of("60 tokens/min")
-        _, outcome = ask(pool, tokens=10)
-        ask(pool, tokens=20)
-        pool.capacity.no_refill_for_unsent(T0 + 20 * NS, [outcome])
-        assert pool.ledger.entries[0].meter.level(T0 + 20 * NS) == 50
-        pool.capacity.no_refill_for_unsent(T0 + 20 * NS, [outcome])
-        assert pool.ledger.entries[0].meter.level(T0 + 20 * NS) == 50
 
     def test_an_exact_quota_counts_them_from_then_on(self):
         pool = pool_of("7 starts/min exact")
@@ -333,16 +315,6 @@ class TestDeadlines:
         assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
         assert pool.queue.length == 0
         assert pool.record.counts["expired"] == 1
-
-    def test_it_expires_on_time(self):
-        pool = pool_of("60 requests/min burst 1")
-        use_up(pool)
-        waiter, _ = ask(pool, deadline_ns=T0 + 3 * NS)
-        pool.ledger.pause.begin(T0 + 10 * NS)
-        pool.pump(T0)
-        assert pump_at_wake(pool) == (T0 + 3 * NS, [waiter])
-        assert waiter.outcome == Expired(T0 + 10 * NS, COOL_DOWN)
-        assert pool.queue.length == 0
 
     def test_who_expires_behind_a_large_one_hears_what_that_one_waits_for(self):
         pool = pool_of("60 tokens/min", "60 requests/min")
@@ -604,17 +576,6 @@ class TestStop:
         assert isinstance(ask(pool, later_ns)[1], Reservation)
         assert isinstance(ask(pool, later_ns)[1], Stopped)  # that was the probe
 
-    def test_a_further_refusal_removes_the_one_request_that_waits(self, pool):
-        early = [ask(pool)[1] for _ in range(2)]
-        pool.refuse(T0, early[0], MONEY, 0.0)
-        pool.pump(T0)
-        now_ns = T0 + 600 * NS
-        pool.capacity.pause(now_ns + 5 * NS)
-        trial, _ = ask(pool, now_ns)
-        pool.refuse(now_ns, early[1], MONEY, 0.0)
-        assert pool.pump(now_ns) == [trial]
-        assert isinstance(trial.outcome, Stopped)
-
 
 class TestScope:
     @pytest.mark.parametrize("scope", [RefusalScope.REQUEST, RefusalScope.MODE])
@@ -671,19 +632,6 @@ class TestCoolDown:
         pool.refuse(now_ns, waiters[1].outcome, RATE, 0.0)  # a measured rate decides
         assert pool.pump(now_ns) == waiters[2:]
 
-    def test_refusals_in_a_row_are_counted_once_for_those_in_flight_together(self, pool):
-        together = use_up(pool)
-        for reservation in together[:5]:
-            pool.refuse(T0 + NS, reservation, RATE, 0.0)
-        assert pool.progress.rate_rows.number == 1
-        probe = use_up(pool, T0 + 9 * NS)[0]
-        pool.refuse(T0 + 9 * NS, probe, RATE, 0.0)
-        assert pool.progress.rate_rows.number == 2
-        pool.refuse(T0 + 9 * NS, use_up(pool, T0 + 12 * NS)[0], Refusal(RefusalKind.CAPACITY), 0.0)
-        assert pool.progress.rate_rows.number == 2  # it is not about the rate
-        pool.settle(T0 + 12 * NS, together[5], None)
-        assert pool.progress.rate_rows.number == 0
-
     def test_a_request_that_waits_is_estimated_again_when_it_comes_first(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
         ask(pool, tokens=600)
@@ -730,19 +678,6 @@ class TestCoolDown:
         assert pool.pump(T0) == []
         assert pool.wake_ns == T0 + 5 * NS
 
-    def test_a_newcomer_behind_others_changes_no_timer(self):
-        pool = pool_of("60 requests/min burst 1")
-        ask(pool)
-        ask(pool)
-        assert pool.wake_ns == T0 + NS
-        ask(pool, T0 + NS // 2)
-        assert pool.wake_ns == T0 + NS
-        ask(pool, T0 + NS // 2, lane=LaneSpec("urgent", priority=1))
-        assert pool.wake_ns == T0 + NS
-        granted = pool.pump(T0 + NS)
-        assert [waiter.lane.name for waiter in granted] == ["urgent"]
-        assert pool.wake_ns == T0 + 2 * NS
-
     def test_one_that_is_found_to_fit_never_is_turned_away(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
         ask(pool, tokens=600)
@@ -775,21 +710,6 @@ class TestLearning:
         [notice] = pool.capacity.learning.notices
         assert ("name the tier" in notice) == (kind is SourceKind.ASSUMED)
         assert "set the limits" in notice
-
-    def test_a_quota_that_answers_name_is_charged_from_then_on(self):
-        pool = pool_of("100 tokens/min", learns=True)
-        use_up_ticket, first = ask(pool, tokens=100)
-        waiting, _ = ask(pool, tokens=50)
-        now_ns, done = pump_at_wake(pool)
-        assert done == [waiting]
-        pool.observe(now_ns, [Reading("requests", limit=10)], first)
-        assert pool.ledger.names == ["100 tokens/min", "10 requests/min"]
-        # Those that left before are not charged for it, and can be settled, cancelled and refused.
-        pool.settle(now_ns, waiting.outcome, {"tokens": 20, "requests": 1}, waiting)
-        pool.settle(now_ns, first, {"tokens": 20}, use_up_ticket)
-        assert pool.ledger.in_flight == 0
-        _, newer = ask(pool, now_ns + 60 * NS, tokens=1)
-        assert newer.amounts == [1, 1]
 
     def test_a_pool_of_ones_own_learns_nothing(self):
         pool = pool_of("100 tokens/min")

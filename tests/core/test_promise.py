@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grids import some
 from paceline.core.ledger import Ledger
-from paceline.core.quota import FAR_NS, NS, Quota
+from paceline.core.quota import FAR_NS, Quota
 from paceline.core.results import NeverFits, Reservation, WaitUntil
 
 SPACED = some(
@@ -110,13 +110,6 @@ def test_parts_of_a_nanosecond_do_not_add_up_in_our_favour(text):
     assert (count - Fraction(limit.burst)) / rate_of(limit) <= now_ns - T0 + Fraction(1, 1000)
 
 
-def test_headroom_costs_no_speed():
-    ledger, now_ns = ledger_of("600 requests/min", 1.0), T0
-    for _ in range(6_000):
-        now_ns, _ = grant_when_due(ledger, now_ns, {})
-    assert 6_000 / ((now_ns - T0) / NS) >= 10.0  # the full rate, and the first burst on top
-
-
 @pytest.mark.parametrize("text", TOGETHER)
 @given(attempts=st.lists(st.tuples(gaps_ns, st.lists(st.integers(0, 120), min_size=3, max_size=3)), max_size=30))
 def test_all_units_are_charged_or_none(text, attempts):
@@ -186,14 +179,6 @@ class TestOpeningGently:
         for reservation in self.at_once(ledger, T0):
             ledger.settle(T0, reservation, None)
         assert len(self.at_once(ledger, T0)) == 20
-
-    def test_fully_open_it_is_a_bucket_like_any_other(self):
-        ledger, now_ns = self.opened(gentle=True), T0
-        for _ in range(100):
-            for reservation in self.at_once(ledger, now_ns):
-                ledger.settle(now_ns, reservation, None)
-            now_ns += NS
-        assert len(self.at_once(ledger, now_ns + 3_600 * NS)) == 590
 
     @given(gaps=st.lists(gaps_ns, max_size=20))
     def test_a_large_request_is_not_shut_out(self, gaps):

@@ -260,18 +260,3 @@ def test_forgetting_low_points_only_shrinks_refunds(points, script):
             many.settle(now_ns, b, {"units": float(charge.cost)})
         assert few.meters[0].full_at_ns - now_ns >= log.used_ns(now_ns)
         assert few.meters[0].full_at_ns >= many.meters[0].full_at_ns
-
-
-def test_refunds_are_exact_while_a_bucket_empties_with_many_attempts_in_flight():
-    ledger, now_ns, in_flight = one_bucket("60 units/min burst 20k"), T0, []
-    for _ in range(150):  # far more than there are low points
-        now_ns += NS // 100
-        in_flight.append(grant(ledger, now_ns, units=60))
-    for _ in range(75):  # an answer for each further attempt
-        now_ns += NS // 100
-        ledger.settle(now_ns, in_flight.pop(0), {"units": 54})
-        in_flight.append(grant(ledger, now_ns, units=60))
-    for reservation in in_flight:
-        ledger.settle(now_ns, reservation, {"units": 54})
-    used, refilled = 225 * 54, (now_ns - T0) / NS
-    assert ledger.entries[0].meter.level(now_ns) == pytest.approx(20_000 - used + refilled, abs=0.01 * used)

@@ -156,13 +156,6 @@ class TestProgress:
         row = Progress().row(now_ns, now_ns - NS, Refusal(RATE), [now_ns - NS * 3 // 2])
         assert row.admitted == 0
 
-    def test_attempts_in_flight_at_a_refusal_count_once_with_it(self):
-        progress = Progress()
-        for sent_s, refused_s, number in [(0.0, 1.0, 1), (0.5, 2.0, 1), (1.5, 3.0, 2), (3.0, 4.0, 3)]:
-            sent_ns, now_ns = T0 + round(sent_s * NS), T0 + round(refused_s * NS)
-            assert progress.row(now_ns, sent_ns, Refusal(RATE)).number == number
-            progress.refuse(now_ns, sent_ns, Refusal(RATE))
-
     def test_a_wait_of_nothing_is_none(self):
         assert pause_s(Refusal(RATE, retry_after_s=0), Row(1), first_s=5.0) == 5.0
 

@@ -128,13 +128,6 @@ def test_before_the_first_answer_nothing_is_known_about_the_time_it_takes():
         sent(pool, T0 + second * NS)
 
 
-def test_attempts_that_failed_are_not_waited_for():
-    pool, flying, now_ns = silent_pool()
-    pool.settle(now_ns, flying[0], None)  # a broken connection
-    for _ in range(10):
-        sent(pool, now_ns)
-
-
 def test_forgotten_permits_do_not_make_a_pool_silent():
     pool, _, now_ns = silent_pool()
     pool.settle(now_ns, sent(pool, now_ns), USED)  # the five others are never settled
