@@ -110,6 +110,13 @@ def test_parts_of_a_nanosecond_do_not_add_up_in_our_favour(text):
     assert (count - Fraction(limit.burst)) / rate_of(limit) <= now_ns - T0 + Fraction(1, 1000)
 
 
+def test_headroom_costs_no_speed():
+    ledger, now_ns = ledger_of("600 requests/min", 1.0), T0
+    for _ in range(6_000):
+        now_ns, _ = grant_when_due(ledger, now_ns, {})
+    assert 6_000 / ((now_ns - T0) / NS) >= 10.0  # the full rate, and the first burst on top
+
+
 @pytest.mark.parametrize("text", TOGETHER)
 @given(attempts=st.lists(st.tuples(gaps_ns, st.lists(st.integers(0, 120), min_size=3, max_size=3)), max_size=30))
 def test_all_units_are_charged_or_none(text, attempts):
