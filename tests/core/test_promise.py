@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from grids import some
 from paceline.core.ledger import Ledger
-from paceline.core.quota import FAR_NS, Quota
+from paceline.core.quota import FAR_NS, NS, Quota
 from paceline.core.results import NeverFits, Reservation, WaitUntil
 
 SPACED = some(
