@@ -17,6 +17,10 @@ from paceline.planner.simulation import Request
 MODEL = "openai/m"
 BAD = 7_777
 """The input of a request that the provider never admits."""
+BLIND = {"headers": False, "body_numbers": False}
+"""A provider that states nothing."""
+UNKNOWN = "8 concurrency"
+"""What a table assumes of an unknown host."""
 UNDERESTIMATE = 1.28
 """How many times as many tokens as estimated the provider counts."""
 

@@ -1,16 +1,13 @@
 """Requests that are always refused, and told limits that refusals refute: the real limiter in virtual time."""
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import BLIND, UNKNOWN, Fleet
 
 from grids import some
 
-UNKNOWN = "8 concurrency"
-BLIND = {"headers": False, "body_numbers": False, "latency_s": 1.0, "jitter": 0.3}
-
 
 def run(true, jobs, workers, seed, told=UNKNOWN, changes=(), source="assumed", bad=(), **settings):
-    limits = {"limits": {"m": true}, **BLIND, **settings}
+    limits = {"limits": {"m": true}, **BLIND, "latency_s": 1.0, "jitter": 0.3, **settings}
     fleet = Fleet(
         told, limits, source=source, jobs=jobs, workers=workers, seed=seed, words=(20, 200), changes=changes, bad=bad
     )

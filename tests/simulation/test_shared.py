@@ -3,8 +3,8 @@
 import statistics
 
 import pytest
-from tests.simulation.fleet import Fleet
-from tests.simulation.test_worlds import BLIND, DOUBLE, LATENCIES_S, LIMITS
+from tests.simulation.fleet import BLIND, Fleet
+from tests.simulation.test_worlds import DOUBLE, LATENCIES_S, LIMITS
 
 from grids import WORLD, sampled
 

@@ -3,14 +3,13 @@
 import random
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import BLIND, Fleet
 
 from grids import WORLD, sampled
 
 pytestmark = WORLD
 
 QUOTA = "600 requests/min"
-BLIND = {"headers": False, "body_numbers": False}
 RULES = {"bucket": "", "window": " window utc", "sliding": " sliding"}
 FOR_GOOD_S = 9_999
 

@@ -3,13 +3,12 @@
 import re
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import UNKNOWN, Fleet
 
 from grids import some
 from paceline.emulator.wire import Dialect, HttpAnswer
 from paceline.emulator.world import World
 
-UNKNOWN = "8 concurrency"
 WINDOW = "30 requests/15s window"
 BUCKET = "10 requests/10s"
 

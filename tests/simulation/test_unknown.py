@@ -8,7 +8,7 @@ import math
 import random
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import BLIND, UNKNOWN, Fleet
 
 from grids import WORLD, sampled, some
 from paceline.core.local import LocalCapacity
@@ -21,13 +21,10 @@ from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.retry import RetryPolicy
 
 START = 1_700_000_003 * NS
-BLIND = {"headers": False, "body_numbers": False}
 BODY_ONLY = {"headers": False}
 FREE, PAID = "10 requests/min,250k tokens/min,20 requests/day", "150 requests/min,1M tokens/min,10k requests/day"
 TRUE = "500 requests/min,400k tokens/min"
 MOVING = [(12, {"m": "4 requests/s"}), (24, {"m": "10 requests/s"})]
-UNKNOWN = "8 concurrency"
-"""What a table assumes of an unknown host."""
 
 
 # world: source, what the table says, what is true, further settings, jobs, the longest period of the true limits

@@ -3,22 +3,21 @@
 from statistics import mean
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import BLIND, UNKNOWN, Fleet
 
 from grids import WORLD, some
 from paceline.core.unstated.measured import FoundMeter
 from paceline.pacing.status import report
-
-BLIND = {"headers": False, "body_numbers": False, "latency_s": 1.0, "jitter": 0.3}
-UNKNOWN = "8 concurrency"
-"""What a table assumes of an unknown host."""
 
 
 class Shared(Fleet):
     """Processes that share a pool; ``answered_s`` has for each when its requests were answered."""
 
     def __init__(self, true, jobs, hosts, seed=1, told=UNKNOWN, source="assumed", active=(), **options):
-        options = {"limits": {"m": true}, **BLIND, **options.pop("settings", {})}, options
+        options = (
+            {"limits": {"m": true}, **BLIND, "latency_s": 1.0, "jitter": 0.3, **options.pop("settings", {})},
+            options,
+        )
         settings, options = options
         super().__init__(
             told, settings, source=source, jobs=jobs, hosts=hosts, workers=160 // hosts, seed=seed, words=(20, 200),

@@ -8,7 +8,7 @@ import asyncio
 import random
 
 import pytest
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import BLIND, Fleet
 from tests.simulation.troubles import Simulation
 
 from grids import sampled
@@ -17,7 +17,6 @@ from paceline.planner.wire import Request
 LIMITS = "500 requests/min,400k tokens/min"
 MINUTE = "1000 requests/min,450k input_tokens/min,90k output_tokens/min"
 DOUBLE, QUARTER = "1000 requests/min,800k tokens/min", "250 requests/min,200k tokens/min"
-BLIND = {"headers": False, "body_numbers": False}
 BODY_ONLY = {"headers": False}
 
 # world: what is told, what is true, refused at most, speed vs ideal at least, speed vs steady at least

@@ -25,7 +25,7 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import UNKNOWN, Fleet
 from tests.simulation.troubles import silence
 
 from paceline.emulator.settings import Settings
@@ -36,9 +36,6 @@ from paceline.pacing.retry import RetryPolicy
 from paceline.testing.clock import START_S
 
 MODEL = "llm.example.com/m"
-UNKNOWN = "8 concurrency"
-"""What a table assumes of an unknown host."""
-
 NET_S = 0.04, 0.06
 """The way to the provider or back: a refusal takes a tenth of a second."""
 
