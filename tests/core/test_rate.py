@@ -168,7 +168,7 @@ def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted(rate):
     refuse(rate, two)
     before = (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase)
     admitted = rate.tally.admitted
-    assert refuse(rate, one) is Finding.OLD
+    assert refuse(rate, one, asked_s=30.0) is Finding.OLD  # it states no wait, either
     assert (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase) == before
     assert rate.tally.admitted == admitted - 1
 
@@ -269,14 +269,6 @@ def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
 
 
 # -- nothing admitted
-
-
-def test_the_first_two_refusals_after_a_cut_decide_nothing(rate):
-    assert refuse(rate, go(rate)) is Finding.UNDECIDED
-    assert refuse(rate, go(rate)) is Finding.UNDECIDED
-    assert rate.phase is RatePhase.RISING
-    assert refuse(rate, go(rate)) is Finding.BLOCKED
-    assert rate.phase is RatePhase.BLOCKED
 
 
 def test_waits_double_while_nothing_is_admitted():
@@ -536,13 +528,6 @@ def test_a_longer_stated_wait_is_tested_at_half(rate):
     assert rate.next_at_ns == probe.sent_ns + SOON_NS + 25 * NS  # it was true: the rest is waited
     rate.answered(rate.next_at_ns, go(rate))
     assert rate.block.stated_waits.share == 1.0
-
-
-def test_an_old_refusal_states_no_wait(rate):
-    one, two = go(rate), go(rate)
-    refuse(rate, two)
-    assert refuse(rate, one, asked_s=30.0) is Finding.OLD
-    assert rate.phase is RatePhase.RISING
 
 
 def test_the_share_that_is_kept_falls_by_half_with_each_test_that_is_admitted():

@@ -165,17 +165,7 @@ class OddLedger(SharedLedger):
 
 TestBooks = SharedLedger.TestCase
 TestOddBooks = OddLedger.TestCase
-TestBooks.settings = TestOddBooks.settings = settings(max_examples=20, stateful_step_count=50)
-
-
-@pytest.mark.long("five times as many histories")
-class TestMoreBooks(TestBooks):
-    settings = settings(max_examples=100, stateful_step_count=50)
-
-
-@pytest.mark.long("five times as many histories")
-class TestMoreOddBooks(TestOddBooks):
-    settings = TestMoreBooks.settings
+TestBooks.settings = TestOddBooks.settings = settings(stateful_step_count=50)
 
 
 @pytest.mark.soak

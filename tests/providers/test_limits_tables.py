@@ -46,14 +46,10 @@ OLD_TIERS = {
 OLD = [(p, m, t, want) for p, rows in OLD_TIERS.items() for m, row in rows.items() for t, want in row.items()]
 
 
-@pytest.mark.parametrize(("provider", "model", "tier", "want"), OLD)
-def test_old_tiers(provider, model, tier, want):
-    assert amounts(provider, model, tier) == want
-
-
 @pytest.mark.parametrize(
     ("provider", "model", "tier", "want"),
     [
+        *OLD,
         ("openai", "gpt-6.1-sol", "build", (5_000, 1_000_000)),
         ("openai", "gpt-6.1-sol", "Grow", (15_000, 40_000_000)),
         ("openai", "gpt-5", "launch", (10_000, 4_000_000)),
@@ -103,7 +99,7 @@ def test_old_tiers(provider, model, tier, want):
         ("anthropic", "count_tokens", 2, (2_000,)),
     ],
 )
-def test_other_rows(provider, model, tier, want):
+def test_rows(provider, model, tier, want):
     assert amounts(provider, model, tier) == want
 
 
