@@ -93,17 +93,6 @@ def test_refusals_in_a_row_are_one_witness():
     assert (server.bound.size, server.bound.witnesses) == (inf, 2)
 
 
-def test_one_admitted_attempt_with_as_many_in_flight_is_proof_against_the_bound():
-    server = Server(5)
-    server.fill()
-    assert (server.bound.border, server.bound.witnesses) == (5, 1)
-    server.answer()
-    server.slots = 6
-    server.go_on()
-    assert server.send()
-    assert (server.bound.border, server.bound.witnesses) == (inf, 0)
-
-
 def test_a_refusal_with_no_more_in_flight_than_were_admitted_is_no_witness():
     server = Server(5)
     server.go_on()

@@ -364,20 +364,6 @@ class TestAdaptiveHeadroom:
         assert self.headroom_s(pool) == 2.0
 
 
-def test_refusals_about_a_quota_that_is_not_listed_do_not_make_a_listed_one_a_counter():
-    pool = pool_of("6000 requests/min, 6M tokens/min")
-    for second in range(0, 200, 20):
-        sent = send(pool, second)
-        now_ns = T0 + round((second + 0.2) * NS)
-        left = [
-            Reading("tokens", limit=6_000_000, remaining=5_900_000),
-            Reading("requests", limit=6_000, remaining=5_990),
-        ]
-        pool.observe(now_ns, left, sent)
-        pool.refuse(now_ns, sent, Refusal(RefusalKind.RATE), 1.0)
-    assert all("rule" not in quota["learned"] for quota in report(pool, now_ns)["quotas"])
-
-
 def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refusal_that_names_none():
     pool = ungentle("600 requests/min, 60k tokens/min", SourceKind.GIVEN)
     for second in range(0, 60, 5):
@@ -427,14 +413,6 @@ class TestLongPeriods:
         limit, _ = report(pool, T0 + 3 * NS)["quotas"]
         assert (limit["limit"], limit["learned"]) == (50, {})
         assert limit["remaining"] == pytest.approx(37, abs=1)
-
-    def test_one_that_names_it_is_about_it(self):
-        pool = pool_of("50 requests/day")
-        pool.settle(T0, pool.try_grant(T0, Waiter({})), {"requests": 1})
-        named = Refusal(RefusalKind.RATE, unit="requests")
-        pool.refuse(T0 + NS, pool.try_grant(T0 + NS, Waiter({})), named, 0.0)
-        [limit] = report(pool, T0 + NS)["quotas"]
-        assert limit["learned"] or limit["remaining"] < 2
 
     def test_a_wait_of_hours_says_nothing_of_a_minute(self):
         """It names the unit, and is about a longer period that is not listed: the minute is no counter."""

@@ -508,13 +508,6 @@ def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight(driver
     assert found.endswith("requests/min measured")
 
 
-def test_a_stated_wait_of_a_named_unit_holds_the_next_attempt_back(driver):
-    driver.until_refused(3, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.5))
-    at_ns = driver.now_ns
-    driver.send()
-    assert driver.now_ns - at_ns == pytest.approx(1.5 * NS, abs=NS // 100)
-
-
 def test_it_is_known_which_units_are_measured(driver):
     unstated = driver.pool.capacity.learning.unstated
     units = [unit for unit in (None, "requests", "concurrency", "tokens") if unstated.measures(unit)]

@@ -10,7 +10,7 @@ from core_shared_ledger import Member, Shared, wait_s
 from paceline.core.changes import Change
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
-from paceline.core.results import Expired, SourceKind, WaitUntil
+from paceline.core.results import Expired, WaitUntil
 from paceline.shared.exchange import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Settled
@@ -250,11 +250,3 @@ class TestDeadlines:
         assert message is not None
         member.ledger.apply(member.now_ns, message)
         assert not member.ledger._peers.places.dump()
-
-
-def test_what_a_request_larger_than_a_quota_leaves_out_stays_as_it_was_charged():
-    member = Member("1000 tokens/min, 100 images/min", source=SourceKind.LEARNED)
-    granted = member.take(50, images=400)
-    assert member.pool.capacity.settle(member.now_ns, granted, {"input_tokens": 40}) == [40, 100]
-    member.exchange()
-    assert [entry.spent for entry in member.pool.ledger.entries] == [40, 100]
