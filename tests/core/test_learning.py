@@ -72,15 +72,6 @@ def test_below_the_band_somebody_else_is_spending_and_the_same_news_counts_once(
     assert quota(pool, 1)["remaining"] == pytest.approx(remaining + 10_000, rel=0.01)  # refilled for its age
 
 
-def test_an_older_reading_raises_nothing(pool):
-    old = send(pool, 0)
-    new = send(pool, 5)
-    pool.observe(T0 + 6 * NS, tokens(limit=600_000, remaining=100_000, reset_s=50.0), new)
-    low = quota(pool, 6)["remaining"]
-    pool.observe(T0 + 6 * NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), old)
-    assert quota(pool, 6)["remaining"] == low
-
-
 def test_above_the_band_we_overcharged(pool):
     one = send(pool, 0, tokens=15_000)
     for _ in range(3):

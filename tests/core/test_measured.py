@@ -150,28 +150,6 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert driver.pool.capacity.learning.notices == notices
 
 
-def test_a_stated_limit_ends_the_measurement_of_its_unit(driver):
-    driver.until_refused(10)
-    attempt = driver.send()
-    driver.pool.observe(driver.now_ns, [Reading("requests", limit=600, remaining=500, period_s=60)], attempt)
-    driver.settle(attempt)
-    assert quotas_of(driver) == ["600 requests/min"]
-    at_ns = driver.now_ns
-    for _ in range(5):
-        driver.settle(driver.send())
-    assert driver.now_ns == at_ns
-
-
-def test_a_unit_that_a_refusal_names_without_a_number_is_measured(driver):
-    refusal = Refusal(RefusalKind.RATE, unit="tokens")
-    for _ in range(3):
-        for _ in range(5):
-            driver.settle(driver.send(tokens=100))
-        driver.refuse(driver.send(tokens=100), refusal)
-    assert any(quota.endswith("tokens/min measured") for quota in quotas_of(driver))
-    assert not any("requests" in quota for quota in quotas_of(driver))
-
-
 def test_a_refusal_with_another_reason_measures_nothing(driver):
     driver.until_refused(10, FULL)
     driver.until_refused(10, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))

@@ -229,20 +229,15 @@ def test_the_test_takes_no_longer_than_its_evidence_and_twenty_attempts():
         assert cycle.advance(0.02 * cycle_s, 1.0)
 
 
-def test_tests_that_find_the_same_rate_become_rarer():
+def test_tests_that_find_the_same_rate_become_rarer_and_what_is_found_without_one_does_not_count():
     cycle, lengths = Cycle(), []
-    for top in (10.0, 10.5, 10.1, 9.9, 10.0, 12.0):
+    for top in (10.0, 10.5, 10.1, 9.9, 10.0, 12.0, 12.0):
         cycle.begin(top, lengthen=True)
         lengths.append(cycle.steady)
-    assert lengths == [1, 2, 4, STEADY_MAX, STEADY_MAX, 1]
-
-
-def test_a_rate_that_is_found_without_a_test_makes_no_test_rarer():
-    cycle, lengths = Cycle(), []
-    for top, lengthen in [(10.0, True), (10.0, True), (9.9, False), (9.8, False), (9.0, False)]:
-        cycle.begin(top, lengthen=lengthen)
+    for top in (11.9, 11.8, 10.8):
+        cycle.begin(top, lengthen=False)
         lengths.append(cycle.steady)
-    assert lengths == [1, 2, 2, 2, 1]
+    assert lengths == [1, 2, 4, STEADY_MAX, STEADY_MAX, 1, 2, 2, 2, 1]
 
 
 def test_a_refused_test_finds_what_was_admitted_in_it(rate):

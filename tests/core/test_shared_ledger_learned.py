@@ -142,14 +142,6 @@ class TestLessons:
         pool.tell("a", Change(0, "spread"), versions=[1])  # again: it is one already
         assert pool.standing().lack_ns == 30 * NS
 
-    def test_a_quota_that_one_of_them_came_to_know(self, pool):
-        added = Quota("images", 5, 60.0)
-        both = (*pool.quotas, added)
-        assert len(pool.tell("a", quotas=both, wants=[[1.0, 1.0]] * 9).grants) == 5
-        (_, images) = pool.tell("b").standings
-        assert (images.learned.quota, images.lack_ns) == (added, 60 * NS)
-        assert pool.tell("b", quotas=both, wants=[[1.0, 1.0]]).binds == 1
-
     def test_a_rule_that_has_no_such_thing_is_left_as_it_was(self):
         for what in ("shift", "cap_burst", "set_ceiling", "spread"):
             pool = Shared("9 concurrency, 60 tokens/day window utc")

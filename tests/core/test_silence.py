@@ -96,15 +96,6 @@ def test_long_answers_that_have_begun_are_no_silence():
     assert not pool.silence.since_ns
 
 
-def test_the_beginning_of_an_answer_ends_a_silence():
-    pool, flying, now_ns = silent_pool()
-    sent(pool, now_ns)
-    waiters = [ask(pool, now_ns)[0] for _ in range(3)]
-    flying[0].begun = True
-    pool.answered(now_ns + 1)
-    assert pool.pump(now_ns + 1) == waiters
-
-
 def test_another_probe_goes_every_two_seconds_and_all_after_a_time():
     pool, _, now_ns = silent_pool()
     sent(pool, now_ns)
@@ -136,25 +127,6 @@ def test_forgotten_permits_do_not_make_a_pool_silent():
         now_ns += NS // 10
     sent(pool, now_ns + 60 * NS)
     sent(pool, now_ns + 60 * NS)
-
-
-def test_what_was_in_flight_counts_as_sent_when_it_arrives():
-    """A trailing period: the refill of the silence is not granted on top of the held requests."""
-    pool = pool_of("60 requests/min sliding")
-    first = sent(pool, T0)
-    pool.settle(T0 + NS // 10, first, USED)
-    now_ns, flying = T0 + NS, []
-    while len(flying) < SILENT_MIN:
-        waiter, outcome = ask(pool, now_ns)
-        if not isinstance(outcome, Reservation):
-            now_ns, _ = pump_at_wake(pool)
-            outcome = waiter.outcome
-        flying.append(outcome)
-    assert isinstance(ask(pool, now_ns + 10 * NS)[1], Reservation)
-    back_ns = now_ns + 11 * NS
-    pool.settle(back_ns, flying[0], USED)
-    granted = [pool.try_grant(back_ns, Waiter({})) for _ in range(3)]
-    assert not any(isinstance(outcome, Reservation) for outcome in granted)
 
 
 def test_those_sent_long_before_the_beginning_of_an_answer_are_not_waited_for():
