@@ -113,18 +113,6 @@ def test_a_stream_counts_from_its_beginning():
     assert ledger.entries[1].meter.level(T0 + 30 * NS) == 40
 
 
-def test_answers_in_another_order_than_their_attempts():
-    ledger = counted(headroom_s=1.0)
-    first, second, third, fourth = [ledger.reserve(T0 + second * NS, {}) for second in (0, 2, 3, 4)]
-    for answered_s, permit in ((5, third), (5.5, first), (6, second), (6, fourth)):
-        ledger.settle(T0 + round(answered_s * NS), permit, None)
-    m = ledger.entries[0].meter
-    assert [(at_ns - T0) / NS for at_ns, amount in zip(m.log.ends, m.log.amounts, strict=True) for _ in range(int(amount))] == [
-        4, 4.5, 5, 5,
-    ]  # fmt: skip
-    assert m.level(T0 + 6 * NS) == 3
-
-
 @pytest.mark.parametrize("refusal", [None, Refusal(RefusalKind.RATE, retry_after_s=1.0)], ids=["served", "refused"])
 def test_an_exact_quota_that_was_added_since(refusal):
     capacity = LocalCapacity(counted(quotas="60 requests/min"))

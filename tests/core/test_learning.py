@@ -576,8 +576,8 @@ class TestGuesses:
 class Counting:
     """A server that counts requests in windows, or in a trailing period; ``rule`` is what its resets are about."""
 
-    def __init__(self, rule, limit, period_s, *, offset_s=0.0, others=0):
-        self.rule, self.limit, self.period_s, self.offset_s, self.others = rule, limit, period_s, offset_s, others
+    def __init__(self, rule, limit, period_s, *, others=0):
+        self.rule, self.limit, self.period_s, self.others = rule, limit, period_s, others
         self.at_s, self.used, self.refused = 0.0, [], 0
 
     def demand(self, pool, until_s, every_s=0.1):
@@ -589,7 +589,7 @@ class Counting:
             self.at_s += every_s
 
     def serve(self, pool, now_ns, reservation):
-        start_s = (self.at_s + self.offset_s) // self.period_s * self.period_s - self.offset_s
+        start_s = self.at_s // self.period_s * self.period_s
         least_s = start_s if self.rule == "window" else self.at_s - self.period_s + 1e-9
         self.used = [one for one in self.used if one >= least_s]
         if len(self.used) + self.others >= self.limit:
@@ -976,9 +976,9 @@ class TestInferredPeriods:
 
 
 class TestWindow:
-    def refuse(self, pool, at_s):
-        now_ns = T0 + round(at_s * NS)
-        pool.refuse(now_ns, pool.try_grant(now_ns, Waiter({})), Refusal(RefusalKind.RATE), 0.0)
+    def refuse(self, pool, at_s, **said):
+        now_ns = T0 + at_s * NS
+        pool.refuse(now_ns, pool.try_grant(now_ns, Waiter({})), Refusal(RefusalKind.RATE, **said), 0.0)
 
     def test_one_that_is_refused_in_two_of_its_periods_is_spread(self):
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
@@ -994,9 +994,7 @@ class TestWindow:
     def test_numbers_say_enough(self):
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
         for at_s in (15, 75, 135):
-            now_ns = T0 + at_s * NS
-            refused = Refusal(RefusalKind.RATE, unit="requests", period_s=60.0, limit=600.0)
-            pool.refuse(now_ns, pool.try_grant(now_ns, Waiter({})), refused, 0.0)
+            self.refuse(pool, at_s, unit="requests", period_s=60.0, limit=600.0)
         assert not isinstance(pool.ledger.entries[0].meter, Spread)
 
     def test_one_that_processes_share_stays(self):

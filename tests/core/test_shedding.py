@@ -15,12 +15,12 @@ class Server:
         self.rate, self.share, self.dice = rate, share, random.Random(seed)
         self.shedding, self.now_ns, self.found = Shedding(), 0, []
 
-    def run(self, attempts, refuses=None):
+    def run(self, attempts):
         """Send attempts until a rate is found, or all are sent."""
         for n in range(attempts):
             self.now_ns += NS // 10
             self.shedding.sent += 1
-            refused = n % 10 >= self.rate or self.dice.random() < self.share if refuses is None else refuses(n)
+            refused = n % 10 >= self.rate or self.dice.random() < self.share
             if refused and (rate := self.shedding.refused(self.now_ns, self.shedding.sent)):
                 self.found.append(rate)
                 return

@@ -34,8 +34,8 @@ class Fleet:
             pool.capacity.learning.unstated.begin(self.now_ns)
         return pool
 
-    def exchange(self, pool, *, last: bool = False):
-        message = ask(pool, self.now_ns, at_once=last)
+    def exchange(self, pool):
+        message = ask(pool, self.now_ns)
         if message is None:
             return []
         self.messages += 1

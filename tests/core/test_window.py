@@ -74,20 +74,6 @@ def test_the_guard_leaves_most_of_a_short_window():
     assert grant_when_due(ledger, T0, {"units": 5})[0] == T0 + NS // 20
 
 
-def test_corrections_stay_in_their_window():
-    now_ns = ns(2027, 5, 6, 12)
-    ledger = daily("utc", now_ns)
-    dear, cheap, late = (grant(ledger, now_ns, units=cost) for cost in (2, 4, 4))
-    ledger.settle(now_ns, dear, {"units": 5})
-    ledger.settle(now_ns, cheap, {"units": 0})
-    assert ledger.entries[0].meter.level(now_ns) == 1
-    tomorrow_ns = now_ns + 86_400 * NS
-    assert ledger.entries[0].meter.level(tomorrow_ns) == 10
-    grant(ledger, tomorrow_ns, units=7)
-    ledger.settle(tomorrow_ns, late, {"units": 0})
-    assert ledger.entries[0].meter.level(tomorrow_ns) == 3
-
-
 @pytest.mark.parametrize("ahead_s", [-40_000, -90, 0, 90, 40_000])
 def test_a_window_follows_the_clock_of_its_store(ahead_s):
     """The store restarts the window 6 h from now; the caller's clock is ``ahead_s`` ahead of it."""

@@ -215,11 +215,11 @@ def test_chance_does_not_hide_slots_that_refusals_for_rate_show():
     assert fleet.admitted[-1][0] <= 140, fleet.admitted[-1][0]
 
 
-def full(fleet):
-    """Let the provider refuse for want of capacity in place of a rate."""
+def refuse_for(fleet, kind, *said, **options):
+    """Let the provider refuse for another reason, and say this of it."""
     refuse = fleet.sim.world.refuse
     fleet.sim.world.refuse = lambda now, why, pool: refuse(
-        now, Refused("capacity", why.model, why.pool, status=503), pool
+        now, Refused(kind, why.model, why.pool, *said, **options), pool
     )
 
 
@@ -233,7 +233,7 @@ def test_full_servers_whose_capacity_moves_are_used_in_full(latency_s, seed):
         WIDE, {"limits": {"m": "10 requests/s"}, "headers": False, "latency_s": latency_s}, jobs=300, workers=100, seed=seed,
         words=(20, 200), changes=MOVING, retry=RetryPolicy(), breaker=BreakerPolicy(),
     )  # fmt: skip
-    full(fleet)
+    refuse_for(fleet, "capacity", status=503)
     report = fleet.run(300)
     assert report.lost == 0
     assert fleet.admitted[-1][0] <= 44, fleet.admitted[-1][0]  # 37 s would do
@@ -249,7 +249,7 @@ def test_slots_that_others_take_from_second_to_second_are_used_in_full(seed):
         words=(20, 200), changes=[(at_s, {"m": f"{dice.randint(6, 30)} concurrency"}) for at_s in range(1, 100)],
         retry=RetryPolicy(), breaker=BreakerPolicy(),
     )  # fmt: skip
-    full(fleet)
+    refuse_for(fleet, "capacity", status=503)
     report = fleet.run(300)
     assert report.lost == 0
     assert fleet.admitted[-1][0] <= 50, fleet.admitted[-1][0]  # 26 s would do
@@ -274,7 +274,7 @@ def test_full_servers_that_refuse_for_a_limit_are_not_asked_again_and_again(
         told, {"limits": {"m": limit}, "headers": False, "latency_s": 2.0}, source="assumed" if told is UNKNOWN else "given", jobs=jobs,
         workers=100, words=(20, 200), changes=changes, retry=RetryPolicy(), breaker=BreakerPolicy(),
     )  # fmt: skip
-    full(fleet)
+    refuse_for(fleet, "capacity", status=503)
     report = fleet.run(600)
     assert report.lost == 0
     assert report.tally["refused"]["capacity"] <= refused, report.tally["refused"]
@@ -288,10 +288,7 @@ def test_a_stated_limit_that_was_exceeded_before_is_of_another_model(limit, take
         UNKNOWN, {"limits": {"m": "120 requests/min quantised"}, "quantum_s": 5.0, "headers": False, "latency_s": 0.3},
         source="assumed", jobs=100, workers=40, words=(20, 200), retry=RetryPolicy(), breaker=BreakerPolicy(),
     )  # fmt: skip
-    refuse = fleet.sim.world.refuse
-    fleet.sim.world.refuse = lambda now, why, pool: refuse(
-        now, Refused("rate", why.model, why.pool, "requests", 60.0, limit, limit, 1.0, 5.0), pool
-    )
+    refuse_for(fleet, "rate", "requests", 60.0, limit, limit, 1.0, 5.0)
     report = fleet.run(300)
     assert report.lost == 0
     assert any(account.meter.quota.amount == limit for account in fleet.pool.ledger.entries) == taken
