@@ -150,6 +150,16 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert driver.pool.capacity.learning.notices == notices
 
 
+def test_a_refusal_needs_no_pause_in_a_crowd(driver):
+    _, attempt = driver.send(), driver.send()
+    assert driver.pool.row(driver.now_ns, attempt, BARE).is_paced
+    driver.refuse(attempt)
+    assert driver.pool.capacity.cool_down_ns(driver.now_ns) <= 0
+    waits = driver.pool.try_grant(driver.now_ns, Waiter({}))
+    assert isinstance(waits, WaitUntil)
+    assert waits.quota.startswith(("requests, not measured yet", "queue")) or "measured" in waits.quota
+
+
 def test_a_refusal_with_another_reason_measures_nothing(driver):
     driver.until_refused(10, FULL)
     driver.until_refused(10, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST))
