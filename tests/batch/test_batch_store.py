@@ -31,11 +31,11 @@ def day(amount):
 
 
 def spent(path):
-    """By pool, what was ever spent by unit and period."""
+    """By pool, what was ever spent by unit."""
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT name, state FROM pools").fetchall()
     connection.close()
-    return {name: {a["key"]: a["spent"] for a in json.loads(state)["accounts"]} for name, state in rows}
+    return {name: {a["quota"][0]: a["spent"] for a in json.loads(state)["accounts"]} for name, state in rows}
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_state_folder_is_the_default(elsewhere, source, state_home, capsys):
     assert (code, report["ok"], elsewhere.tally()["admitted"]) == (0, 20, 20)
     assert report["store"] == f"sqlite:{file}"
     assert f"\nstate: sqlite:{file}\n" in capsys.readouterr().err
-    assert spent(file)[f"{account(ELSEWHERE, 'sk-secret')}/openai/gpt-5"]["requests/60.0"] == 20
+    assert spent(file)[f"{account(ELSEWHERE, 'sk-secret')}/openai/gpt-5"]["requests"] == 20
 
 
 def test_only_a_whole_path_is_a_state_folder(tmp_path):
@@ -196,7 +196,7 @@ def test_at_the_end_the_store_knows_what_answers_cost(tmp_path, emulator):
     source = write_lines(tmp_path / "in.jsonl", [message(f"r{i}") for i in range(20)])
     _, report = run(source, emulator.base_url, limits=f"{FAST},60M output_tokens/min", store=f"sqlite:{tmp_path}/s.db")
     (books,) = spent(tmp_path / "s.db").values()
-    assert books["output_tokens/60.0"] == pytest.approx(report["output_tokens"])
+    assert books["output_tokens"] == pytest.approx(report["output_tokens"])
 
 
 def test_a_default_that_has_answered_can_only_be_lost(elsewhere, source, state_home, monkeypatch, capsys):

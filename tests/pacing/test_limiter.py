@@ -31,6 +31,20 @@ def status(limiter, pool="jobs"):
 
 
 @virtual
+async def test_four_thousand_waiters_get_one_grant_each_in_order(clock):
+    limiter, order = jobs(clock, {"jobs": "1000 requests/s burst 2000"}), []
+
+    async def work(number):
+        async with limiter.acquire("jobs"):
+            order.append((number, clock.now_ns()))
+
+    await asyncio.gather(*(work(number) for number in range(4_000)))
+    assert status(limiter)["counts"] == {"granted": 4_000, "settled": 4_000}
+    assert [number for number, _ in order] == list(range(4_000))
+    assert (order[-1][1] - order[0][1]) / NS == pytest.approx(3.0)  # 1 000 at once: the burst less the headroom
+
+
+@virtual
 async def test_why_it_waits(clock):
     limiter = jobs(clock)
     (await limiter.acquire("jobs")).settle()
