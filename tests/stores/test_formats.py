@@ -1,7 +1,9 @@
 """Two versions on one store: the newer one converts what is there, the older one stops, in every mode, and says what to do."""
 
+import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ import paceline
 from paceline.core.quota import Quota
 from paceline.core.results import StoreFormatError
 from paceline.stores.redis import KEYS, RedisStore
-from paceline.stores.redis_wire import decode, encode, quota_lines, script
+from paceline.stores.redis_wire import NEWER, decode, encode, quota_lines, script
 from paceline.stores.sqlite import FORMAT, SQLiteStore
 from shared_pools import message_of
 
@@ -24,7 +26,7 @@ def message(who, number, count):
 class InRedis:
     """The store, and a process of the next version."""
 
-    newer = script().replace("local FORMAT = 3 ", "local FORMAT = 4 ")
+    newer = script().replace("local FORMAT = 4 ", "local FORMAT = 5 ")
 
     def __init__(self, server):
         assert self.newer != script()
@@ -32,10 +34,13 @@ class InRedis:
         self.store = RedisStore(server.url)
 
     def exchange(self, told):
+        return decode(self.call(self.newer, told), told)
+
+    def call(self, text, told):
         key = self.store.key("jobs")
         with self._server.client(decode_responses=False) as client:
             keys = [key, *(key + name for name in KEYS)]
-            return decode(client.eval(self.newer, len(keys), *keys, encode(told), quota_lines(told.known.quotas)), told)
+            return client.eval(text, len(keys), *keys, encode(told), quota_lines(told.known.quotas))
 
 
 class InSQLite:
@@ -66,6 +71,21 @@ def test_the_older_one_is_told_and_changes_nothing(shared):
     for number in (2, 3):
         with pytest.raises(StoreFormatError, match="newer paceline: update this one"):
             shared.store.exchange("jobs", message("old", number, 100))
+
+
+def test_a_script_of_format_3_stops_because_it_needs_sets_of_quotas_in_the_state(redis_server):
+    shared = InRedis(redis_server)
+    shared.store.exchange("jobs", message("new", 1, 1))
+    older, told = script().replace("local FORMAT = 4 ", "local FORMAT = 3 "), message("old", 1, 1)
+    assert older != script()
+    assert shared.call(older, told)[0] == NEWER
+    shared.store.close()
+
+
+def test_the_page_names_the_formats():
+    in_redis = re.search(r"local FORMAT = (\d+) ", script())[1]
+    page = (Path(__file__).parents[2] / "docs/stores.md").read_text(encoding="utf-8")
+    assert f"The format of this version is {in_redis} in Redis and {FORMAT} in SQLite" in page
 
 
 def test_the_newer_one_goes_on_with_what_was_used_and_without_the_processes(redis_server):

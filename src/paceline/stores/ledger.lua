@@ -12,7 +12,7 @@
 --
 -- meters.lua and peers.lua come first; the three are one script.
 
-local FORMAT = 3                         -- of the state; one of an older format is read without its processes, which report again
+local FORMAT = 4                         -- of the state; one of an older format is read without its processes, which report again
 local GRACE, PROBE, WAIT_MAX = 2 * NS, 2 * NS, 86400 * NS
 local POLL, REJOIN, NOTES_MAX = NS / 200, 5 * NS / 2, 64
 
