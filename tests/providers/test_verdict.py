@@ -253,6 +253,14 @@ def test_pings_can_be_passed_on_before():
     assert bytes(beginning.body) == start + start[:20]
 
 
+def test_a_mark_of_the_byte_order_does_not_come_after_a_ping_that_was_passed_on():
+    beginning = begun("anthropic", "messages")
+    ping, start = sse({"type": "ping"}, name=True), sse(START, name=True)
+    beginning.feed(BOM + start + ping)
+    assert beginning.take_idle() == ping
+    assert bytes(beginning.body) == start
+
+
 def test_a_long_body_is_judged_by_its_beginning_and_its_end():
     beginning = begun(endpoint="embeddings", headers=JSON)
     assert not beginning.feed(b'{"data": [' + b"0.1, " * HELD_MAX)

@@ -119,7 +119,7 @@ class ServerSent(Splitter):
 
     def take_idle(self) -> tuple[bytes, bytes]:
         idle, self._idle = self._idle, b""
-        return idle, self._held + bytes(self._rest)
+        return idle, (self._held + bytes(self._rest)).removeprefix(BOM)  # a mark is at the start of a stream alone
 
 
 def _server_sent(raw: bytes) -> list[StreamEvent]:
