@@ -87,6 +87,18 @@ def test_a_store_that_came_back_empty_is_named(redis_server, caplog, tmp_path, m
     assert (code, [EMPTY in problem for problem in problems]) == (1, [True])
 
 
+def test_a_store_that_was_lost_and_came_back_empty_is_named_at_once(redis_server, caplog, monkeypatch):
+    monkeypatch.setattr("paceline.shared.contact.LOOK_S", 3_600.0)
+    with limiter_at(redis_server.url) as limiter:
+        ask(limiter)
+        until(lambda: redis_server.ask("EXISTS", "paceline:made:{/jobs}"))
+        assert carried(limiter.pacer.pools.worker)
+        redis_server.kill()
+        until(lambda: ask(limiter) or limiter.status()["pools"]["jobs"]["store"]["state"] == "lost")
+        redis_server.restart()
+        until(lambda: ask(limiter) or any(EMPTY in line for line in said(caplog)))
+
+
 def test_a_healthy_one_is_not_mentioned(redis_server, caplog, tmp_path, monkeypatch):
     with limiter_at(redis_server.url) as limiter:
         ask(limiter)

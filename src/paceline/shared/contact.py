@@ -88,12 +88,13 @@ class Contact:
             self.down = None
             self._failed.clear()
             return reply
+        self._look_s.clear()  # it may come back empty
         self._failed[pool] = time.monotonic() - began_s > QUICK_S
         self.down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
     def look(self, pool: str, now_s: float) -> None:
-        """Log once what makes quotas unsafe at the store: at the first exchange of a pool, and each minute."""
+        """Log once what makes quotas unsafe at the store: at the first exchange of a pool, each minute, and after a loss."""
         if now_s < self._look_s.get(pool, -math.inf):
             return
         self._look_s[pool] = now_s + LOOK_S
