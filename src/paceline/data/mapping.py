@@ -215,7 +215,7 @@ class _Calls(Generic[T, R]):
     kept: int = 0
 
     def __post_init__(self) -> None:
-        self._first_is_out, self._first_has_ended = False, asyncio.Event()
+        self._first_has_ended: asyncio.Event | None = None  # before the first call
         self._failure: Exception | None = None
         self._starter: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], CrowdPlace] = {}
@@ -303,9 +303,10 @@ class _Calls(Generic[T, R]):
             return Done(index, item, found.value, found.error)
         try:
             # The first call goes alone: a value that the journal cannot keep is found before many calls are paid for.
-            if self._first_is_out and not self.journal.has_kept:
+            if self._first_has_ended is None:
+                self._first_has_ended = asyncio.Event()
+            elif not self.journal.has_kept:
                 await self._first_has_ended.wait()
-            self._first_is_out = True
             done = await self._call(index, item, place)
             if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
                 await self._keep(self.journal, key, encoded(done.error or done.value, index))
