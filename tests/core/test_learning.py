@@ -605,6 +605,22 @@ class Counting:
         pool.settle(now_ns, reservation, {"requests": 1})
 
 
+def test_a_reading_moves_the_burst_only_as_far_as_it_contradicts_it():
+    pool, found = ungentle("6k tokens/min", SourceKind.GIVEN), []
+    exact, rough, smaller, larger, whole = (
+        (800, 2.0, 0.0),
+        (950, 0.5, 20.0),
+        (700, 1.0, 0.0),
+        (1_500, 0.5, 0.0),
+        (6_000, 0, 0),
+    )
+    for at_s, (left, reset_s, wrong_s) in enumerate([rough, exact, rough, smaller, rough, larger, rough, whole]):
+        said = Reading("tokens", 6_000, left, float(reset_s), 60.0, reset_resolution_s=float(wrong_s))
+        pool.observe(T0 + at_s * NS, [said], send(pool, at_s, 1))
+        found.append(pool.ledger.entries[0].meter.burst_cap)
+    assert found == pytest.approx([0, 1_000, 1_000, 800, 800, 1_550, 1_550, math.inf])
+
+
 class TestPeriods:
     """The period of a quota, where the headers name a limit, and no period."""
 

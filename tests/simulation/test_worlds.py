@@ -96,6 +96,22 @@ def test_a_trailing_minute_that_states_instants_is_spread_for_good():
     assert sim.now_s <= 160
 
 
+def test_a_small_bucket_that_states_instants_before_long_answers():
+    """An answer says only roughly how much the bucket holds. What 100 requests need is refilled in 66 s."""
+    sim = Simulation({"anthropic/m": MINUTE}, seed=1, rule="quantised", quantum_s=2, latency_s=0.6)
+    process, dice = sim.process(quotas={"anthropic/m": MINUTE}), random.Random(1)
+
+    async def one():
+        await process.send(Request("anthropic/m", dice.randrange(2_000, 8_000), 100, duration_s=dice.uniform(5, 12)))
+
+    async def main():
+        await asyncio.gather(*(one() for _ in range(100)))
+
+    sim.run(main)
+    assert sim.world.tally()["refused_total"] == 0
+    assert sim.now_s <= 110
+
+
 def test_money_gone_stops_at_once():
     report = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5, "money_after": 50}, jobs=500).run()
     assert report.pool.stopped is not None

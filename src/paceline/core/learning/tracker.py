@@ -384,11 +384,12 @@ class QuotaTracker:
             size_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if size_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
-            if size_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst(now_ns, (size_ns - rough_ns) / unit_ns)
-                self._lack_at_most(now_ns, sent_ns, note, size_ns)
-            elif bucket.burst_cap < math.inf:
-                self._cap_burst(now_ns, math.inf)
+            low, high = (size_ns - rough_ns) / unit_ns, (size_ns + rough_ns) / unit_ns
+            is_smaller = high < QUANTISED_MARGIN * bucket.quota.burst
+            if low > bucket.burst_cap or (is_smaller and high < bucket.burst_cap):  # else it may hold what is known
+                self._cap_burst(now_ns, low if is_smaller else math.inf)
+            if is_smaller:
+                self._lack_at_most(now_ns, sent_ns, note, size_ns + rough_ns)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
             lack_ns, wrong_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
             self._compare(now_ns, sent_ns, note, lack_ns, wrong_ns, lower_only=lower_only)
