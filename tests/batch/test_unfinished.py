@@ -408,6 +408,13 @@ def test_a_schema_that_is_none_ends_the_run_before_it_begins(schema, place):
     assert str(caught.value).startswith(f"schema: it is no JSON schema: at {place}: ")
 
 
+def test_no_value_of_a_schema_breaks_its_check():
+    with pytest.raises(paceline.SettingsError, match=r"at \$\.\$schema: 5 is no address"):
+        require_schema(SCHEMA | {"$schema": 5})
+    draft_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"n": {"$ref": 5}}}
+    require_schema(draft_4)
+
+
 @pytest.mark.parametrize(("schema", "shown"), [({"name": "a", "schema": {}}, "'name', 'schema'"), ({}, "it is empty")])
 def test_what_allows_every_answer_is_no_schema(schema, shown):
     with pytest.raises(paceline.SettingsError, match=f"schema: it is no JSON schema: {shown}: write"):

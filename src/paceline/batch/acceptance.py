@@ -313,6 +313,8 @@ def require_schema(schema: Mapping[str, Any]) -> None:
         raise SettingsError(
             "schema: answers are checked by jsonschema, 4.18 or later: pip install -U jsonschema"
         ) from None
+    if not isinstance(schema.get("$schema", ""), str):
+        raise SettingsError(f"schema: it is no JSON schema: at $.$schema: {schema['$schema']!r:.200} is no address")
     validator = jsonschema.validators.validator_for(schema)
     try:
         validator.check_schema(schema)
@@ -331,9 +333,10 @@ def _lost_references(schema: Mapping[str, Any], dialect: str) -> Iterator[str]:
     parts = [(root, known.resolver_with_root(root))]
     while parts:
         part, resolver = parts.pop()
-        if isinstance(part.contents, Mapping) and "$ref" in part.contents:
+        name = part.contents.get("$ref") if isinstance(part.contents, Mapping) else None
+        if isinstance(name, str):  # up to Draft 4, check_schema lets others pass
             try:
-                resolver.lookup(part.contents["$ref"])
+                resolver.lookup(name)
             except import_module("referencing.exceptions").Unresolvable:
-                yield part.contents["$ref"]
+                yield name
         parts += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
