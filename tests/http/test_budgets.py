@@ -410,6 +410,10 @@ class TestPrices:
             prices.usd("deepseek", "deepseek-chat", Usage(10))
         assert len(asked) == 2 * 10
 
+    @pytest.mark.parametrize("reseller", ["openrouter", "vercel"])
+    def test_pictures_cost_as_much_at_resellers(self, reseller):
+        assert Prices({}).usd(reseller, "google/gemini-3-pro-image", Usage(0, 1_000)) == pytest.approx(0.001 * 120)
+
     def test_every_length_at_which_a_known_price_changes_is_known(self):
         from genai_prices.data_snapshot import get_snapshot
 
