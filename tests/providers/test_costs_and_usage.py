@@ -319,6 +319,9 @@ def test_usage_in_every_form():
     said_twice = {"prompt_tokens": 100, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 64}}
     for name, field in (("deepseek", "prompt_cache_hit_tokens"), ("moonshot", "cached_tokens")):
         assert provider_named(name).usage({"usage": {**said_twice, field: 64}}) == Usage(100, 3, 64)
+        for unsaid in (0, None):
+            details = {"prompt_tokens_details": {"cached_tokens": unsaid}}
+            assert provider_named(name).usage({"usage": {**said_twice, **details, field: 64}}) == Usage(100, 3, 64)
     thought = {"prompt_tokens": 14, "completion_tokens": 59, "total_tokens": 633}
     for provider in map(provider_named, ("openai", "gemini", "vertex", "generic")):  # a proxy passes it on
         assert provider.usage({"usage": thought}) == Usage(14, 619)

@@ -86,8 +86,9 @@ class OpenAIDialect(BaseProvider):
             return _ANTHROPIC.usage(payload)
         audio, spoken = count(inputs.get("audio_tokens")), count(outputs.get("audio_tokens"))
         tier, answer = parse.tier_of(payload), _answer_of(payload)
+        stated = {name: value for name, value in inputs.items() if value}  # a 0 says less than the sums beside it
         usage = parse.usage_by(
-            self.counts, {**found, **inputs}, audio_tokens=audio, audio_output_tokens=spoken, tier=tier, answer=answer
+            self.counts, {**found, **stated}, audio_tokens=audio, audio_output_tokens=spoken, tier=tier, answer=answer
         )
         return usage or _recording(payload)
 
