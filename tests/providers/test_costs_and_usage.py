@@ -346,6 +346,9 @@ def test_usage_in_every_form():
         models = ("claude-fable-5", "claude-opus-4-8")[not said :]
         told = ANTHROPIC.usage({"usage": {**message, "iterations": [declined, answered]}})
         assert told == replace(expected, models=models)
+    both = [declined, {**answered, "output_tokens": 0}]  # the fallback declines, too
+    told = ANTHROPIC.usage({"usage": {**message, "output_tokens": 0, "iterations": both}})
+    assert told == Usage(180, 7, models=("claude-fable-5",))
     for nothing in (
         {},
         {"usage": None},

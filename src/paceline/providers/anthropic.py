@@ -131,9 +131,13 @@ def _counted(found: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], tuple[s
 
     The end of a stream may state the iterations alone. What declined before any output costs nothing.
     """
-    steps = [one for one in items_of(found.get("iterations")) if count(one.get("output_tokens"))]
-    kinds = {as_text(one.get("type")) for one in steps}
-    if kinds.isdisjoint(_OWN_STEPS):
+    every = items_of(found.get("iterations"))
+    steps = [one for one in every if count(one.get("output_tokens"))]
+    if _OWN_STEPS.isdisjoint(map(_kind, steps)):
         return [found, *steps], ()
     models = tuple(as_text(one.get("model")) for one in steps)
-    return [found] if kinds == {"message"} else steps, models if all(models) else ()
+    return [found] if {*map(_kind, every)} == {"message"} else steps, models if all(models) else ()
+
+
+def _kind(step: Mapping[str, Any]) -> str:
+    return as_text(step.get("type"))
