@@ -520,7 +520,16 @@ def test_settings_that_are_none(given, message):
 )
 def test_where_the_maximum_is(asked, most):
     assert Acceptance(cut_off="raise").raised(asked) == most
-    assert maximum_of(asked) == (5 if most else 0)
+    assert maximum_of(asked) == (0 if most is None else 4 if "fallbacks" in asked else 5)
+
+
+def test_a_number_between_two_maximums_raises_the_smaller_one():
+    asked = {"max_tokens": 100, "fallbacks": [{"model": "m", "max_tokens": 5_000}]}
+    error = {"code": "cut_off", "message": "", "max_tokens": maximum_of(asked)}
+    acceptance, cut = Acceptance(cut_off=1_000), {"status_code": 200, "body": BODIES["cut_off"]}
+    assert acceptance.recorded(cut, error).again
+    error["max_tokens"] = maximum_of(acceptance.raised(asked))
+    assert not acceptance.recorded(cut, error).again
 
 
 def test_a_run_that_goes_on_after_a_stop_is_no_second_run(source):

@@ -292,8 +292,8 @@ def _maximums(body: Mapping[str, Any]) -> dict[str, int]:
 
 
 def maximum_of(body: Mapping[str, Any]) -> int:
-    """The largest maximum of its output that a body has; 0 if it has none."""
-    return max(_maximums(body).values(), default=0)
+    """The smallest maximum of its output that a body has, which :meth:`Acceptance.raised` raises first; 0 if it has none."""
+    return min(_maximums(body).values(), default=0)
 
 
 def require_schema(schema: Mapping[str, Any]) -> None:
