@@ -53,7 +53,11 @@ def test_the_requests_of_a_forecast_are_bounded(monkeypatch):
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"turns": -1}, "turns is -1"), ({"cached": 1.5}, "cached is 1.5: it must be a share from 0 to 1")],
+    [
+        ({"turns": -1}, "turns is -1"),
+        ({"agents": 2.5}, "agents is 2.5: it must be a whole number from 0 to"),
+        ({"cached": 1.5}, "cached is 1.5: it must be a share from 0 to 1"),
+    ],
 )
 def test_wrong_conversations_are_explained(fields, message):
     with pytest.raises(SettingsError, match=message):

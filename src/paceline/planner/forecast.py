@@ -83,8 +83,9 @@ class Conversations:
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no sense."""
-        numbers = ("agents", "turns", "prompt_tokens", "grows", "output_tokens", "think_s")
-        check(self, **dict.fromkeys(numbers, ("a number", 0, NEVER_S)), cached=("a share", 0, 1))
+        counts = ("agents", "turns", "prompt_tokens", "grows", "output_tokens")
+        whole = dict.fromkeys(counts, ("a whole number", 0, NEVER_S))
+        check(self, **whole, think_s=("seconds", 0, NEVER_S), cached=("a share", 0, 1))
 
     def costs(self, pool: str) -> Iterator[Mapping[str, float]]:
         """What the provider of ``pool`` charges for each turn of one agent."""
