@@ -280,6 +280,8 @@ class TestSchemas:
             (None, "it cannot be read: No such file"),
             ("{", "it is not JSON: Expecting property name"),
             ('["a"]', "it must be an object, e.g."),
+            ('{"foo": 1}', "it is no JSON schema: 'foo'"),
+            ('{"type": "objekt"}', "it is no JSON schema: at $.type: "),
         ],
     )
     def test_a_file_that_is_no_schema(self, tmp_path, content, message):
@@ -288,7 +290,7 @@ class TestSchemas:
             schema.write_text(content)
         with pytest.raises(paceline.SettingsError) as caught:
             schema_at(str(schema))
-        assert message in str(caught.value)
+        assert f"schema {schema}: {message}" in str(caught.value)
 
     def test_what_is_no_schema(self, ask):
         with pytest.raises(paceline.SettingsError, match="schema is a int: give a model of pydantic"):

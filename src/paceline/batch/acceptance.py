@@ -296,33 +296,33 @@ def maximum_of(body: Mapping[str, Any]) -> int:
     return min(_maximums(body).values(), default=0)
 
 
-def require_schema(schema: Mapping[str, Any]) -> None:
-    """Refuse what is no JSON schema.
+def require_schema(schema: Mapping[str, Any], where: str = "schema") -> None:
+    """Refuse what is no JSON schema; ``where`` it comes from is named.
 
     Raises:
         SettingsError: It is none, or the package jsonschema is not installed, or too old.
     """
     if not (schema.keys() & _KEYWORDS or any(name.startswith("$") for name in schema)):
         raise SettingsError(
-            f"schema: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
+            f"{where}: it is no JSON schema: {', '.join(map(repr, list(schema)[:3])) or 'it is empty'}: write"
             ' {"type": "object", "properties": {...}}'
         )
     try:
         jsonschema, _ = import_module("jsonschema"), import_module("referencing")  # which older versions do without
     except ImportError:
         raise SettingsError(
-            "schema: answers are checked by jsonschema, 4.18 or later: pip install -U jsonschema"
+            f"{where}: answers are checked by jsonschema, 4.18 or later: pip install -U jsonschema"
         ) from None
     if not isinstance(schema.get("$schema", ""), str):
-        raise SettingsError(f"schema: it is no JSON schema: at $.$schema: {schema['$schema']!r:.200} is no address")
+        raise SettingsError(f"{where}: it is no JSON schema: at $.$schema: {schema['$schema']!r:.200} is no address")
     validator = jsonschema.validators.validator_for(schema)
     try:
         validator.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise SettingsError(f"schema: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
+        raise SettingsError(f"{where}: it is no JSON schema: at {error.json_path}: {error.message[:200]}") from None
     for name in _lost_references(schema, validator.META_SCHEMA["$schema"]):
         raise SettingsError(
-            f"schema: it has nothing at {name!r}, which a $ref names, and nothing is fetched: put it under $defs"
+            f"{where}: it has nothing at {name!r}, which a $ref names, and nothing is fetched: put it under $defs"
         )
 
 

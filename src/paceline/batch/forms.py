@@ -18,6 +18,7 @@ from string import Formatter
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 from paceline.batch import reading
+from paceline.batch.acceptance import require_schema
 from paceline.batch.caller import Caller, Command
 from paceline.batch.files import add, files_in
 from paceline.batch.identity import Ids, is_blank
@@ -105,7 +106,7 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
     """The JSON schema in a file; ``None`` without one.
 
     Raises:
-        SettingsError: It cannot be read, or has none.
+        SettingsError: It cannot be read, or has none, or jsonschema is missing.
     """
     if path is None:
         return None
@@ -117,6 +118,7 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
         raise SettingsError(f"schema {path}: it is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise SettingsError(f'schema {path}: it must be an object, e.g. {{"type": "object", "properties": {{...}}}}')
+    require_schema(found, f"schema {path}")
     return found
 
 
