@@ -290,3 +290,9 @@ class TestOfTheEnvironment:
         assert done.exit_code == 0
         assert "openai (OPENAI_API_KEY)" in done.stderr
         assert "hidden" not in done.output + Path("paceline.toml").read_text()
+
+
+def test_a_first_file_says_what_its_provider_is_for():
+    said = 'provider = "openai"   # whose tier is given, and of models whose name does not show it'
+    assert f"\n{said}\n" in of_environment({"OPENAI_API_KEY": "key"})
+    assert f"\n# {said}\n" in of_environment({})

@@ -28,14 +28,14 @@ def of_environment(environ: Mapping[str, str]) -> str:
     """A commented configuration for the providers of the environment; no value of it is in the text."""
     found = providers_of(environ)
     known = [f"# found: {name} ({', '.join(variables)})" for name, variables in found.items()]
-    provider = f'provider = "{next(iter(found))}"' if len(found) == 1 else '# provider = "openai"   # of the tier'
+    name, mark = (next(iter(found)), "") if len(found) == 1 else ("openai", "# ")
     lines = [
         EDITORS,
         "# `paceline config` prints every setting and where it comes from, `paceline config --help` explains all.",
         "",
         *(known or ["# No key of a provider is in the environment: set one, e.g. OPENAI_API_KEY."]),
         "",
-        provider,
+        f'{mark}provider = "{name}"   # whose tier is given, and of models whose name does not show it',
         "# tier = 2                     # `paceline limits` names the tiers of a provider",
         '# store = "sqlite:quotas.db"   # for several processes on this machine; redis://HOST for several machines',
         "# usable = 0.85                # the share of every limit that is used",
