@@ -74,25 +74,6 @@ def test_a_block_may_return():
     assert len(call.at_s) == 2
 
 
-@virtual
-async def test_retry_after_wins_and_the_pause_is_everybodys(clock):
-    call, tasks = Call(answered(429, retry_after="7"), clock=clock), []
-
-    async def another():
-        async with call.limiter.acquire(POOL):
-            return round((clock.now_ns() - call.began_ns) / 1e9, 1)
-
-    for attempt in call.limiter.attempts(POOL):
-        async with attempt as permit:
-            if call.at_s:  # again: in front of whoever came in between
-                assert not tasks[0].done()
-            else:
-                tasks.append(asyncio.create_task(another()))
-            call.make(permit)
-    assert await tasks[0] >= 7
-    assert call.at_s == [0, 7]
-
-
 @pytest.mark.parametrize("tokens", [150, 2_000])
 @pytest.mark.parametrize(
     ("limits", "before", "shared"),

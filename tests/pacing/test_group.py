@@ -1,7 +1,6 @@
 """A group of pools: where each request goes, and three regions before three emulated providers."""
 
 import asyncio
-import random
 from collections import Counter
 
 import httpx2
@@ -148,23 +147,6 @@ def test_wrong_options(options, said):
         paceline.Group({})
     with pytest.raises(paceline.QuotaError, match=r"member 'eu' of a group is <Limiter.*write it like \(limiter, "):
         paceline.Group({"eu": paceline.Limiter({"jobs": QUOTA})})
-
-
-@virtual
-async def test_threads_and_mixed_sizes_lose_nothing(clock):
-    group, limiters = group_of(clock, {"a": "6000 tokens/min", "b": "3000 tokens/min burst 500"})
-    rng = random.Random(7)
-
-    async def one():
-        async with group.acquire(tokens=rng.randint(1, 400), timeout=600) as (member, permit):
-            await asyncio.sleep(rng.random())
-            permit.settle()
-            return member
-
-    taken = Counter(await asyncio.gather(*[one() for _ in range(200)]))
-    assert sum(taken.values()) == 200
-    assert min(taken.values()) > 40
-    assert all(limiter.status()["pools"]["jobs"]["in_flight"] == 0 for limiter in limiters.values())
 
 
 REFUSED = {"error": {"message": "Rate limit reached on requests per min (RPM).", "code": "rate_limit_exceeded"}}

@@ -82,20 +82,6 @@ async def test_a_stalled_loop_and_requests_that_come_after_it():
     await asyncio.gather(*first, *many, *others)
 
 
-async def test_a_task_that_is_cancelled_before_it_continues_holds_nothing():
-    world = World()
-    tasks = [asyncio.create_task(world.work()) for _ in range(400)]
-    await world.run(12)
-    waiting = world.limiter.status()["pools"]["jobs"]["waiting"]
-    world.stall(3)
-    await gone(tasks)
-    assert 0 < waiting < 400
-    await world.run(6)
-    assert world.limiter.status()["pools"]["jobs"]["quotas"][0]["remaining"] == LIMIT
-    await asyncio.gather(*[asyncio.create_task(world.work()) for _ in range(20)])
-    assert world.refused == 0
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("stall_s", [0.1, 1, 3, 7, 20, 70])
 async def test_an_exact_quota_counts_a_start_when_it_happens(stall_s):

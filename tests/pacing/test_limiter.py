@@ -44,21 +44,6 @@ async def test_four_thousand_waiters_get_one_grant_each_in_order(clock):
     assert (order[-1][1] - order[0][1]) / NS == pytest.approx(3.0)  # 1 000 at once: the burst less the headroom
 
 
-@virtual
-async def test_why_it_waits(clock):
-    limiter = jobs(clock)
-    (await limiter.acquire("jobs")).settle()
-    acquisitions = [limiter.acquire("jobs") for _ in range(3)]
-    tasks = [asyncio.ensure_future(a._wait_async()) for a in acquisitions]
-    await asyncio.sleep(0)
-    why = acquisitions[2].why()
-    assert (why.ahead, why.quota) == (2, "60 requests/min burst 2")
-    assert why.expected_wait_s == pytest.approx(3)
-    await asyncio.gather(*tasks)
-    assert acquisitions[2].why() is None
-    assert limiter.acquire("jobs").why() is None
-
-
 class TestErrors:
     @virtual
     async def test_a_timeout_that_cannot_be_met_fails_at_once(self, clock):

@@ -272,17 +272,6 @@ class TestAStoreThatIsLost:
         assert len(world.store.messages) == told + 2
         assert {pool["store"]["state"] for pool in limiter.status()["pools"].values()} == {"lost"}
 
-    def test_one_pool_s_books_that_cannot_be_read_are_its_own_affair(self, world, monkeypatch):
-        limiter = pools_of(world, "good", "bad")
-        monkeypatch.setattr(world.store, "exchange", failing(world.store, "bad", GONE))
-        for _ in range(5):
-            for name in ("bad", "good"):
-                limiter.acquire(name).wait().settle()
-            world.move(0.2)
-        pools = limiter.status()["pools"]
-        assert [pools[name]["store"]["state"] for name in ("good", "bad")] == ["joined", "lost"]
-        assert "store_lost" not in pools["good"]["counts"]
-
     def test_slots_that_were_taken_meanwhile_are_known(self, world):
         """To those who were faster to come back."""
         one, other = (world.limiter("4 concurrency") for _ in "ab")
@@ -383,6 +372,9 @@ class TestTheLog:
         with monkeypatch.context() as patch:
             patch.setattr(world.store, "exchange", failing(world.store, "bad", unreadable))
             ask(limiter, "bad")
+            ask(limiter, "good")
+            states = {name: pool["store"]["state"] for name, pool in limiter.status()["pools"].items()}
+            assert states == {"good": "joined", "bad": "lost"}
             world.store.failure = GONE
             ask(limiter, "good")
             restored(world)

@@ -52,6 +52,7 @@ async def test_of_slots_later_is_infinite_and_the_expected_wait_unknown(clock):
     assert pool_of(limiter)["queue"][0]["name"] == "second"
     permit.settle()
     (await waiting).settle()
+    assert asked.why() is limiter.acquire("jobs").why() is None
 
 
 @virtual
