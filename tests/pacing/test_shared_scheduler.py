@@ -11,7 +11,7 @@ import paceline
 from paceline.core.results import NeverFits
 from paceline.pacing import scheduler as scheduler_module
 from paceline.pacing.permit import Later, Permit
-from waits import BOUND_S, gone, soon, until
+from waits import BOUND_S, soon, until
 
 
 @pytest.fixture
@@ -52,24 +52,18 @@ class TestWaysToAsk:
 class TestWhoGoesAway:
     """Whatever was granted to nobody is given back."""
 
-    async def test_while_its_message_is_under_way(self, world, limiter):
+    @pytest.mark.parametrize(
+        "when", ["while its message is under way", "after the grant, before its loop knows", "when its loop knows"]
+    )
+    async def test_a_task(self, world, when, limiter):
         world.store.hold()
         task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
         await soon(lambda: world.store.messages)
-        await gone([task])
-        world.close()
-        assert world.store.charged() == (1, 0)
-        assert world.store.messages[0].wants == [[1.0, 0.0]]
-
-    @pytest.mark.parametrize("told", [False, True], ids=["before its loop knows", "when its loop knows"])
-    async def test_after_the_grant_and_before_it_runs(self, world, told, limiter):
-        world.store.hold()
-        task = asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
-        await soon(lambda: world.store.messages)
-        world.store.let_go()
-        world.quiet()  # this loop stands still meanwhile
-        assert world.status(limiter)["counts"] == {"granted": 1}
-        if told:
+        if when != "while its message is under way":
+            world.store.let_go()
+            world.quiet()  # this loop stands still meanwhile
+            assert world.status(limiter)["counts"] == {"granted": 1}
+        if when == "when its loop knows":
             asyncio.get_running_loop().call_soon(task.cancel)  # right after what the worker has left there
         else:
             task.cancel()
@@ -77,6 +71,7 @@ class TestWhoGoesAway:
         assert task.cancelled()
         world.close()
         assert world.store.charged() == (1, 0)
+        assert world.store.messages[0].wants == [[1.0, 0.0]]
         assert world.status(limiter)["in_flight"] == 0
 
     @pytest.mark.parametrize("way", ["wait", "try"])
