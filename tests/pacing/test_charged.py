@@ -119,6 +119,14 @@ class TestEstimate:
     TEXT = "Tell me about the weather in twenty words. " * 20
     MESSAGES = ({"role": "user", "content": TEXT},)
 
+    def test_what_is_booked_of_the_output_is_the_provider_s_to_say(self, limiter):
+        openai = limiter.estimate("openai/gpt-5", self.TEXT, output_tokens=900)
+        claude = limiter.estimate("anthropic/claude-haiku-4-5", self.TEXT, output_tokens=900)
+        assert (openai["output_tokens"], claude["output_tokens"]) == (900, 512)
+        assert openai["tokens"] == openai["input_tokens"] + 900
+        assert set(claude) == {"input_tokens", "output_tokens"}
+        assert 150 < openai["input_tokens"] < 260
+
     @pytest.mark.parametrize("pool", [pool for pool in POOLS if "*" not in pool] + ["cohere/command-a"])
     def test_text_messages_and_a_body_are_one(self, limiter, pool):
         text = limiter.estimate(pool, self.TEXT, output_tokens=50)
