@@ -61,8 +61,6 @@ OLD = [(p, m, t, want) for p, rows in OLD_TIERS.items() for m, row in rows.items
         ("openai", "ft:gpt-4o-mini-2024-07-18:acme:x:1", 1, (500, 10_000, 200_000)),
         ("vertex", "google/gemini-2.5-flash", 1, (30_000, 2_000_000)),
         ("anthropic", "claude-haiku-4.5", 1, (50, 50_000, 10_000)),
-        ("claude", "claude-haiku-4.5", 4, (4_000, 4_000_000, 800_000)),
-        ("claude", "claude-sonnet-4.5", 2, (1_000, 450_000, 90_000)),
         ("anthropic", "claude-opus-4.8", "start", (1_000, 2_000_000, 400_000)),
         ("openai", "gpt-4o-mini", 1, (500, 10_000, 200_000)),
         ("openai", "gpt-4o-mini", 3, (5_000, 2_000_000)),  # not published: the next lower tier
