@@ -682,12 +682,28 @@ class TestPeriods:
         assert (pool.ledger.names, server.refused) == (["40 requests/10s"], 0)
 
     @pytest.mark.parametrize("basis", Basis)
-    def test_readings_show_no_bucket_with_another_period_than_they_state(self, basis):
+    @pytest.mark.parametrize("period_s", [18.0, 900.0])
+    def test_readings_show_no_bucket_with_another_period_than_they_state(self, basis, period_s):
         """A trailing minute, of which little is used, states nearly a minute until all of it is back."""
-        refill = Refill()
+        refill, said = Refill(), []
         for lack in (4_000, 4_500, 5_000, 5_500, 6_000):
-            refill.learn_bucket_period(Reading("tokens", 90_000, 90_000 - lack, 57.0, 60.0, 1_000, 1.0, basis))
+            said.append(Reading("tokens", 9_000, 9_000 - lack, lack / 9_000 * period_s, 60.0, 100, 0.1, basis))
+            refill.learn_bucket_period(said[-1])
         assert refill.sure is (basis is not Basis.STATED)
+        for one in said:
+            refill.learn_bucket_period(replace(one, reset_s=(9_000 - one.remaining) / 150))
+        assert refill.sure
+        refill.learn_bucket_period(said[0])
+        assert not refill.sure
+
+    def test_instants_in_whole_seconds_show_a_bucket(self):
+        pool = pool_of("600 requests/min")
+        for second in range(10):
+            sent, lack = send(pool, second), 109 + 50 * second
+            until_s = float(lack // 10)
+            said = Reading("requests", 600, 600 - lack, until_s, until_s=until_s)
+            pool.observe(T0 + second * NS + NS // 10, [said], sent)
+        assert pool.capacity.learning.trackers[0].refill.sure
 
     def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
         refill, [known] = Refill(), parse_quotas("60 requests/min")

@@ -141,9 +141,7 @@ class Refill:
         stated_s = reading.period_s if reading.basis is Basis.STATED else None
         is_other = stated_s is not None and not low_s <= stated_s <= high_s
         if is_other or low_s > self._bucket.high_s or high_s < self._bucket.low_s:  # a contradiction: begin again
-            self.sure, self._bucket = False, BucketReadings()
-        if is_other:
-            return None
+            self._bucket = BucketReadings()
         self.sure = self._bucket.add(low_s, high_s, lack / limit)
         return usual(self._bucket.low_s, self._bucket.high_s) if self.sure else None
 
