@@ -621,6 +621,13 @@ def test_a_reading_moves_the_burst_only_as_far_as_it_contradicts_it():
     assert found == pytest.approx([0, 1_000, 1_000, 800, 800, 1_550, 1_550, math.inf])
 
 
+def test_a_small_bucket_lacks_no_more_than_it_may_hold():
+    pool = ungentle("6k tokens/min", SourceKind.GIVEN)
+    sent = send(pool, 0, 5_000)
+    pool.observe(T0, [Reading("tokens", 6_000, 100, 1.0, 60.0, reset_resolution_s=2.0)], sent)  # 200, more or less
+    assert pool.ledger.entries[0].meter.lack(T0) == pytest.approx(400)
+
+
 class TestPeriods:
     """The period of a quota, where the headers name a limit, and no period."""
 
