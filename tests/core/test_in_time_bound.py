@@ -362,14 +362,6 @@ def filled() -> Bound:
     return bound
 
 
-def test_tests_go_up_to_what_has_filled_the_queue_and_then_one_above():
-    bound, sizes = filled(), []
-    while bound.in_time.size <= bound.in_time.full:
-        bound.rounds(1, 1.0)
-        sizes.append(bound.in_time.size)
-    assert sizes[-2:] == [12, 13]
-
-
 def test_a_queue_that_is_filled_by_a_test_ends_it():
     bound = filled()
     bound.rounds(2, 1.0)
@@ -380,18 +372,6 @@ def test_a_queue_that_is_filled_by_a_test_ends_it():
     assert (bound.in_time.size, bound.in_time.full) == (usual, 7)
     bound.in_time.refused(last)  # it was sent in the test
     assert (bound.in_time.size, bound.in_time.rest) == (usual, 2)
-
-
-def test_the_first_time_out_after_a_full_queue_lowers_the_number_again():
-    bound = Bound()
-    notes = bound.send(41)
-    bound.flight.lost(bound.now_ns, notes[40])
-    bound.in_time.refused(notes[40])
-    assert bound.in_time.size == 20
-    bound.answer(notes[:8], 8.0)
-    assert bound.give_up(notes[8:12], 2.0) == [True] * 4
-    assert bound.in_time.size == 4
-    assert bound.in_time.busy_ns > bound.now_ns
 
 
 def test_a_full_queue_before_the_first_answer_is_left_at_once_by_what_times_out():

@@ -17,7 +17,6 @@ from paceline.core.unstated.chance import (
     CHECK_SHARE,
     COUNTED_N,
     EARLY_N,
-    ENDED,
     EVIDENCE_N,
     SHARE_MAX,
     Chance,
@@ -432,45 +431,6 @@ def test_after_attempts_that_were_not_sent_no_more_than_the_time_since_the_last_
     assert rate.test.at_ns == rate.last_ns
 
 
-def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
-    rate = blocked(held(10.0))
-    probe = go(rate)
-    rate.explained(probe.sent_ns + 1, probe)
-    assert (rate.phase, rate.block.probe) == (RatePhase.BLOCKED, None)
-    assert go(rate).sent_ns >= probe.sent_ns
-
-
-@pytest.mark.parametrize("phase", [RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING, RatePhase.BLOCKED])
-def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
-    rate = MeasuredRate(T0) if phase is RatePhase.OPENING else held(10.0)
-    while phase is RatePhase.TESTING and rate.phase is not phase:
-        go(rate)
-    if phase is RatePhase.BLOCKED:
-        blocked(rate)
-    assert rate.phase is phase
-    probe = go(rate)
-    rate.reopen(probe.sent_ns)
-    assert (rate.phase, rate.cycle.top, rate.block.probe) == (RatePhase.OPENING, 0.0, None)
-    assert rate.rate >= 10.0
-    assert rate.next_at_ns == probe.sent_ns
-
-
-def test_it_opens_again_where_all_refusals_are_taken_back():
-    rate = MeasuredRate(T0)
-    for _ in range(10):
-        go(rate)
-    refuse(rate, go(rate))
-    refuse(rate, go(rate))
-    before = rate.rate
-    rate.retract(T0 + 2 * NS, 0)
-    rate.retract(T0 + 2 * NS, 1)
-    assert (rate.phase, rate.rate, rate.tally.blamed) == (RatePhase.RISING, before, 1)
-    rate.retract(T0 + 2 * NS, 5)
-    assert (rate.phase, rate.tally.blamed, rate.next_at_ns) == (RatePhase.OPENING, 0, T0 + 2 * NS)
-    rate.retract(T0 + 3 * NS, 1)
-    assert rate.next_at_ns == T0 + 2 * NS
-
-
 def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_beginning():
     rate = MeasuredRate(T0)
     rate.count_before(T0 - 10 * NS, 50.0)
@@ -512,17 +472,6 @@ def test_a_stated_wait_is_kept_up_to_a_minute(rate, asked_s, left):
     assert refuse(rate, note, asked_s=asked_s) is Finding.UNDECIDED  # what it is taken for stays
     assert rate.phase is RatePhase.BLOCKED
     assert rate.next_at_ns == note.sent_ns + SOON_NS + round(asked_s * NS)
-
-
-def test_a_longer_stated_wait_is_tested_at_half(rate):
-    note = go(rate)
-    refuse(rate, note, asked_s=50.0)
-    assert rate.next_at_ns == note.sent_ns + SOON_NS + 25 * NS
-    probe = go(rate)
-    refuse(rate, probe, asked_s=25.0)
-    assert rate.next_at_ns == probe.sent_ns + SOON_NS + 25 * NS  # it was true: the rest is waited
-    rate.answered(rate.next_at_ns, go(rate))
-    assert rate.block.stated_waits.share == 1.0
 
 
 def test_the_share_that_is_kept_falls_by_half_with_each_test_that_is_admitted():
@@ -757,20 +706,6 @@ def test_no_slow_test_follows_where_it_would_take_long_or_others_take_what_it_le
     assert asked_again(share, common).phase is RatePhase.RISING
 
 
-@pytest.mark.parametrize("refused", range(STRIKES))
-def test_a_slow_test_without_several_refusals_shows_no_chance(refused):
-    rate = trying()
-    sent, top = rate.tally.count, rate.cycle.top
-    go(rate)
-    for _ in range(refused):
-        refuse(rate, go(rate))
-    while rate.phase is RatePhase.TRYING:
-        usual = rate.chance.usual
-        go(rate)
-    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.RISING, top, 0.0)
-    assert rate.tally.count - sent == pytest.approx(STRIKES / usual, abs=1)
-
-
 def test_a_slow_test_with_several_refusals_shows_chance():
     rate = trying()
     go(rate)
@@ -802,20 +737,6 @@ def test_a_time_without_demand_in_a_doubt_is_left_out_once(doubt):
     assert rate.phase is RatePhase.BLOCKED
     rate.earliest_ns(go(rate).sent_ns + VERDICT_MAX_NS)
     assert (rate.phase, rate.cycle.top < 2 * top) == (RatePhase.RISING, True)
-
-
-@pytest.mark.parametrize("how", ["reopened", "shown to be chance"])
-def test_a_time_without_demand_is_left_out_where_a_doubt_ends_in_an_opening(how):
-    rate = trying()
-    ended_ns = rate.block.end.at_ns
-    note = go(rate, now_ns=rate.next_at_ns + 100 * NS)
-    if how == "reopened":
-        rate.reopen(note.sent_ns)
-    else:
-        for _ in range(STRIKES):
-            refuse(rate, go(rate))
-    assert rate.phase is RatePhase.OPENING
-    assert ended_ns + 100 * NS < rate.block.end.at_ns < rate.last_ns
 
 
 def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are_refused_in_it():
@@ -862,31 +783,6 @@ def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measur
     rate.empty = rate.test = Mark(note.sent_ns - 2 * NS, 0.0)  # five a second were admitted since
     assert refuse(rate, note) is Finding.LATE
     assert rate.phase is phase
-
-
-def test_a_share_is_no_measurement_and_a_larger_one_is(rate):
-    rate.chance.share, rate.chance.last = 0.3, rate.tally.count
-    findings = {refuse(rate, [go(rate) for _ in range(3)][-1]) for _ in range(20)}
-    assert findings == {Finding.CHANCE}
-    while rate.phase is not RatePhase.CHECKING:
-        refuse(rate, go(rate))
-    assert rate.rate == pytest.approx(rate.cycle.top * (1 - rate.chance.share) * CHECK_SHARE)
-    go(rate)
-    for _ in range(3):
-        assert rate.phase is RatePhase.CHECKING
-        refuse(rate, go(rate))
-    assert rate.phase is RatePhase.RISING
-    assert rate.chance.share == pytest.approx(4 / 6)
-
-
-def test_a_check_without_a_refusal_ends_the_share():
-    rate = checking()
-    sent, top = rate.tally.count, rate.cycle.top
-    while rate.phase is RatePhase.CHECKING:
-        share = rate.chance.share
-        go(rate)
-    assert rate.tally.count - sent == pytest.approx(ENDED / share, abs=1)
-    assert (rate.phase, rate.cycle.top, rate.chance.share) == (RatePhase.RISING, top, 0.0)
 
 
 @pytest.mark.parametrize(("share", "doubted"), [(0.3, 2), (SHARE_MAX, 10)])
