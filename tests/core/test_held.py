@@ -46,18 +46,6 @@ def test_what_is_held_stays_where_it_is_while_it_is_not_sent():
     assert m.surplus_ns(T0 + 5 * NS, 30) == 0
 
 
-def test_what_is_in_flight_when_an_answer_states_a_quota_is_held_until_it_ends():
-    capacity = LocalCapacity.of([], T0, learns=True, headroom_s=0.0, charged_after=["units"])
-    first, second = (learnt_grant(capacity, units) for units in (20, 15))
-    capacity.observe(T0 + NS, [Reading("units", 100, 100, 0.0, 60.0)], first)
-    ledger = capacity.ledger
-    [m] = ledger.meters
-    assert (m.held_amount, level(ledger, 1)) == (35, 65)
-    ledger.settle(T0 + NS, first, {"units": 10})
-    ledger.settle(T0 + NS, second, None)
-    assert (m.held_amount, level(ledger, 1)) == (0, 75)
-
-
 def test_what_is_held_is_counted_once_where_an_answer_states_another_limit():
     levels = []
     for other in (0, 15):
