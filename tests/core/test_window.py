@@ -1,4 +1,4 @@
-"""Counters that restart at known instants, days of 23 and 25 hours among them; and slots."""
+"""Counters that restart at known instants, days of 23 and 25 hours among them."""
 
 from __future__ import annotations
 
@@ -87,17 +87,3 @@ def test_a_window_follows_the_clock_of_its_store(ahead_s):
         assert granted_ns == here_ns + (6 + 24 * days) * 3_600 * NS + NS  # a second of headroom
     ledger.entries[0].meter.restart_in(granted_ns, 24 * 3_600 * NS - NS - 1)  # the way of a reply is no other clock
     assert grant_when_due(ledger, granted_ns, {"units": 10})[0] == granted_ns + 24 * 3_600 * NS
-
-
-class TestSlots:
-    def test_every_way_to_close_releases_once(self):
-        ledger = Ledger([quota("3 concurrency")], T0, ttl_s=1)
-        settled, cancelled, kept = (grant(ledger, T0) for _ in range(3))
-        for _ in range(2):
-            ledger.settle(T0, settled, None)
-            ledger.cancel(T0, cancelled)
-            ledger.close(T0, kept)
-        assert ledger.entries[0].meter.level(T0) == 3
-        grant(ledger, T0)
-        ledger.lose_old(T0 + NS)
-        assert ledger.entries[0].meter.level(T0) == 3
