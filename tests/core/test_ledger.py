@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from core_worlds import T0, grant, quota
 
-from paceline.core.ledger import DEBT_MAX, Ledger, merged, total_tokens
+from paceline.core.ledger import DEBT_MAX, Ledger, merged
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Bucket
 from paceline.core.pause import PROBE_NS
@@ -193,17 +191,6 @@ class TestSettle:
 
 
 @pytest.mark.parametrize(
-    ("cost", "tokens"),
-    [
-        ({}, 0), ({"tokens": 5}, 5), ({"tokens": 5, "input_tokens": 9}, 5), ({"input_tokens": 3}, 3),
-        ({"output_tokens": 4}, 4), ({"input_tokens": 3, "output_tokens": 4}, 7),
-    ],
-)  # fmt: skip
-def test_the_tokens_of_a_cost(cost, tokens):
-    assert total_tokens(cost) == tokens
-
-
-@pytest.mark.parametrize(
     ("cost", "actual", "tokens"),
     [
         ({"tokens": 50}, {"requests": 1}, 50),
@@ -239,39 +226,14 @@ def test_the_sum_is_of_what_is_charged_now(used, tokens, others):
     assert levels(ledger)[0] == pytest.approx(100 - tokens)
 
 
-def test_what_a_request_larger_than_a_quota_leaves_out_stays_as_it_was_charged():
-    ledger = ledger_of("1000 tokens/min")
-    ledger.add_quota(T0, quota("100 images/min"))
-    reservation = grant(ledger, T0, input_tokens=50, images=400)
-    assert ledger.settle(T0, reservation, {"input_tokens": 40}) == [40, 100]
-    assert levels(ledger) == pytest.approx([960, 0])
-
-
 class TestLoss:
     def test_a_quarter_of_an_hour_by_default(self, ledger):
         assert ledger.loss_check_ns == T0 + 900 * NS
         grant(ledger, T0 + NS)
         assert ledger.next_loss_ns == T0 + 901 * NS
 
-    def test_no_one_is_looked_for_before_the_next_can_be_lost(self):
-        ledger = ledger_of("60 requests/min", ttl_s=10)
-        for second in (2, 5):
-            grant(ledger, T0 + second * NS)
-        assert [ledger.lose_old(T0 + second * NS) for second in (11, 12)] == [0, 1]
-        assert ledger.loss_check_ns == T0 + 15 * NS
-        assert ledger.lose_old(T0 + 15 * NS) == 1
-        assert ledger.loss_check_ns == T0 + 25 * NS
-
 
 class TestPause:
-    def test_one_that_is_lifted_needs_no_probe(self, ledger):
-        ledger.pause.begin(T0 + 5 * NS)
-        ledger.pause.lift(T0, T0 + 4 * NS)  # another one is in force
-        assert ledger.reserve(T0, {}) == WaitUntil(T0 + 5 * NS, COOL_DOWN)
-        ledger.pause.lift(T0, T0 + 5 * NS)
-        for _ in range(2):
-            grant(ledger, T0)
-
     def test_one_that_is_over_is_not_lifted_and_its_probe_goes(self, ledger):
         ledger.pause.begin(T0)
         ledger.pause.lift(T0, T0)
@@ -317,17 +279,6 @@ class TestLimits:
         ledger.add_quota(T0, quota("600 tokens/min"), source)
         assert (ledger.entries[1].meter.opened, ledger.entries[1].meter.reach_ns) == (opened, opened * NS // 10)
 
-    @pytest.mark.parametrize(("gentle", "opened"), [(True, 20), (False, math.inf)])
-    def test_what_was_spread_is_a_full_bucket_again(self, gentle, opened):
-        ledger = ledger_of("600 tokens/min", gentle=gentle)
-        grant(ledger, T0, tokens=15)
-        spread = ledger.spread(T0, 0)
-        assert (spread.log.used, ledger.meters) == (15, [spread])
-        assert spread.full_at_ns == T0 + math.ceil(15 * spread.ns_per_unit)
-        again = ledger.count_as_bucket(T0, 0)
-        assert type(again) is Bucket
-        assert (again.opened, again.full_at_ns, ledger.meters) == (opened, T0, [again])
-
 
 class TestAdjust:
     """What is known of the true cost while an attempt is in flight."""
@@ -342,19 +293,6 @@ class TestAdjust:
         assert levels(ledger, T0 + 30 * NS) == pytest.approx([50, 9, 70 - 10])
         assert [account.spent for account in ledger.entries] == [10, 2, 70]
         assert ledger.in_flight == 2
-
-    def test_an_attempt_that_is_over_is_not_corrected(self):
-        ledger = ledger_of("100 input_tokens/min")
-        reservation = grant(ledger, T0, input_tokens=50)
-        ledger.settle(T0, reservation, None)
-        ledger.adjust(T0, reservation, {"input_tokens": 10})
-        assert (levels(ledger), reservation.amounts) == ([50], [50])
-
-    def test_an_attempt_larger_than_the_quota_is_not_corrected_before_its_end(self):
-        ledger = ledger_of("100 input_tokens/min", usable=0.9)
-        reservation = grant(ledger, T0, input_tokens=100)
-        ledger.adjust(T0, reservation, {"input_tokens": 10})
-        assert (levels(ledger), reservation.amounts) == ([0], [90])
 
     def test_a_quota_that_was_added_since_is_not_charged(self):
         ledger = ledger_of("100 input_tokens/min")

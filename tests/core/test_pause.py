@@ -77,18 +77,6 @@ def test_an_answer_that_does_not_come_holds_the_others_back_for_a_minute(pause):
     assert len(go(pause, 101 + 2 * MINUTE_NS, 9)) == 1
 
 
-def test_one_that_had_gone_before_lets_none_go(pause):
-    pause.answered(50, object())
-    [probe] = go(pause, 100, 9)
-    pause.answered(101, object())
-    assert pause.probe is probe
-    pause.answered(102, probe)
-    pause.begin(300)
-    assert pause.phase is PausePhase.CLOSED
-    assert not go(pause, 299, 9)
-    assert len(go(pause, 300, 9)) == 1
-
-
 def test_a_short_pause_in_between_lets_one_go_at_its_end(pause):
     """As a silence: it is over without a probe."""
     [probe] = go(pause, 100, 9)

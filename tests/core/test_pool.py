@@ -380,19 +380,6 @@ class TestNeverFits:
         assert late == Expired(T0 + 50 * NS, "60 tokens/min burst 50")
         assert pool.queue.length == 0
 
-    def test_a_request_above_an_answers_limit_and_within_the_given_one_goes_alone(self):
-        pool = pool_of("100 tokens/min", learns=True)
-        _, outcome = ask(pool, tokens=100)
-        large, _ = ask(pool, tokens=90)
-        small, _ = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=40)], outcome)
-        assert pool.pump(T0) == []
-        now_ns, done = pump_at_wake(pool)
-        assert (done, pool.ledger.entries[0].meter.level(now_ns)) == ([large], 0)
-        pool.settle(now_ns, large.outcome, None)
-        assert pool.ledger.entries[0].meter.level(now_ns) == -50
-        assert small.outcome is None
-
     @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED, SourceKind.LEARNED])
     @pytest.mark.parametrize("text", ["100 tokens/min", "100 tokens/min sliding", "100 tokens/day window utc"])
     def test_a_request_above_a_limit_that_the_user_has_not_set_goes_alone(self, text, kind):
@@ -633,24 +620,6 @@ class TestCoolDown:
         assert pool.wake_ns == T0 + 20 * NS
         assert pool.pump(T0 + 20 * NS) == waiters[:1]
         assert waiters[0].outcome.cost == {"requests": 1.0, "tokens": 200.0}
-
-    def test_one_that_waits_for_its_turn_alone_is_estimated_when_it_may_go(self):
-        pool = pool_of("60 requests/min burst 1", "600 tokens/min", "10 concurrency")
-        ask(pool, tokens=100)
-        (waiter, _), estimates = ask(pool, tokens=100), []
-
-        def estimate():
-            estimates.append(1)
-            return Estimate({"requests": 1.0, "tokens": 520.0})
-
-        waiter.estimate = estimate
-        assert pool.pump(T0) == []
-        assert pool.wake_ns == T0 + NS
-        assert not estimates
-        assert pool.pump(T0 + NS) == []
-        assert estimates
-        assert pool.wake_ns == T0 + 2 * NS  # of 500 tokens that are left, and 10 a second
-        assert pool.pump(T0 + 2 * NS) == [waiter]
 
     def test_one_that_counts_as_no_request_does_not_wait_for_a_quota_of_requests(self):
         pool = pool_of("60 requests/min burst 1", "600 tokens/min")

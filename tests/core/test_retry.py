@@ -137,20 +137,6 @@ def test_what_the_provider_asks_for_is_a_minimum(failed, row, asked_s, luck, kin
 
 
 class TestProgress:
-    def test_an_answer_counts_as_one_admitted_attempt(self):
-        progress = Progress()
-        for _ in range(2):
-            progress.admit(T0, T0)
-        assert progress.row(T0, T0, Refusal(RATE)) == Row(1, admitted=2)
-
-    def test_an_attempt_is_presumed_admitted_after_twice_the_slowest_refusal(self):
-        progress = Progress()
-        progress.refuse(T0 + NS, T0, Refusal(RATE))
-        now_ns = T0 + 9 * NS
-        for in_flight_s, admitted in [(1.5, 0), (2.0, 1)]:
-            row = progress.row(now_ns, now_ns - NS // 10, Refusal(RATE), [now_ns - round(in_flight_s * NS)])
-            assert row.admitted == admitted
-
     def test_a_slow_refusal_counts_at_once(self):
         now_ns = T0 + 9 * NS
         row = Progress().row(now_ns, now_ns - NS, Refusal(RATE), [now_ns - NS * 3 // 2])
@@ -243,13 +229,6 @@ class TestAlone:
         assert (judged.scope, judged.retracts, alone.count) == (RefusalScope.REQUEST, 3, 1)
         judged = alone.judged(Refusal(RATE), row)
         assert (judged.scope, judged.retracts, alone.count) == (RefusalScope.REQUEST, 0, 2)
-
-    def test_refusals_of_such_requests_count_less_for_the_others(self):
-        progress = Progress()
-        progress.refuse(T0, T0, Refusal(RATE))
-        progress.refuse(T0, T0, Refusal(RATE, chance=0.25))
-        progress.refuse(T0, T0, Refusal(RATE, scope=RefusalScope.REQUEST))
-        assert progress.row(T0, T0, Refusal(RATE)).refused == 2.25
 
     @staticmethod
     def refused(policy, admitted, *, refusal=None):
