@@ -92,6 +92,15 @@ class TestWhatIsOne:
             now_s = lived_through(allowance, 9_000, lasted_s, now_s)
         assert allowance.covers(asks(61.0))
 
+    def test_named_waits_and_short_ones_prove_nothing(self):
+        allowance, now_s = Allowance(), 0.0
+        for refusal in (asks(9_000.0, unit="tokens"), asks(300.0)) * 3:
+            allowance.refuse(at(now_s), at(now_s), refusal)
+            assert allowance.ends_ns == 0
+            allowance.admit(at(now_s + 15))
+            now_s += 20
+        assert [allowance.covers(asks(wait_s)) for wait_s in (601.0, 300.0)] == [True, False]
+
     def test_what_was_sent_before_its_first_refusal_opens_nothing(self, allowance):
         allowance.refuse(at(1), T0, asks(9_000.0))
         allowance.admit(T0)

@@ -148,6 +148,14 @@ class TestDeadlines:
         assert pool.place(T0, in_time)[0] == 0
         assert pool.pump(T0 + NS) == [in_time]
 
+    def test_those_that_lose_theirs_earlier_count(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        submit(pool, cold(), *[cached(lost_s=100) for _ in range(9)])
+        assert isinstance(pool.submit(T0, cached(lost_s=200, deadline_ns=T0 + 5 * NS)), Expired)
+        assert isinstance(pool.submit(T0, cached(lost_s=50, deadline_ns=T0 + 5 * NS)), WaitUntil)
+        assert pool.expected(T0, cached(lost_s=50)) < pool.expected(T0, cached(lost_s=200))
+
 
 class TestLanes:
     @given(

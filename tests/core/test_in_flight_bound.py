@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, ROW_MAX, InFlightBound, blame
+from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, RECENT_N, ROW_MAX, InFlightBound, blame
 from paceline.core.unstated.rate import Finding, MeasuredRate
 
 SOON_NS = NS // 10
@@ -277,6 +277,36 @@ def test_a_number_in_flight_that_is_named_is_the_bound_and_its_border(bound):
     assert (bound.size, bound.border, bound.row) == (5, 5, 0)
     explained = [bound.refused(T0 + NS, bound.sent(T0 + NS)) for _ in range(ROW_MAX + 1)]
     assert explained == [True] * ROW_MAX + [False]
+
+
+def test_all_witnesses_face_the_same_attempts():
+    """A peak that was admitted counts until a witness is proved false, also if many attempts with fewer in flight follow."""
+    bound, now_ns = InFlightBound(), T0
+
+    def sent(number):
+        nonlocal now_ns
+        notes = []
+        for _ in range(number):
+            now_ns += SOON_NS
+            notes.append(bound.sent(now_ns))
+        return notes
+
+    def refused(note):
+        assert not bound.refused(now_ns, note)
+        assert not bound.add_witness(note)
+        return bound.witnesses
+
+    many = sent(10)
+    now_ns += 3 * NS
+    assert refused(*sent(1)) == 1
+    for note in many:
+        bound.ended(now_ns, note, answered=True)
+    for _ in range(2 * RECENT_N + 1):
+        bound.ended(now_ns, *sent(1), answered=True)
+    few = sent(5)
+    now_ns += 3 * NS
+    assert refused(*sent(1)) == 0  # six were in flight, and ten had been admitted
+    assert len(few) == bound.flight.in_flight
 
 
 def test_where_chance_is_known_there_is_no_bound():

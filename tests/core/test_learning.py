@@ -91,6 +91,20 @@ def test_above_the_band_we_overcharged(pool):
     assert quota(pool, 0.7)["remaining"] >= 600_000 - 10
 
 
+def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
+    pool = pool_of(learns="up")
+    old = send(pool, 0)
+    new = send(pool, 1)
+    pool.observe(T0 + 2 * NS, tokens(limit=1_200_000, remaining=1_199_000, reset_s=0.05), new)
+    assert quota(pool, 2)["limit"] == 1_200_000
+    pool.observe(T0 + 2 * NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), old)
+    assert quota(pool, 2)["limit"] == 1_200_000
+    pool.observe(T0 + 4 * NS, tokens(limit=300_000, remaining=100, reset_s=59.9), send(pool, 3))
+    assert quota(pool, 4)["limit"] == 300_000
+    assert quota(pool, 4)["remaining"] < 10_000
+    assert quota(pool, 4)["source"] == "learned"
+
+
 def test_remaining_and_reset_tell_what_a_quantised_bucket_holds(pool):
     pool.observe(T0 + NS, tokens(limit=600_000, remaining=59_000, reset_s=0.1), send(pool, 0))
     assert quota(pool, 1)["learned"] == {"holds": 60_000}
@@ -108,6 +122,16 @@ def test_a_refusal_that_waits_longer_than_a_bucket_would_is_no_buckets():
     said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")
     pool.refuse(T0 + NS, send(pool, 0), said, 40.0)
     assert quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
+
+
+def test_a_body_with_numbers_sets_limit_and_level(pool):
+    said = Refusal(
+        RefusalKind.RATE, retry_after_s=0.2, unit="tokens", period_s=60.0, limit=300_000, used=299_500, requested=1_000
+    )
+    pool.refuse(T0 + NS, send(pool, 0), said, 0.2)
+    now = quota(pool, 1)
+    assert now["limit"] == 300_000
+    assert -1_000 <= now["remaining"] <= 500  # what was left, less the refused attempt: its charge stays
 
 
 def test_a_request_goes_after_the_stated_wait_and_not_by_the_numbers_beside_it():
@@ -187,6 +211,24 @@ def test_a_limit_that_the_first_answer_states_is_not_used_up_by_what_has_refille
     assert quota(pool, 60, "requests")["remaining"] >= 19
 
 
+def test_what_is_in_flight_when_an_answer_states_a_quota_belongs_to_it():
+    pool = pool_of("500 requests/min")
+    first, second, third = (send(pool, 0, tokens=2_000) for _ in range(3))
+    said = Reading("tokens", limit=60_000, remaining=58_000, reset_s=2.0, period_s=60.0)
+    pool.observe(T0, [said], first)
+    assert quota(pool, 0)["remaining"] == 60_000 - 6_000
+    assert not isinstance(pool.try_grant(T0, Waiter({"tokens": 4_000})), Reservation)
+    for one in (first, second):
+        pool.settle(T0, one, None)
+    send(pool, 1, tokens=5_000)  # each of their answers opens it
+    assert quota(pool, 1)["remaining"] == 60_000 - 10_000
+    pool.observe(T0 + NS, [replace(said, remaining=34_000, reset_s=26.0)], third)  # others use the key
+    assert quota(pool, 1)["remaining"] == pytest.approx(60_000 - 26_000 - 5_000, abs=1_000)
+    level = quota(pool, 1)["remaining"]
+    pool.settle(T0 + NS, third, {"tokens": 500})
+    assert quota(pool, 1)["remaining"] == pytest.approx(level + 1_500)
+
+
 @pytest.mark.parametrize(("charged_after", "lack"), [([], 2_900), (["tokens"], 0)])
 def test_other_processes_are_told_what_is_in_flight_of_a_new_quota(charged_after, lack):
     """The store has charged nothing of it. What is charged at the end of an attempt is not charged yet."""
@@ -198,6 +240,19 @@ def test_other_processes_are_told_what_is_in_flight_of_a_new_quota(charged_after
     assert shift.value / NS * 1_000 == pytest.approx(lack)
     assert quota(pool, 0.1)["remaining"] == pytest.approx(60_000 - lack)
     assert [len(one.amounts) for one in (first, second)] == [1, 1]
+
+
+def test_the_restart_that_early_answers_have_named_is_known_when_the_quota_is_no_bucket():
+    """The last answer shows that, and has taken too long to name a restart that is so near."""
+    pool = Pool("local/m", LocalCapacity.of([], T0, learns=True))
+    many = [send(pool, twentieth / 20) for twentieth in range(40)]
+    for number, at_s in ((0, 1.0), (2, 1.2), (12, 2.0)):
+        said = Reading("requests", limit=200, remaining=199 - number, reset_s=4.7 - at_s)
+        pool.observe(T0 + round(at_s * NS), [said], many[number])
+    [m] = pool.ledger.meters
+    assert m.restarts_by_answers
+    assert m.level(T0 + 2 * NS) == 160
+    assert m.full_ns(T0 + 2 * NS) == pytest.approx(T0 + 5.7 * NS, abs=NS / 10)  # it may be rounded
 
 
 def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
@@ -468,6 +523,32 @@ class TestGuesses:
             rounds.append(guess.rounds)
         assert rounds == [1, 2, 4, 8, 16, 32, 64, 128, 160, 160]
         assert amount_of(pool) == 1
+
+    def test_given_slots_that_others_hold_are_lowered_and_come_back_one_by_one(self):
+        pool = ungentle("8 concurrency", SourceKind.GIVEN)
+        held = [pool.try_grant(T0, Waiter({})) for _ in range(4)]
+        refused = Refusal(RefusalKind.RATE, unit="concurrency")
+        pool.refuse(T0, held.pop(), refused, 0.0)
+        assert amount_of(pool) == 3
+        amounts = []
+        for _ in range(30):  # each is answered while the others are in flight
+            pool.settle(T0, held.pop(0), {"requests": 1})
+            held += use_up(pool, T0)
+            amounts.append(amount_of(pool))
+        assert [amounts.index(slots) + 1 for slots in (4, 5, 6, 7, 8)] == [3, 7, 12, 18, 25]
+        assert pool.ledger.entries[0].source.kind is SourceKind.GIVEN
+        for open_tests in [1] * 3 + [0]:  # the former number has to hold for as many attempts
+            assert len(pool.capacity.learning.guesses.tested) == open_tests
+            pool.settle(T0, held.pop(0), {"requests": 1})
+            held.append(pool.try_grant(T0, Waiter({})))
+
+    def test_refusals_of_attempts_in_flight_together_lower_slots_once_and_do_not_raise_them_again(self):
+        pool = ungentle("5 concurrency", SourceKind.GIVEN)
+        held = [pool.try_grant(T0, Waiter({})) for _ in range(5)]
+        refused = Refusal(RefusalKind.RATE, unit="concurrency", limit=5)
+        for n in (1, 2):  # each states the number again
+            pool.refuse(T0 + n * NS, held.pop(), refused, 0.0)
+            assert amount_of(pool) == 4
 
     @pytest.mark.parametrize(("others", "spent", "slots"), [(0, 10, 8), (7, 2_900, 5), (7, 3_100, 8)])
     def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, others, spent, slots):
@@ -962,6 +1043,17 @@ def test_a_rate_that_is_measured_above_the_ceiling_changes_nothing():
     pool.capacity.learning.trackers[0].rate.first = T0, -100.0  # a hundred more were admitted than this process knows
     pool.refuse(T0 + 6 * NS, send(pool, 6), refused, 0.0)
     assert pool.ledger.entries[0].meter.ceiling == 1
+
+
+def test_only_open_reservations_up_to_an_instant_count_as_before_it():
+    ledger = Ledger(parse_quotas("600 requests/min"), T0)
+    for second in range(3):
+        ledger.reserve(T0 + second * NS, {"requests": 1})
+    ledger.add_quota(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
+    assert ledger.open_before(0, T0 + NS) == 2
+    assert ledger.open_before(1, T0 + NS) == 0
+    ledger.open_reservations[0].granted_ns = T0 + 3 * NS  # it has waited in a further pool
+    assert ledger.open_before(0, T0 + NS) == 1
 
 
 class TestRefusedSlots:

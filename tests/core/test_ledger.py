@@ -232,6 +232,15 @@ class TestLoss:
         grant(ledger, T0 + NS)
         assert ledger.next_loss_ns == T0 + 901 * NS
 
+    def test_no_one_is_looked_for_before_the_next_can_be_lost(self):
+        ledger = ledger_of("60 requests/min", ttl_s=10)
+        for second in (2, 5):
+            grant(ledger, T0 + second * NS)
+        assert [ledger.lose_old(T0 + second * NS) for second in (11, 12)] == [0, 1]
+        assert ledger.loss_check_ns == T0 + 15 * NS
+        assert ledger.lose_old(T0 + 15 * NS) == 1
+        assert ledger.loss_check_ns == T0 + 25 * NS
+
 
 class TestPause:
     def test_one_that_is_over_is_not_lifted_and_its_probe_goes(self, ledger):
@@ -293,6 +302,13 @@ class TestAdjust:
         assert levels(ledger, T0 + 30 * NS) == pytest.approx([50, 9, 70 - 10])
         assert [account.spent for account in ledger.entries] == [10, 2, 70]
         assert ledger.in_flight == 2
+
+    def test_an_attempt_that_is_over_is_not_corrected(self):
+        ledger = ledger_of("100 input_tokens/min")
+        reservation = grant(ledger, T0, input_tokens=50)
+        ledger.settle(T0, reservation, None)
+        ledger.adjust(T0, reservation, {"input_tokens": 10})
+        assert (levels(ledger), reservation.amounts) == ([50], [50])
 
     def test_a_quota_that_was_added_since_is_not_charged(self):
         ledger = ledger_of("100 input_tokens/min")

@@ -13,10 +13,10 @@ from paceline.core.local import LocalCapacity
 from paceline.core.meters import Bucket, Spread, new_meter
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS, Quota, QuotaError, Rule, parse_quotas
+from paceline.core.quota import FAR_NS, NS, Quota, QuotaError, Rule, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope, Reservation, WaitUntil
 from paceline.core.unstated.chance import EVIDENCE_N
-from paceline.core.unstated.measured import RateMeter
+from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.core.unstated.rate import RatePhase
 from paceline.pacing.status import report
 
@@ -405,6 +405,24 @@ def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate(driver):
     assert meter.earliest(driver.now_ns, 1.0, 60.0) - at_ns == pytest.approx(60 / meter.rate.cycle.top * NS, rel=0.01)
 
 
+def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
+    driver = told("6000 requests/min")
+    for _ in range(20):
+        driver.settle(driver.send())
+    driver.now_ns += 61 * NS  # a period of the told limit: what went before counts no more
+    began_ns = driver.now_ns
+    for _ in range(20):
+        driver.settle(driver.send())
+    first, second = driver.send(), driver.send()
+    driver.refuse(first)
+    rate = driver.pool.ledger.meters[1].rate
+
+    rate = driver.pool.ledger.meters[1].rate
+    assert (rate.tally.count, rate.block.end) == (0, (began_ns, -21.0))
+    driver.refuse(second)
+    assert (rate.tally.count, rate.block.end) == (0, (began_ns, -20.0))
+
+
 def test_a_unit_that_nothing_has_used_before_begins_now():
     driver = told("6000 requests/min,4M tokens/min", gentle=False)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
@@ -478,6 +496,22 @@ def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight(driver
     assert found.endswith("requests/min measured")
 
 
+def test_it_is_known_which_units_are_measured(driver):
+    unstated = driver.pool.capacity.learning.unstated
+    units = [unit for unit in (None, "requests", "concurrency", "tokens") if unstated.measures(unit)]
+    assert units == [None, "requests", "concurrency"]
+    assert not unstated.refused(driver.now_ns, driver.send(), BARE)
+    assert unstated.refused(driver.now_ns, driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
+
+
 def test_the_waiters_ahead_of_an_opening_rate_take_the_time_in_which_it_doubles():
     meter = RateMeter(0, "requests", T0)
     assert meter.earliest(T0, 1.0, ahead=10.0) == T0 + ceil(log2(1 + log(2)) * NS)
+
+
+def test_the_waiters_ahead_fill_the_places_in_flight():
+    meter = InFlightMeter(0)
+    for _ in range(3):
+        meter.charge(T0, 1.0)
+    meter.bound.size = 5
+    assert [meter.earliest(T0, 1.0, ahead) for ahead in (0.0, 1.0, 2.0)] == [T0, T0, FAR_NS]

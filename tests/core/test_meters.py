@@ -14,6 +14,8 @@ from paceline.core.meters import SLICES, Bucket, Exact, Held, Slots, Spread, Win
 from paceline.core.quota import FAR_NS, MONTH, NS, Quota, Rule
 
 RULES = ["even", "exact", "sliding", "window", "window utc"]
+FINE = Quota("units", 60e9)
+"""A unit takes a nanosecond."""
 
 
 def bucket(text: str = "60 units/min", headroom_s: float = 0.0, **options) -> Bucket:
@@ -34,6 +36,13 @@ def m():
 
 
 class TestNew:
+    @pytest.mark.parametrize("rule", ["", *RULES])
+    def test_nothing_is_used(self, rule):
+        m = new_meter(quota(f"60 units/min {rule}"), T0, 0.0)
+        assert getattr(m, "used", 0.0) == 0
+        assert (m.level(T0), m.most) == (60, 60)
+        assert m.earliest(T0, 60) <= T0
+
     @pytest.mark.parametrize("text", ["60 units/min", *(f"60 units/min {rule}" for rule in RULES), "60 concurrency"])
     def test_it_lacks_what_is_charged(self, text):
         m = new_meter(quota(text), T0, 0.0)
@@ -116,6 +125,15 @@ class TestRate:
         m.become(T0, m.quota.with_amount(30))
         assert m.ceiling == 1
 
+    def test_a_smaller_bucket_lacked_less_by_what_it_has_shrunk(self, m):
+        early = m.charge(T0, 50)
+        m.charge(after_s(10), 10)  # 40 were missing
+        m.become(after_s(10), m.quota.with_amount(30))
+        assert m.low.lacks == [0, 20 * NS, 40 * NS]  # 10 and 20 of 30
+        assert m.level(after_s(10)) == 10
+        m.correct(after_s(10), early, 50, 0)
+        assert m.level(after_s(10)) == 20  # the 10 of the least lack
+
     def test_a_larger_bucket_is_taken_to_have_lacked_the_same(self, m):
         m.charge(T0, 50)
         m.charge(after_s(10), 10)
@@ -141,6 +159,15 @@ class TestOpening:
         m = bucket("600 units/min", headroom_s=1.0, gentle=True)
         m.answered(T0, 0, 297)
         assert (m.opened, m.reach_ns) == (594, 59 * NS)
+
+    def test_a_capped_bucket_opens_up_to_its_cap(self):
+        m = self.gentle()
+        m.cap_burst(30)
+        seen = []
+        for _ in range(3):
+            m.answered(T0, 0, 5)
+            seen.append(m.reach_ns)
+        assert seen == [2.5 * NS, 3 * NS, 3 * NS]
 
     def test_use_by_others_is_no_grant_and_the_burst_never_falls_below_the_first(self):
         m = self.gentle()
@@ -188,12 +215,35 @@ class TestLowPoints:
         assert m.low.lacks == [0]
 
 
+class TestCorrect:
+    def test_to_the_nanosecond(self):
+        m = Bucket(FINE, T0, 0.0)
+        mark = m.charge(T0, 5)
+        m.correct(T0, mark, 5, 4)
+        assert m.full_at_ns == T0 + 4
+        m.correct(T0 + 3, mark, 4, 0)  # a nanosecond is missing
+        assert m.full_at_ns == T0 + 3
+        m.correct(T0 + 3, mark, 0, 1)
+        assert m.full_at_ns == T0 + 4
+
+
 class TestShift:
     def test_a_nanosecond_that_others_have_spent_is_not_refunded(self, m):
         mark = m.charge(T0, 10)
         m.shift(after_s(10), 1)
         m.correct(after_s(10), mark, 10, 0)
         assert m.full_at_ns == after_s(10) + 1
+
+    @pytest.mark.parametrize(("by_s", "low_s", "lacks_s", "then_s"), [(3, 2, 17, 15), (7, 0, 13, 13)])
+    def test_charges_that_were_too_high_lower_the_low_points_and_none_below_a_full_bucket(
+        self, by_s, low_s, lacks_s, then_s
+    ):
+        m = bucket()
+        early, _ = m.charge(T0, 10), m.charge(after_s(5), 10)
+        m.shift(after_s(5), -by_s * NS)
+        assert (m.low.lacks, lack_s(m)) == ([0, low_s * NS], lacks_s)
+        m.correct(after_s(5), early, 10, 0)
+        assert lack_s(m) == then_s
 
     def test_what_arrives_now_is_in_the_surplus_to_the_nanosecond(self, m):
         m.charge(T0, 10)
@@ -292,6 +342,13 @@ class TestSpread:
         m.correct(T0, 0, 0, 40)
         assert (m.level(T0), m.log.ends) == (22, [T0 + self.SLICE_NS])
         assert m.earliest(T0, 30) == T0 + self.SLICE_NS + 60 * NS
+
+    def test_another_rate_leaves_the_debt(self, m):
+        m.charge(T0, 30)
+        m.become(T0, m.quota, 0.5)
+        assert (m.full_at_ns - T0, m.ns_per_unit) == (60 * self.UNIT_NS, 2 * self.UNIT_NS)
+        m.become(T0, m.quota.with_amount(124))
+        assert (m.full_at_ns - T0, m.ns_per_unit) == (15 * self.UNIT_NS, self.UNIT_NS / 2)
 
 
 class TestExact:
@@ -407,6 +464,15 @@ class TestWindow:
     def test_those_that_go_first_fill_whole_windows(self, m, used, at_s, cost, ahead, fits_s):
         m.charge(T0, used)
         assert m.earliest(after_s(at_s), cost, ahead) == after_s(fits_s)
+
+    def test_another_clock_moves_its_restarts(self, m):
+        m.charge(T0, 4)
+        m.restart_in(T0 + 77, 25 * NS)
+        assert (m.start_ns, m.stop_ns, m.ahead_ns) == (after_s(-35) + 77, after_s(25) + 77, -25 * NS - 77)
+        assert m.level(T0 + 77) == 6
+        assert m.level(after_s(25) + 77) == 10
+        assert (m.start_ns, m.stop_ns) == (after_s(25) + 77, after_s(85) + 77)
+        assert isinstance(m.start_ns, int)
 
     @pytest.mark.parametrize(("left_ns", "ahead_ns"), [(59_900_000_000, 0), (59_899_999_999, 100_000_001)])
     def test_a_tenth_of_a_second_is_no_other_clock(self, m, left_ns, ahead_ns):

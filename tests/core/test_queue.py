@@ -80,6 +80,14 @@ class TestLanesOfAParent:
                 line.withdraw(waiter)
         assert self.went(line, 600) == pytest.approx({"alone": 200, "a": 400}, abs=2)
 
+    def test_a_part_has_parts(self):
+        front = LaneSpec("front", 3, parent=self.team)
+        users = [LaneSpec(f"front/{name}", parent=front) for name in "uvw"]
+        line, _ = self.busy((*self.lanes[:2], *users))
+        assert self.went(line, 720) == pytest.approx(
+            {"alone": 240, "a": 120, "front/u": 120, "front/v": 120, "front/w": 120}, abs=2
+        )
+
     def test_one_that_changes_its_parent_leaves_nothing_behind(self):
         line, _ = self.busy((self.lanes[0], self.lanes[1]), 10)
         join(line, LaneSpec("a", 3, parent=LaneSpec("other", 0.5)))

@@ -431,6 +431,45 @@ def test_after_attempts_that_were_not_sent_no_more_than_the_time_since_the_last_
     assert rate.test.at_ns == rate.last_ns
 
 
+def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
+    rate = blocked(held(10.0))
+    probe = go(rate)
+    rate.explained(probe.sent_ns + 1, probe)
+    assert (rate.phase, rate.block.probe) == (RatePhase.BLOCKED, None)
+    assert go(rate).sent_ns >= probe.sent_ns
+
+
+@pytest.mark.parametrize("phase", [RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING, RatePhase.BLOCKED])
+def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
+    rate = MeasuredRate(T0) if phase is RatePhase.OPENING else held(10.0)
+    while phase is RatePhase.TESTING and rate.phase is not phase:
+        go(rate)
+    if phase is RatePhase.BLOCKED:
+        blocked(rate)
+    assert rate.phase is phase
+    probe = go(rate)
+    rate.reopen(probe.sent_ns)
+    assert (rate.phase, rate.cycle.top, rate.block.probe) == (RatePhase.OPENING, 0.0, None)
+    assert rate.rate >= 10.0
+    assert rate.next_at_ns == probe.sent_ns
+
+
+def test_it_opens_again_where_all_refusals_are_taken_back():
+    rate = MeasuredRate(T0)
+    for _ in range(10):
+        go(rate)
+    refuse(rate, go(rate))
+    refuse(rate, go(rate))
+    before = rate.rate
+    rate.retract(T0 + 2 * NS, 0)
+    rate.retract(T0 + 2 * NS, 1)
+    assert (rate.phase, rate.rate, rate.tally.blamed) == (RatePhase.RISING, before, 1)
+    rate.retract(T0 + 2 * NS, 5)
+    assert (rate.phase, rate.tally.blamed, rate.next_at_ns) == (RatePhase.OPENING, 0, T0 + 2 * NS)
+    rate.retract(T0 + 3 * NS, 1)
+    assert rate.next_at_ns == T0 + 2 * NS
+
+
 def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_beginning():
     rate = MeasuredRate(T0)
     rate.count_before(T0 - 10 * NS, 50.0)
@@ -737,6 +776,20 @@ def test_a_time_without_demand_in_a_doubt_is_left_out_once(doubt):
     assert rate.phase is RatePhase.BLOCKED
     rate.earliest_ns(go(rate).sent_ns + VERDICT_MAX_NS)
     assert (rate.phase, rate.cycle.top < 2 * top) == (RatePhase.RISING, True)
+
+
+@pytest.mark.parametrize("how", ["reopened", "shown to be chance"])
+def test_a_time_without_demand_is_left_out_where_a_doubt_ends_in_an_opening(how):
+    rate = trying()
+    ended_ns = rate.block.end.at_ns
+    note = go(rate, now_ns=rate.next_at_ns + 100 * NS)
+    if how == "reopened":
+        rate.reopen(note.sent_ns)
+    else:
+        for _ in range(STRIKES):
+            refuse(rate, go(rate))
+    assert rate.phase is RatePhase.OPENING
+    assert ended_ns + 100 * NS < rate.block.end.at_ns < rate.last_ns
 
 
 def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are_refused_in_it():

@@ -76,6 +76,15 @@ class TestRestarts:
         assert self.read(restarts, 20, 10.0, took_s=20) is Named.NEXT
         assert (restarts.low_ns, restarts.high_ns) == tuple(map(at, bounds))
 
+    def test_a_late_restart_makes_the_next_bounds_wider_by_its_delay(self, restarts):
+        self.read(restarts, 0, 10.0, took_s=0)
+        assert self.read(restarts, 12, 0.0, took_s=0) is Named.LATE
+        assert restarts.high_ns == at(13)
+        assert self.read(restarts, 14, 10.0, took_s=0, lack=1.0) is Named.NEXT
+        assert restarts.high_ns == at(14 + 10 + 1 + 3)
+        assert self.read(restarts, 15, 10.0, took_s=0) is Named.SAME
+        assert restarts.high_ns == at(28)
+
     def test_an_instant_that_is_now_is_not_the_one_before(self, restarts):
         restarts.read(at(0), at(0), 10.0, 10.0, instant=True)
         assert restarts.read(at(13), at(14), 0.0, 10.0, instant=True) is Named.NONE
@@ -182,6 +191,17 @@ class TestMeter:
         m.stated(at(68), Named.LATE, at(70), 100, 100)
         assert m.earliest(at(68), 1) == at(70)
 
+    @pytest.mark.parametrize(
+        ("asked", "rest"),
+        [
+            ("passed", (T0, 60.0)), ("lacks_more", (0.0,)), ("earliest", (1,)), ("charge", (1,)), ("correct", (1, 1, 1)),
+            ("level", ()), ("lack", ()), ("restart_ns", ()),
+        ],
+    )  # fmt: skip
+    def test_each_question_enters_the_present_window(self, asked, rest, m):
+        getattr(m, asked)(at(200), *rest)
+        assert m.since_ns == at(10)
+
     def test_after_a_long_time_the_present_window_is_entered(self, m):
         assert (m.lack(at(200)), m.level(at(200))) == (0, 100)
         assert m.full_ns(at(200)) == at(250)
@@ -196,6 +216,12 @@ class TestMeter:
         m.use_up()
         assert m.earliest(T0, 100) == at(10)
         assert m.earliest(T0, 1, ahead=100) == at(70)
+
+    def test_nothing_is_used_of_a_new_window(self):
+        m = Restarting(quota("100 requests/min"), T0, 0.0, at(10), math.inf)
+        assert m.lack(T0) == 0
+        m.unsent(T0, m.charge(T0, 1), 1)
+        assert m.lack(T0) == 0
 
     def test_a_cost_that_was_not_charged_counts_in_the_present_window(self, m):
         m.roll(at(11))
@@ -336,6 +362,20 @@ def test_an_instant_to_come_counts_from_now(server):
     server.answer(2, server.send(0), Reading("requests", 100, 98, reset_s=18.0, until_s=18.0))
     restarts = server.pool.capacity.learning.trackers[0].restarts
     assert (restarts.low_ns, restarts.high_ns, server.meter.stop_ns) == (at(19), at(21), at(21))
+
+
+def test_an_instant_that_has_passed_tells_of_the_window_after_it(server):
+    sent = [server.send(second) for second in range(5)]
+    late = [server.send(15), server.send(22)]
+    for used, one in enumerate(sent, 1):
+        server.answer(30, one, Reading("requests", 100, 100 - used, reset_s=0.0, until_s=-10.0))
+    assert isinstance(server.meter, Restarting)
+    assert (server.meter.stop_ns, server.meter.named) == (at(81), False)
+    assert server.meter.counted == 1  # the last one was sent at its beginning
+    server.answer(31, late[0], Reading("requests", 100, 94, reset_s=0.0, until_s=-11.0))
+    assert server.meter.stop_ns == at(81)
+    server.answer(32, late[1], Reading("requests", 100, 99, reset_s=48.0, until_s=48.0))
+    assert (server.meter.named, server.meter.level(at(32))) == (True, 99)
 
 
 def test_a_restart_that_has_passed_when_an_answer_names_it_moves_the_next_one(server):

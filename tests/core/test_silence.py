@@ -135,3 +135,14 @@ def test_those_sent_long_before_the_beginning_of_an_answer_are_not_waited_for():
     for _ in range(10):
         sent(pool, now_ns)
     assert not pool.silence.since_ns
+
+
+def test_a_pause_is_no_silence_and_ends_with_its_own_probe():
+    pool, flying, now_ns = silent_pool()
+    pool.capacity.pause(now_ns + 5 * NS)
+    waiters = [ask(pool, now_ns)[0] for _ in range(3)]
+    assert (pool.silence.since_ns, pool.wake_ns) == (0, now_ns + 5 * NS)
+    assert pump_at_wake(pool) == (now_ns + 5 * NS, waiters[:1])
+    assert pool.silence.since_ns == now_ns + 5 * NS
+    pool.settle(now_ns + 5 * NS + 1, flying[0], USED)
+    assert pool.pump(now_ns + 5 * NS + 1) == waiters[1:]

@@ -134,6 +134,15 @@ def test_refusals_by_chance_cost_little_time(name):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_chance_that_has_ended_is_noticed(seed):
+    client = Unstated(World(list))
+    world = World(lambda: [Chance(seed, (0, 0.3), (60, 0)), Bucket(10, 10)], requests=1_500, workers=100)
+    outcome = run_with(world, seed, client)
+    assert client.rate.chance.share < 0.05
+    assert sum(at_s > 120 for at_s in outcome.refused_s) <= 60
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_refusals_are_rare_in_the_long_run(seed):
     outcome = run(World(lambda: [Bucket(1, 10)], requests=2_400), seed)
     assert sum(at_s > 300 for at_s in outcome.refused_s) <= 0.02 * 2_100

@@ -93,6 +93,16 @@ def test_a_new_quota_of_an_answer_is_a_share_too():
     assert (shown(pool)["limit"], shown(pool, unit="concurrency")["limit"]) == (25_500, 10)
 
 
+def test_a_small_bucket_is_a_share_of_a_small_bucket():
+    """The provider's bucket holds 10 s of 600k a minute: 100k. Of those, 85k are used, and no time is lost."""
+    pool = pool_of("600k tokens/min")
+    one = send(pool, tokens=50_000)
+    pool.observe(T0 + NS // 10, [Reading("tokens", 600_000, 50_000, 5.0)], one)
+    quota = shown(pool, 0.1)
+    assert quota["learned"]["holds"] == pytest.approx(85_000, rel=0.01)
+    assert pool.ledger.earliest(T0 + NS // 10, [80_000])[0] - T0 <= 7 * NS
+
+
 def test_a_guess_is_not_raised_by_what_its_limit_allows():
     pool = pool_of(source=SourceKind.PUBLISHED, headroom_s=0.0)
     for amount, limit in ((30_000, 25_500), (40_000, 34_000)):
