@@ -100,7 +100,7 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
             found[kind] = _strictest(found[kind], reading) if kind in found else reading
     readings = [found[kind] for kind in sorted(found)]
     units = {one.unit for one in readings}
-    repeats = INPUT_TOKENS in units or OUTPUT_TOKENS in units  # what one of both tells
+    repeats = not units.isdisjoint((INPUT_TOKENS, OUTPUT_TOKENS))  # what one of both tells
     return [one for one in readings if not (repeats and one.unit == TOKENS)]
 
 

@@ -51,18 +51,16 @@ class SharedCapacity(StoreSide):
         if self.membership.state.alone:
             return self._reserve_alone(now_ns, waiter)
         amounts, unstated, leases = waiter.amounts, self.unstated, self.leases
-        marks, asks = list[int](), True
+        asks, lease = True, None
         if unstated.meters:
             if (held := self._held_back(now_ns, amounts)) is not None:
                 return held
             # If only measured limits bind, the store has no say.
             if asks := self.decides or not self.membership.state.known:
                 amounts = unstated.without(amounts)
-        lease = leases.take(amounts) if asks else None
-        if asks and lease is None:
+        if asks and (lease := leases.take(amounts)) is None:
             return self._left_to_store(now_ns, waiter, amounts)
-        if unstated.meters:
-            marks = unstated.sent(now_ns, waiter.amounts)
+        marks = unstated.sent(now_ns, waiter.amounts)
         reservation = LeasedReservation(waiter.cost, amounts, marks, now_ns, now_ns + self.snapshot.ledger.ttl_ns)
         reservation.lease = lease
         if lease is not None and lease.low and lease is not leases.told and leases.low:

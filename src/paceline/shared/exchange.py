@@ -145,7 +145,7 @@ class StoreSide(Holdings):
             due_ns = min(due_ns, self._sent_ns + LINGER_NS)
         ledger = self.snapshot.ledger
         reports = ledger.in_flight if ledger.entries.slots else 0
-        if self.unstated.meters and self.unstated.is_limiting:
+        if self.unstated.is_limiting:
             reports = ledger.in_flight or head.queue.length
         if reports:
             due_ns = min(due_ns, self._sent_ns + max(RENEW_NS, membership.peers * POLL_NS))

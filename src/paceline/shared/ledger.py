@@ -104,9 +104,8 @@ class SharedLedger:
             self.clock_was_set(now_ns - self._last_ns)
         last_us, now_us = (self._last_ns - self._set_ns) // 1_000, (now_ns - self._set_ns) // 1_000
         spent_ns = self._peers.advance(last_us, now_us, ended) * 1e-6
-        if spent_ns:
-            for m in self._meters:
-                of(m).spend(m, self._last_ns, now_ns, spent_ns)
+        for m in self._meters:
+            of(m).spend(m, self._last_ns, now_ns, spent_ns)
         self._last_ns = now_ns
         index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
@@ -118,8 +117,7 @@ class SharedLedger:
         # A message without a reply is sent again under its number. Its news was applied the first time.
         if message.number > peer.number:
             peer.number = message.number
-            if message.news:
-                self._take_news(now_ns, now_us, message, index, peer)
+            self._take_news(now_ns, now_us, message, index, peer)
         # It takes its grants from here again, so that nothing is presumed of it any more.
         if not message.alone:
             peer.presumed_ns = 0.0
@@ -290,8 +288,7 @@ class SharedLedger:
             # request would lose each time.
             until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
         self._peers.places.keep(message.who, amounts, until_us, last=bool(grants))
-        waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
-        binds = binds if waits_ns else -1
+        waits_ns, binds = (min(latest - now_ns, WAIT_MAX_NS), binds) if len(grants) < len(message.wants) else (0, -1)
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return StoreReply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 

@@ -386,7 +386,7 @@ class QuotaTracker:
                 return not self.refill.sure
             low, high = (size_ns - rough_ns) / unit_ns, (size_ns + rough_ns) / unit_ns
             is_smaller = high < QUANTISED_MARGIN * bucket.quota.burst
-            if low > bucket.burst_cap or (is_smaller and high < bucket.burst_cap):  # else it may hold what is known
+            if not low <= bucket.burst_cap <= (high if is_smaller else math.inf):  # else it may hold what is known
                 self._cap_burst(now_ns, low if is_smaller else math.inf)
             if is_smaller:
                 self._lack_at_most(now_ns, sent_ns, note, size_ns + rough_ns)
