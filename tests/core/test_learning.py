@@ -1077,3 +1077,14 @@ class TestRefusedSlots:
             granted = use_up(pool, T0 + second * NS)
         assert amount_of(pool) == 20
         assert not pool.capacity.learning.guesses.tested
+
+
+def test_a_bucket_that_turns_out_to_be_smaller_lacks_no_more_than_it_holds():
+    pool = ungentle("6 requests/min", SourceKind.LEARNED)
+    first, *others = [send(pool, 0, 0) for _ in range(6)]
+    pool.settle(T0, first, {"requests": 1.0})
+    for one in others:
+        pool.observe(T0, [Reading("requests", remaining=0, reset_s=10.0, period_s=60.0)], one)
+        pool.refuse(T0, one, Refusal(RefusalKind.RATE, retry_after_s=10.0), 10.0)
+    waiting = pool.try_grant(T0, Waiter({"requests": 1, "tokens": 0}))
+    assert waiting.at_ns - T0 <= 12 * NS

@@ -322,6 +322,13 @@ def test_a_quota_that_is_spread_without_a_wait_lets_one_go_at_once():
     assert ledger_of("60 requests/min").spread(T0, 0, 0.0).earliest(T0, 1) == T0
 
 
+def test_a_quota_that_is_spread_again_keeps_its_charges():
+    ledger = ledger_of("60 requests/min sliding")
+    grant(ledger, T0, requests=20)
+    ledger.spread(T0, 0)
+    assert levels(ledger) == [40]
+
+
 def test_the_first_window_of_a_quota_that_restarts_has_opened_as_far_as_the_bucket():
     ledger = ledger_of("60 requests/min", gentle=True)
     opened = ledger.meters[0].opened

@@ -268,6 +268,16 @@ def test_refusals_that_come_no_sooner_than_answers_show_no_bound(quotas):
     assert not any("concurrency measured" in one for one in quotas_of(driver))
 
 
+def test_the_rate_of_full_servers_is_in_the_status_from_the_beginning():
+    shown = []
+    for attempts in range(100):
+        driver = Driver(pool_of())
+        refused_by_full_servers(driver, attempts, every_s=0.5)
+        shown += quotas_of(driver)
+    assert shown
+    assert all(name.endswith("/min measured") for name in shown)
+
+
 @pytest.mark.parametrize("share", [1.0, 0.2])
 def test_full_servers_that_refuse_at_that_rate_do_it_by_chance_and_nothing_limits_any_more(driver, share):
     """Also where so few are refused that it looks like chance to the measurement alone. What was stated since stays so."""

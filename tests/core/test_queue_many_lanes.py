@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from grids import some
 from paceline.core.queue import LaneSpec, Queue, Waiter
 from paceline.core.quota import NS
 
@@ -316,6 +317,32 @@ class ManyLanes(RuleBasedStateMachine):
 
 TestManyLanes = ManyLanes.TestCase
 TestManyLanes.settings = settings(stateful_step_count=25)
+
+
+@pytest.mark.parametrize("seed", some([1, 2, 3], 1))
+def test_two_hundred_lanes_go_as_if_each_were_looked_at(seed):
+    chance, both = random.Random(seed), Both()
+
+    def any_lane() -> LaneSpec:
+        return LaneSpec(f"lane-{chance.randrange(200)}", chance.choice([1, 2, 5]), chance.choice([0, 0, 0, 0, 1]))
+
+    for step in range(2_000):
+        what = chance.random()
+        if what < 0.45 or not both.waiting:
+            cached = (chance.randrange(1, 99), chance.uniform(0.1, 20.0)) if chance.random() < 0.5 else (0, 0.0)
+            both.join(any_lane(), chance.uniform(0.1, 10.0), cached=cached)
+        elif what < 0.8:
+            both.go()
+        elif what < 0.9 and both.gone:
+            both.correct(len(both.gone) - 1 - chance.randrange(20), chance.uniform(-9.0, 9.0))
+        elif what < 0.95 and both.gone:
+            both.come_back(chance.randrange(1_000), None, chance.uniform(0.1, 10.0))
+        else:
+            both.withdraw(chance.randrange(1_000))
+        if step % 50 == 0:
+            both.compare(10)
+    both.compare(EVERYBODY)
+    both.finish()
 
 
 class Looked(LaneSpec):
