@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from core_worlds import T0, grant, quota
+from core_worlds import T0, grant, quota, wait_ns
 
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
@@ -92,6 +92,16 @@ def test_an_attempt_that_was_never_sent_costs_nothing(ledger):
     grant(ledger, T0, units=10)
     ledger.cancel(T0 + NS, attempt)
     assert level(ledger, 1) == 90
+
+
+def test_a_cost_held_for_one_period_is_charged_then(ledger):
+    slow = grant(ledger, T0, units=80)
+    assert wait_ns(ledger, T0 + 60 * NS - 1, {"units": 30}) == T0 + 60 * NS
+    assert level(ledger, 60) == 20
+    assert wait_ns(ledger, T0 + 60 * NS, {"units": 30}) == T0 + 70 * NS
+    assert level(ledger, 70) == 30  # it refills from then on
+    ledger.settle(T0 + 80 * NS, slow, {"units": 100})
+    assert level(ledger, 80) == 20
 
 
 def test_what_is_held_stays_held_when_the_limit_changes():

@@ -92,6 +92,17 @@ def test_a_refusal_with_no_more_in_flight_than_were_admitted_is_no_witness():
     assert (server.bound.witnesses, server.bound.border) == (0, inf)
 
 
+def test_an_old_attempt_does_not_bound_what_is_compared():
+    server = Server(20)
+    server.fill()
+    server.slots = 3
+    while len(server.served) > 2:
+        server.answer()
+    for _ in range(2 * RECENT_N):
+        server.go_on()
+    assert server.bound.size == 3
+
+
 def test_refused_attempts_were_not_in_flight(bound):
     notes = [bound.sent(T0 + i) for i in range(10)]
     assert [note.most for note in notes] == list(range(10))
@@ -100,6 +111,14 @@ def test_refused_attempts_were_not_in_flight(bound):
     assert (notes[8].most, notes[9].most) == (5, 6)
     assert [note.most for note in notes[:5]] == list(range(5))
     assert bound.flight.in_flight == 7
+
+
+def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
+    notes = [bound.sent(T0 + i) for i in range(3)]
+    bound.flight.lost(T0 + 2, notes[1])
+    assert (bound.flight.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
+    bound.sent(T0 + 10 * NS)
+    assert bound.admitted.count == 2
 
 
 def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_flight(bound):
@@ -223,6 +242,23 @@ class Both:
 
     def refuse(self, notes) -> Finding | None:
         return blame(self.now_ns, self.rate, notes[0], self.bound, notes[1])
+
+
+def test_the_rate_opens_again_when_the_number_in_flight_explains_its_refusals():
+    both, served, findings = Both(), [], []
+    while both.bound.size == inf:
+        notes = both.send()
+        if len(served) < 5:
+            served.append(notes)
+            continue
+        findings.append(both.refuse(notes))
+        both.now_ns += NS
+        both.rate.answered(both.now_ns, served[0][0])
+        both.bound.ended(both.now_ns, served.pop(0)[1], answered=True)
+    assert findings[-1] is None
+    assert None not in findings[:-1]
+    assert both.bound.size == 5
+    assert (both.rate.phase.value, both.rate.cycle.top) == ("opening", 0.0)
 
 
 def test_a_refusal_that_the_bound_explains_is_only_counted_by_the_rate():

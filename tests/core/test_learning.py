@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from core_pools import use_up
@@ -515,6 +516,17 @@ class TestGuesses:
         assert self.serve(ungentle("8 concurrency"), 0, 5) == [8, 8, 9, 9, 10, 10]
         assert self.serve(ungentle("1 concurrency"), 0, 3) == [1, 2, 2, 3]
 
+    @pytest.mark.parametrize("unit", ["concurrency", None])
+    def test_a_refusal_lowers_slots_and_then_they_grow_by_one(self, unit):
+        pool = ungentle("8 concurrency")
+        sent = [pool.try_grant(T0, Waiter({})) for _ in range(8)]
+        pool.refuse(T0, sent.pop(), Refusal(RefusalKind.RATE, unit=unit), 0.0)
+        assert amount_of(pool) == 5  # three quarters of the 7 in use
+        for outcome in sent:
+            pool.settle(T0 + NS, outcome, {"requests": 1})
+        assert self.serve(pool, 1, 4) == [5, 6, 6, 7, 7]  # those in flight at the refusal are served, too
+        assert pool.ledger.entries[0].source.kind is SourceKind.ASSUMED
+
     def test_each_further_refusal_doubles_the_rounds_up_to_a_bound(self):
         pool = ungentle("8 concurrency")
         guess, rounds = pool.capacity.learning.guesses.tested[0], []
@@ -549,6 +561,18 @@ class TestGuesses:
         for n in (1, 2):  # each states the number again
             pool.refuse(T0 + n * NS, held.pop(), refused, 0.0)
             assert amount_of(pool) == 4
+
+    def test_slots_that_another_process_has_lowered_come_back_one_by_one_and_later_after_each_refusal(self):
+        pool = ungentle("8 concurrency", SourceKind.GIVEN)
+        learning, rounds = pool.capacity.learning, []
+        for before, slots in [(8, 3), (3, 4), (4, 3)]:
+            pool.ledger.adopt(T0, 0, slots)
+            learning.guesses.learned_elsewhere(T0, 0, before)
+            rounds.append(learning.guesses.tested[0].rounds)
+        assert rounds == [1, 1, 2]
+        seen = self.serve(pool, 0, 16)
+        assert seen[-1] > 3
+        assert {b - a for a, b in pairwise(seen)} == {0, 1}
 
     @pytest.mark.parametrize(("others", "spent", "slots"), [(0, 10, 8), (7, 2_900, 5), (7, 3_100, 8)])
     def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, others, spent, slots):
@@ -747,6 +771,13 @@ class TestPeriods:
             pool.observe(T0 + round(at_s * NS), [said], one)
         assert isinstance(pool.ledger.entries[0].meter, Spread)
         assert pool.ledger.entries[0].meter.log.used >= 20
+
+    def test_a_bucket_that_states_its_period_and_resets_in_whole_seconds_stays_a_bucket(self):
+        pool = ungentle("35k tokens/min", SourceKind.GIVEN)
+        for at_s, remaining in [(0, 34_900), (0.1, 34_331), (0.3, 33_819), (0.7, 33_025), (1.3, 31_815), (1.9, 30_508)]:
+            said = Reading("tokens", 35_000, remaining, float(-(-(35_000 - remaining) * 60 // 35_000)), 60.0)
+            pool.observe(T0 + round(at_s * NS), [said], send(pool, at_s, 900))
+        assert not isinstance(pool.ledger.entries[0].meter, Spread)
 
     @pytest.mark.parametrize(("left", "is_exact"), [((5_700, 5_400, 5_100), True), ((5_000, 5_000, 4_000), False)])
     def test_an_amount_that_is_no_multiple_of_its_resolution_is_not_rounded(self, left, is_exact):
