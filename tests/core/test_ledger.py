@@ -318,6 +318,14 @@ class TestAdjust:
         assert levels(ledger) == [40, 100]
 
 
+def test_an_attempt_is_lost_with_the_quotas_that_it_was_charged_to():
+    ledger = ledger_of("60 requests/min", ttl_s=10.0)
+    grant(ledger, T0, requests=1)
+    ledger.add_quota(T0, quota("100 images/min"))
+    assert ledger.lose_old(T0 + 11 * NS) == 1
+    assert ledger.in_flight == 0
+
+
 def test_a_quota_that_is_spread_without_a_wait_lets_one_go_at_once():
     assert ledger_of("60 requests/min").spread(T0, 0, 0.0).earliest(T0, 1) == T0
 

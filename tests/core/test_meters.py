@@ -207,6 +207,15 @@ class TestLowPoints:
         m.correct(after_s(50), marks[0], 50, 0)
         assert (m.low.marks, m.low.lacks, lack_s(m, after_s(50))) == (marks[1:], [0, 20 * NS], 40)
 
+    def test_a_refund_when_the_bucket_is_full_again_changes_none(self):
+        m = bucket("60 units/min burst 200")
+        marks = [m.charge(after_s(second), cost) for second, cost in ((0, 50), (40, 30), (50, 20))]
+        m.correct(after_s(100), marks[0], 50, 0)
+        m.correct(after_s(100), marks[2], 20, 70)
+        assert (m.low.lacks, lack_s(m, after_s(100))) == ([0, 10 * NS, 30 * NS], 50)
+        m.correct(after_s(100), marks[1], 30, 0)
+        assert lack_s(m, after_s(100)) == 20  # that of the last charge alone
+
     def test_a_mark_that_the_bucket_has_not_made_is_the_latest(self, m):
         """A store that has lost its ledger gets the marks of the old one."""
         m.charge(T0, 10)
@@ -216,6 +225,14 @@ class TestLowPoints:
 
 
 class TestCorrect:
+    def test_nothing_changes_what_has_been_full_for_long(self, m):
+        mark = m.charge(T0, 10)
+        for true in (10, 5):
+            m.correct(after_s(20), mark, 10, true)
+            assert m.full_at_ns == after_s(10)
+        m.correct(after_s(20), mark, 10, 13)  # debt is charged now
+        assert m.full_at_ns == after_s(23)
+
     def test_to_the_nanosecond(self):
         m = Bucket(FINE, T0, 0.0)
         mark = m.charge(T0, 5)

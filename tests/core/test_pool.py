@@ -108,6 +108,16 @@ def test_an_attempt_that_is_closed_is_closed_once():
 
 
 class TestExpected:
+    def test_it_counts_those_ahead_as_requests_of_the_same_cost(self):
+        pool = pool_of("60 tokens/min")
+        use_up(pool, cost={"tokens": 60})
+        waiter = Waiter({"tokens": 5})
+        assert pool.expected(T0, waiter) == T0 + 5 * NS
+        for _ in range(3):
+            ask(pool, tokens=1)
+        assert pool.expected(T0, waiter) == T0 + 20 * NS
+        assert pool.expected(T0, Waiter({"tokens": 5}, LaneSpec("urgent", priority=1))) == T0 + 5 * NS
+
     def test_there_is_none_where_no_wait_is_long_enough(self):
         assert pool_of("60 tokens/min").expected(T0, Waiter({"tokens": 61})) is None
 

@@ -404,6 +404,18 @@ def test_a_blocked_time_without_any_admission_measures_one_attempt():
     assert rate.cycle.top == pytest.approx(NS / (until_ns - T0))
 
 
+def test_an_idle_caller_does_not_lengthen_the_blocked_time():
+    rates = []
+    for idle_s in (0, 3_600):
+        rate = held(10.0)
+        refuse(rate, [go(rate) for _ in range(30)][-1])
+        blocked(rate)
+        probe = rate.sent(rate.next_at_ns + idle_s * NS, 1.0)
+        rate.answered(probe.sent_ns, probe)
+        rates.append(rate.cycle.top)
+    assert rates[0] == pytest.approx(rates[1])
+
+
 # -- attempts that were not sent, and refusals with another reason
 
 
@@ -936,6 +948,16 @@ class TestSeveralProcesses:
 def test_a_wait_that_is_right_is_tested_after_one_two_four_and_eight_more():
     waits = StatedWaits()
     assert [n for n in range(1, 16) if waits.kept_s(10.0, again=False) == 5.0] == [1, 3, 7, 15]
+
+
+def test_no_more_than_the_whole_of_a_wait_is_kept():
+    waits = StatedWaits()
+    waits.kept_s(10.0, again=False)
+    waits.admitted()
+    assert waits.share == 0.5
+    for _ in range(3):
+        waits.kept_s(10.0, again=True)
+    assert waits.share == 1.0
 
 
 def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent(rate):

@@ -217,6 +217,12 @@ class TestMeter:
         assert m.earliest(T0, 100) == at(10)
         assert m.earliest(T0, 1, ahead=100) == at(70)
 
+    def test_each_answer_opens_twice_its_cost(self):
+        m = self.meter(opened=41.0)
+        m.answered(T0, 1, 3.0)
+        assert m.earliest(T0, 7) == T0
+        assert m.earliest(T0, 8) > T0
+
     def test_nothing_is_used_of_a_new_window(self):
         m = Restarting(quota("100 requests/min"), T0, 0.0, at(10), math.inf)
         assert m.lack(T0) == 0

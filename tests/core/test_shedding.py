@@ -15,12 +15,12 @@ class Server:
         self.rate, self.share, self.dice = rate, share, random.Random(seed)
         self.shedding, self.now_ns, self.found = Shedding(), 0, []
 
-    def run(self, attempts):
+    def run(self, attempts, refuses=None):
         """Send attempts until a rate is found, or all are sent."""
         for n in range(attempts):
             self.now_ns += NS // 10
             self.shedding.sent += 1
-            refused = n % 10 >= self.rate or self.dice.random() < self.share
+            refused = n % 10 >= self.rate or self.dice.random() < self.share if refuses is None else refuses(n)
             if refused and (rate := self.shedding.refused(self.now_ns, self.shedding.sent)):
                 self.found.append(rate)
                 return
@@ -71,3 +71,12 @@ def test_a_rate_is_found_anew_after_a_time_that_doubles():
         server.now_ns += 2 ** (n - 1) * LASTS_NS
         server.run(1_000)
         assert len(server.found) == 1 + n
+
+
+@pytest.mark.parametrize("outage_s", [60, 600])
+def test_an_outage_is_no_part_of_the_time_in_which_a_rate_is_measured(outage_s):
+    server = Server(rate=2)
+    server.run(100, lambda n: True)
+    server.now_ns += outage_s * NS
+    server.run(1_000)
+    assert server.found == [pytest.approx(2, rel=0.25)]
