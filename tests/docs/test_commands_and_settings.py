@@ -108,6 +108,7 @@ OPERATING = {"cat", "cp", "curl", "docker", "echo", "install", "promtool", "sqli
 
 NOT_RUN = {
     r"^(\w+=\S+ )*(pip|pipx|uvx|make|export|grep|python|curl) ": "installs, or is no command of paceline",
+    r"^paceline plan prompts": "asks for the limits of the provider's own address: tests/planner",
     r"redis://": "needs a Redis: tests/stores",
     r"^(opentelemetry-instrument -- )?paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/first_minutes.md",
     r"^claude( -p|$)|-- claude|extropy simulate": "needs another program: tests/frameworks/recipes and extropy",
