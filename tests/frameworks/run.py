@@ -107,10 +107,10 @@ class Env:
         suites = [str(HERE / "suites" / f"test_{suite}.py") for suite in self.options.get("suites", [])]
         return own + suites + [str(ROOT / "tests" / path) for path in self.options.get("project", [])]
 
-    def tools(self) -> list[str]:
-        """The test tools, at the versions of the project's own environment, where the requirements do not name them."""
+    def tools(self, requirements: list[str]) -> list[str]:
+        """The test tools, at the versions of the project's own environment, where ``requirements`` do not name them."""
         pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-        named = {requirement.partition("==")[0] for requirement in self.requirements}
+        named = {requirement.partition("==")[0] for requirement in requirements}
         wanted = TOOLS + (PROJECT_TOOLS if "project" in self.options else ())
         return [f"{name}=={pinned[name]}" for name in wanted if name not in named]
 
@@ -118,8 +118,8 @@ class Env:
         """Bring the environment up, or say in ``problem`` what went wrong. One that is up to date is left alone."""
         started = time.monotonic()
         extras = [*EXTRAS, *self.options.get("extras", [])]
-        bounds = lowest(extras) if "bounds" in self.options else []
-        wanted = ["--editable", f"{ROOT}[{','.join(extras)}]", *self.tools(), *self.requirements, *bounds]
+        given = [*self.requirements, *(lowest(extras) if "bounds" in self.options else [])]
+        wanted = ["--editable", f"{ROOT}[{','.join(extras)}]", *self.tools(given), *given]
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
             return
