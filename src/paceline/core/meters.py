@@ -274,7 +274,7 @@ class Bucket(Meter):
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.headroom_s = headroom_s
-        self.full_at_ns = now_ns
+        self.full_at_ns = now_ns - FULL_WAIT_NS  # nothing was charged before, so all of it may go at once
         self.burst_cap = math.inf
         self.ceiling = 1.0
         # With true costs 28% above their estimates, 500 workers met 28 refusals at a bucket of 400k tokens that opened

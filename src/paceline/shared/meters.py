@@ -264,6 +264,8 @@ class BucketSharing(Sharing[B]):
 
     def recall(self, m: B, now_ns: int, left: Left) -> None:
         amount = self.at_once(m, left)
+        if not amount:
+            return
         # An opening bucket refills evenly from there.
         self.stand(m, now_ns, round(amount * m.ns_per_unit), 0.0, max(m.opened, amount))
 

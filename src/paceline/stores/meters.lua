@@ -346,6 +346,7 @@ end
 local function recall(m, parts)          -- of shared/ledger.py: start where a process remembers that a lost ledger stood
   if m.kind ~= BUCKET then return absorb(m, parts) end
   local s, amount = m.s, at_once(m, parts)
+  if amount == 0 then return end
   s.full = now + round(amount * m.ns_per_unit)
   if s.opened then
     s.opened = max(s.opened, amount)
@@ -373,7 +374,7 @@ local function begin(s, headroom, gentle)          -- a meter for the quota in `
   if s.rule == 'slots' then s.headroom, s.used = 0, 0
   elseif s.rule == 'window' and s.anchor then s.headroom, s.used = min(headroom, s.period / 20), 0
   else
-    s.headroom, s.full, s.sequence, s.low = headroom, now, 0, {}
+    s.headroom, s.full, s.sequence, s.low = headroom, now - FULL_WAIT, 0, {}
     if s.rule ~= 'bucket' or s.spread then s.log, s.used = {}, 0
     elseif gentle and s.period <= LONG_S then s.opened = small_burst(s) * (s.amount / s.period) end
   end
