@@ -278,15 +278,18 @@ class Succession:
         self._listener = listener
         self._running = threading.Lock()
         self._successor: Successor | None = None  # kept: its process outlives this one
+        self._serves = False  # the successor
 
     def begin(self) -> None:
         """Start it. When it serves, this process gets the signal SIGTERM; if it ends before, this one goes on."""
         if os.getpid() == 1:
             log.error("this process is the first one of its container, which ends with it: start it with --watch")
-        elif not self._running.acquire(blocking=False):
-            log.warning(STARTING)
-        else:
+        elif self._running.acquire(blocking=False):
             threading.Thread(target=self._run, name="succession", daemon=True).start()
+        elif self._serves and self._successor is not None:
+            log.warning("process %d serves already: send the signal to it", self._successor.process.pid)
+        else:
+            log.warning(STARTING)
 
     def _run(self) -> None:
         try:
@@ -295,6 +298,7 @@ class Succession:
             log.error("the next process cannot be started: %s", error.strerror)  # noqa: TRY400
         else:
             if successor.serves():
+                self._serves = True
                 log.warning("process %d serves in the place of this one, which ends", successor.process.pid)
                 notify(f"MAINPID={successor.process.pid}")
                 os.kill(os.getpid(), signal.SIGTERM)
