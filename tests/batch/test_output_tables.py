@@ -41,7 +41,7 @@ def test_rows_in_their_order_with_their_answers(run, tmp_path, output):
     assert [row["text"] for row in rows] == ["Why, and\nhow?", "Grüße", "三"]
     assert all(row["answer"] and row["error"] == "" for row in rows)
     assert "a table, 'text' is the prompt of gpt-5" in said
-    assert f"3 rows with their answers are in {tmp_path / output}" in said
+    assert f"3 rows with their answers or errors are in {tmp_path / output}" in said
 
 
 def test_the_same_command_goes_on(run, tmp_path, emulator):

@@ -200,7 +200,11 @@ class Job:
         """Write the table of answers; return the exit code if that has failed."""
         try:
             count = table.write(rows, self.output.acceptance)
-            rows_in = "1 row with its answer is" if count == 1 else f"{count:,} rows with their answers are"
+            rows_in = (
+                "1 row with its answer or error is"
+                if count == 1
+                else f"{count:,} rows with their answers or errors are"
+            )
             view.say(f"{rows_in} in {table.path}")
         except OutputError as error:
             print(f"paceline run: {error}", file=sys.stderr)  # noqa: T201
