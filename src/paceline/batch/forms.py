@@ -578,7 +578,7 @@ def _naming(row: Row, form: Form, absent: str) -> str:
     options = {form.column: "column", form.key: "key"} | dict.fromkeys(form.files, "files")
     by = options.get(absent, "template")
     hint = did_you_mean(absent, (one for one in row if may_be_shown(one.strip())))
-    return f"{form.caller.option(by)} names {absent!r}{hint}{f'; {_BRACES}' if by == 'template' else ''}"
+    return f"{form.caller.option(by)} names {absent!r}{f'; {_BRACES}' if by == 'template' else ''}{hint}"
 
 
 def _piped(row: Row, form: Form, name: str, field: str, changed: Mapping[str, Any]) -> str:

@@ -186,8 +186,9 @@ class Limits:
             given = name if name in self.given else "*"
             self._used.add(given)
             return _given(name, self.given[given])
+        known = ", ".join(sorted(self.given)) or "none"
         raise QuotaError(
-            f"no quota for {name!r}{did_you_mean(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
+            f"no quota for {name!r}; known: {known}{did_you_mean(name, self.given) or '.'}"
             " Write a provider's model like 'openai/gpt-6-luna', or give the limiter a quota of that name"
         )
 
