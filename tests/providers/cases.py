@@ -1,7 +1,7 @@
 """Reads a provider's fixtures and checks its provider against one of them. What a fixture leaves out must be absent.
 
 ``[[error]]``: an answer (``status = 0``: an error inside a stream) and what it means; ``kind = ""``: no refusal.
-``[[header]]``: an answer's headers and the readings in them.
+``[[header]]``: an answer's headers and the readings in them, each a table with the fields of ``Reading``.
 ``[[usage]]``: an answer's body, the usage in it as (input, output, cached, cache write), what is charged for it.
 """
 
