@@ -47,7 +47,7 @@ def test_cached_input_long_answers_and_models_without_a_price():
     assert cost.in_words(few, 1)[0].startswith("cost by list prices: 0.000044 USD")
     report = bill_of(("vllm", "other", Usage(5, 5), False))
     assert cost.in_words(report, 1) == [
-        "cost: no price of these answers is known: name the provider whose prices apply with --provider, in Python with provider=, or state the price under [prices]"
+        "cost: no price of these answers is known: name the provider whose prices apply with --provider (in Python: provider=), or state the price under [prices]"
     ]
 
 

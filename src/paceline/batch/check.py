@@ -228,8 +228,8 @@ class Checker:
             stated = [one.name for one in scheduler.pool.ledger.entries if one.meter.quota.rule is not Rule.MEASURED]
             used = f"{', '.join(stated)} are used" if stated else "the rate is measured"
             self.plan.warnings.append(
-                f"no published limits for {provider.name}'s model {model!r}: {used} until answers state"
-                f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min', in Python with limits="
+                f"no published limits for {provider.name}'s model {model!r}: {used} until answers state the limits;"
+                f" set the real ones with --limit '{model}=500 requests/min,400k tokens/min' (in Python: limits=)"
             )
         if ended := ending(provider.name, model):
             self.plan.warnings.append(f"{provider.name}'s model {model!r} {ended}")
@@ -241,5 +241,5 @@ def _too_large(request: RunRequest, never: NeverFits) -> str:
     return (
         f"its estimated cost is {never.cost:,.0f} {never.unit}, and the limit of {request.model[:100]} is"
         f" {never.most:,.0f} at once: it can never be sent; make it smaller (max_tokens counts, too), or set the real"
-        " limit with --limit, in Python with limits="
+        " limit with --limit (in Python: limits=)"
     )

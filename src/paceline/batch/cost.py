@@ -92,7 +92,7 @@ def in_words(report: Mapping[str, float], answered: int) -> list[str]:
     if "usd" not in report:
         return ["cost: not known without the list of prices: pip install 'paceline[budget]'"]
     if report["unpriced"] == answered:
-        known = "name the provider whose prices apply with --provider, in Python with provider=, or state the price under [prices]"
+        known = "name the provider whose prices apply with --provider (in Python: provider=), or state the price under [prices]"
         return [f"cost: no price of these answers is known: {known}"]
     less = f", {dollars(report['usd_saved'])} less than one by one" if report["usd_saved"] else ""
     which = f" ({report['in_batches']:,} of {answered:,} answers came in batches)" if report["in_batches"] else ""
