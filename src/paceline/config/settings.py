@@ -62,8 +62,12 @@ def plain_text(text: str) -> str:
     return re.sub(r":\w+:`~?(?:[\w.]*\.)?([^`]*)`", r"`\1`", text).replace("``", "`")
 
 
-def reference() -> Iterator[tuple[str, str, str]]:
-    """The name, the default and the text of every setting, for the help and the page."""
+def reference(*, bounds: bool = True) -> Iterator[tuple[str, str, str]]:
+    """The name, the default and the text of every setting, for the help and the page.
+
+    Args:
+        bounds: Whether the text has the bounds of a number. The values of a choice are always there.
+    """
     defaults = {one.name: one.default for one in fields(FileSettings)}
     for name, its in declared(FileSettings).items():
         default = defaults[name]
@@ -71,5 +75,6 @@ def reference() -> Iterator[tuple[str, str, str]]:
             default = str(default).lower()
         elif isinstance(default, int | float):
             default = f"{default:,.15g}"
-        text = plain_text(f"{its.brief}{f': {its.expected}' if its.expected else ''}.")
+        expected = its.expected if bounds or its.choices else ""
+        text = plain_text(f"{its.brief}{f': {expected}' if expected else ''}.")
         yield name, default if isinstance(default, str) else "", text
