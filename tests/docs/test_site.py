@@ -47,6 +47,13 @@ def test_links_lead_somewhere(path):
             assert anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("path", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_table_begins_with_its_head(path):
+    """An empty line in a table makes text of the rows below it."""
+    broken = re.findall(r"\n\n(\|.*)\n(?!\|[-| ]+\|)", prose(path))
+    assert not broken, f"no row of dashes is below {broken[0]!r}"
+
+
 class Loader(yaml.SafeLoader):
     """Reads mkdocs.yml without calling what it names."""
 
