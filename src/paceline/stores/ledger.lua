@@ -24,7 +24,8 @@ local function pause(not_before, closed, probe)
   state.not_before, state.probe_next, state.probe = not_before, closed, probe
 end
 
-local function load()                    -- returns whether a newer version has written the state, which then stays as it is
+-- Returns whether a newer version has written the state, which then stays as it is.
+local function load()
   local blob = redis.call('GET', KEYS[1])
   if not blob then
     local epoch = (floor(wall / GRID_US) - 1) * GRID_US
@@ -38,12 +39,14 @@ local function load()                    -- returns whether a newer version has 
       state.epoch, state.set, state.wall = state.epoch + by, state.set + by, wall
     end
   end
-  redis.call('SET', KEYS[1], blob)                 -- Redis refuses a script for want of memory only at its first write
+  -- Redis refuses a script for want of memory only at its first write. Here nothing is changed yet, so all or nothing.
+  redis.call('SET', KEYS[1], blob)
   last, now = (state.wall - state.epoch) * 1000, (wall - state.epoch) * 1000
   state.wall, us = wall, wall - state.set
   if state.format < FORMAT or redis.call('HLEN', KEYS[2]) ~= state.count or redis.call('ZCARD', KEYS[3]) ~= state.count then
     state.format = FORMAT
-    no_peers()                                     -- or a key of them was evicted: all say again what they hold
+    -- Redis may have evicted one of the keys with the processes. All say again what they hold.
+    no_peers()
   end
 end
 
@@ -57,19 +60,22 @@ local function rebase()
     if s.full then
       s.full, s.sequence = earlier(s.full), earlier(s.sequence)
       for i = 1, #s.low, 2 do s.low[i] = earlier(s.low[i]) end
-      local log = s.log or {}            -- of a month: longer than the grid, so some of it ended before the epoch
+      -- Not earlier(): a month is longer than the grid, and what ended before the new epoch stays in the log.
+      local log = s.log or {}
       for i = 1, #log, 2 do log[i] = log[i] - by end
     end
   end
 end
 
+-- Of another time zone, if a process is configured differently, the days are ignored.
 local function see_days(m, windows, n)
   local days = windows ~= 0 and windows[n] or 0
   if days ~= 0 and days[1] == m.s.anchor then m.s.days = days end
 end
 
 local function configure(fresh, gentle, headroom, windows, recalled)
-  local found = {}                       -- each account by its key, and as it was given
+  -- Each account by its key, and as it was given: a line that is known needs no parsing, and no replacement.
+  local found = {}
   for i, account in ipairs(state.accounts) do found[account.key], found[account.given] = i, i end
   index = {}
   for line in string.gmatch(ARGV[2], '[^\n]+') do
@@ -164,6 +170,7 @@ local function note(key, text)                     -- the newest last
 end
 
 local function take_news(list, versions, who, gentle)
+  -- Before the loop: each change raises the version, and the second one of a message still holds.
   local fresh = {}
   for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
   for _, news in ipairs(list) do
@@ -212,6 +219,7 @@ local function grant(out, who, wants, held, place_ns, slack)
   local sums, gone, peers = {}, state.gone / BILLION, state.live + 1
   for i, m in ipairs(meters) do sums[i] = m.kind == WINDOW and m.s.amount * gone or 0 end
   local before, others = ahead(sums)
+  -- What those that vanished in an outage have spent is known when they report, or after REJOIN.
   local granted, probe, latest, binds = 0, 0, now, -1
   local back = state.awaited ~= 0 and now + max(REJOIN - (us - state.away) * 1000, 0) or now
   for _, want in ipairs(wants) do
@@ -229,7 +237,7 @@ local function grant(out, who, wants, held, place_ns, slack)
       out[#out + 1] = charge_account(i, want[n])
       if meters[i].kind == SLOTS then held[i] = (held[i] or 0) + want[n] end
     end
-    granted, before = granted + 1, others
+    granted, before = granted + 1, others          -- the caller's next request is behind all that wait
     if state.probe_next then
       pause(now + (state.probe_ns or PROBE), false, who)
       probe = 1
@@ -253,7 +261,7 @@ local function tell(out, i, known)                 -- how an account stands
   local account, m = state.accounts[i], meters[i]
   local s, k = m.s, #out
   if m.kind == SPACED then forget(m) elseif m.kind == WINDOW then roll(m) end
-  out[k + 1] = s.full and number(max(s.full - now, 0)) or 0
+  out[k + 1] = s.full and number(max(s.full - now, 0)) or 0    -- durations: the clocks of processes differ
   if m.kind == WINDOW and s.stop then out[k + 1] = number(max(s.stop - wall, 0) * 1000) end   -- until it restarts
   out[k + 2] = number(m.kind == BUCKET and 0 or s.used)
   out[k + 3], out[k + 4] = number(account.charged), number(account.spent)
@@ -277,7 +285,8 @@ else
   local time = redis.call('TIME')
   wall = time[1] * 1e6 + time[2]
 end
-if late ~= 0 and wall >= late then return {-1, 0, 0, 0, 0, 0, 0, wall} end   -- its sender does not wait any more
+-- Its sender does not wait any more: what is granted here would be charged, and never sent.
+if late ~= 0 and wall >= late then return {-1, 0, 0, 0, 0, 0, 0, wall} end
 if load() then return {-2, 0, 0, 0, 0, 0, 0, wall} end
 for i = 1, #state.accounts do wrap(i) end
 local spent = advance() * 1e-6                     -- what vanished processes may have spent since the last message
@@ -290,6 +299,7 @@ if mine[PRESUMED] ~= 0 and not alone and mine[DUE] ~= mine[SEEN] then
   for i = 1, #meters do unspend(meters[i], now - (us - mine[DUE]) * 1000, mine[PRESUMED]) end
   mine[PRESUMED] = 0
 end
+-- A message without a reply comes again under its number. Its news was taken the first time.
 if number_of > mine[NUMBER] then
   mine[NUMBER] = number_of
   take_news(news, versions, who, gentle)

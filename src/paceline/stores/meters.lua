@@ -18,7 +18,8 @@ local function round(x)                  -- to even, as Python does
   return whole
 end
 
-local function number(x)                 -- as the answer has it: an integer, or all digits
+-- Redis cuts the fraction off a number in a reply, so such a number goes as text, with all digits.
+local function number(x)
   if x % 1 == 0 and x < 2^53 and x > -2^53 then return x end
   return string.format('%.17g', x)
 end
@@ -29,7 +30,7 @@ end
 
 local function listed(text)
   local list = {struct.unpack('<' .. string.rep('d', #text / 8), text)}
-  list[#list] = nil                      -- where it ended
+  list[#list] = nil                      -- struct.unpack adds the place where it ended
   return list
 end
 
@@ -43,12 +44,14 @@ local function roll(m)
     s.stop = s.start + m.period
   else
     local days = s.days                  -- a time zone and the starts of its days, as a process sent them last
+    -- A script has no time zones. Until a process has sent the days, s.stop is missing, and after() grants nothing.
     if not days then return end
     local from, to
     for i = 2, 4 do
       if days[i] * 1e6 <= wall and wall < days[i + 1] * 1e6 then from, to = days[i] * 1e6, days[i + 1] * 1e6 end
     end
-    if not from then                     -- the process's clock is days off
+    -- The process's clock is days off. We count whole days from its own, so that no day ends early.
+    if not from then
       from = days[3] * 1e6 + floor((wall - days[3] * 1e6) / DAY_US) * DAY_US
       to = from + DAY_US
     end
@@ -60,6 +63,7 @@ end
 -- Bucket and Spread
 
 local LONG_S = 600                                 -- a quota with a longer period opens whole
+-- Not s.period / 30: the core multiplies by a constant, and for a period of 62 s a quotient has another last digit.
 local function small_burst(s) return max(2, 1 / 30 * s.period) end
 
 local function reach_of(m, burst)
@@ -67,6 +71,7 @@ local function reach_of(m, burst)
   return floor(burst_ns - min(m.s.headroom * NS, burst_ns / 2))
 end
 
+-- Missing in the state is infinite in Python: s.opened of an open bucket, and s.burst_cap that no answer has shown.
 local function widen(m)
   local s = m.s
   m.reach = m.open_reach
@@ -161,6 +166,7 @@ local function charge(m, cost)
   if m.kind == WINDOW then
     roll(m)
     s.used = s.used + cost
+    -- If another rule replaces the window, a bucket reads this mark as older than all its low points.
     return PAST - (s.start or 0)
   end
   local lack, low = max(s.full - now, 0), s.low    -- low points: sequence, lack, the next
@@ -215,7 +221,8 @@ local function correct(m, mark, charged, actual)
     roll(m)
     if mark == 0 or mark == PAST - (s.start or 0) then s.used = max(s.used + actual - charged, 0) end
   elseif m.kind ~= SLOTS then
-    while mark > now + NS do mark = mark - GRID end    -- from before the epoch moved
+    -- From before the epoch moved. A second more, because marks of one instant are made unique by counting ahead.
+    while mark > now + NS do mark = mark - GRID end
     correct_bucket(m, mark, charged, actual)
     if m.kind == SPACED and mark == 0 then           -- nothing was charged
       count_in(m, actual)
@@ -271,7 +278,7 @@ local function resize(m, amount, ceiling)          -- adopt (an amount) and set_
     s.full, s.low = now + ceil(owed * m.ns_per_unit), {}
     return
   end
-  local grown = min(s.burst - burst, 0)
+  local grown = min(s.burst - burst, 0)            -- only where it shrinks, as in Bucket.become() of core/meters.py
   s.full = now + ceil((s.burst - min(level, s.burst)) * m.ns_per_unit)
   for i = 2, #s.low, 2 do s.low[i] = max(floor((s.low[i] / before + grown) * m.ns_per_unit), 0) end
 end
@@ -319,7 +326,7 @@ local function absorb(m, parts)          -- of shared/meters.py
 end
 
 local function spend(m, since, spent)    -- of shared/meters.py, as the next two
-  if not m.ns_per_unit then return end
+  if not m.ns_per_unit then return end   -- of a window, grant() keeps their share unused
   local lack = max(spent - (max(m.s.full, now) - max(m.s.full, since)), 0)
   if lack > 0 then
     charge(m, lack / m.ns_per_unit)

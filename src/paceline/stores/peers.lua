@@ -11,12 +11,14 @@ local SEEN, NUMBER, SHARE, DUE, LEASED, PRESUMED, LIVE, WEIGHT, TOLD, GONE, SINC
 local PLACE, HELD, WATCHED = 13, 14, 15  -- 0 or number, until when, 1 in front, amounts; account, slots, the next account, ...
 
 local us                                 -- the present, in microseconds of a clock that is never set back
-local caller, mine                       -- the process that this message is of
+-- The process that this message is of. It is read once and written once, in part(), so all changes go to `mine`.
+local caller, mine
 
 local function no_peers()
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   state.count, state.live, state.weight, state.told, state.gone, state.awaited, state.held = 0, 0, 0, 0, 0, 0, {}
   state.front, state.behind, state.behind_count, state.place, state.moved = {}, {}, 0, 0, 0
+  -- Times stay where the state has some: an evicted key is no outage.
   state.clock, state.quiet, state.away, state.charged_us = state.clock or 0, state.quiet or 0, state.away or 0, state.charged_us or 0
 end
 
