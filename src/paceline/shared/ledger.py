@@ -288,7 +288,7 @@ class SharedLedger:
             # request would lose each time.
             until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
         self._peers.places.keep(message.who, amounts, until_us, last=bool(grants))
-        waits_ns, binds = (min(latest - now_ns, WAIT_MAX_NS), binds) if len(grants) < len(message.wants) else (0, -1)
+        waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return StoreReply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 

@@ -253,7 +253,6 @@ local function grant(out, who, wants, held, place_ns, slack)
     end
   end
   keep_place(amounts, till, granted > 0)
-  if wait == 0 then binds = -1 end
   out[1], out[2], out[3], out[4], out[5], out[6] = granted, probe, wait, binds, max(state.not_before, back) - now, peers
 end
 

@@ -114,7 +114,7 @@ end
 
 local function after(m, ahead, cost, slack)
   local s = m.s
-  if m.kind == SLOTS then return s.used + (ahead + cost) <= s.amount and now or INF end
+  if m.kind == SLOTS then return s.used + ahead + cost <= s.amount and now or INF end
   if m.kind == WINDOW then
     roll(m)
     if not s.stop then return INF end
