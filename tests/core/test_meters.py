@@ -141,6 +141,10 @@ class TestRate:
         assert m.level(after_s(10)) == 10
 
 
+def test_a_bucket_that_has_long_been_full_refills_for_those_ahead_from_now_on(m):
+    assert m.earliest(after_s(100), 30, ahead=90) == after_s(160)
+
+
 class TestOpening:
     def gentle(self) -> Bucket:
         return bucket("600 units/min", gentle=True)

@@ -163,6 +163,9 @@ class TestMeter:
         assert m.earliest(at(10), 95) == at(10)
         assert m.level(at(10)) == 95
 
+    def test_the_first_cost_after_a_restart_goes_however_large(self, m):
+        assert m.earliest(at(10), 100) == at(10)
+
     def test_a_restart_that_is_not_named_follows_by_the_period(self, m):
         m.become(T0, m.quota.with_amount(100, 30.0))
         assert m.full_ns(T0) == at(10)  # it is named
