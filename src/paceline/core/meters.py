@@ -54,6 +54,7 @@ SPREAD_BURST = 1 / 31
 CEILING_MIN = 0.01
 """The least learned ceiling, as a share of the rate of the quota: below it, too few answers come to correct it."""
 
+# Not 0: a request that needs all of the provider's bucket would be refused if it came a moment early.
 FULL_WAIT_NS = NS // 20
 """A cost that needs a full bucket goes so much later than the bucket is full, at most."""
 
@@ -339,6 +340,7 @@ class Bucket(Meter):
         Positive: others use the key, too. Negative: the charges were too high.
         """
         if self.opened < math.inf:
+            # Never below the first burst, which a new pool grants, too.
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
@@ -358,6 +360,7 @@ class Bucket(Meter):
         # If it grows, we don't know how far it was from the new full, so they stay.
         # WEAK: after growth they may be too small.
         self.low.lacks = [max(math.floor((lack / before - shrunk) * self.ns_per_unit), 0) for lack in self.low.lacks]
+        # The opening burst is counted from full. If the limit grows, full is as much farther away than before.
         # A ceiling changes the speed, and not what the bucket holds, so the opening burst stays.
         if quota is not former:
             self.not_granted(max(quota.amount - former.amount, 0.0))
@@ -366,6 +369,7 @@ class Bucket(Meter):
         """See :meth:`Meter.give`. It lacks what it lacked: at most all that a smaller one holds, and a debt."""
         lack = Bucket.lack(self, now_ns)
         debt = max(lack - self.quota.burst, 0.0)
+        # This keeps the level. A limit of the user's own is counted by what was used, so we restore the lack.
         self.become(now_ns, quota)
         lack = min(lack - debt, quota.burst) + debt
         self.shift(now_ns, round((lack - Bucket.lack(self, now_ns)) * self.ns_per_unit))
@@ -385,6 +389,7 @@ class Bucket(Meter):
             over_ns = max(cost_ns - self.open_reach_ns, 0)
             need_ns = min(over_ns, self.full_wait_ns) if cost <= self.quota.burst else over_ns
         if ahead:
+            # A full bucket has gained nothing since it was full, so the refill for `ahead` begins now.
             return max(self.full_at_ns, now_ns) + ceil(ahead * self.ns_per_unit) + need_ns
         return self.full_at_ns + need_ns
 
@@ -494,12 +499,14 @@ class Held(Bucket):
         held_ns = self.held_ns
         if held_ns + ceil((cost + ahead) * self.ns_per_unit) + slack_ns > self.reach_ns:
             return next(iter(self.held)) + self._period_ns  # or when an attempt in flight ends
+        # What is held will be charged, so the cost must fit beside it.
         return at_ns + held_ns
 
     def charge(self, now_ns: int, cost: float) -> int:
         # There is nothing to hold. If the attempt costs something after all, that is a debt.
         if not cost:
             return super().charge(now_ns, cost)
+        # From the counter of the charges: a mark is the key of one attempt, also if several go at one instant.
         mark = self.low.latest = max(self.low.latest + 1, now_ns)
         self.held[mark] = cost
         self.held_amount += cost
@@ -553,7 +560,9 @@ class Log:
         gone = bisect_right(self.ends, now_ns - self.period_ns)
         if gone:
             del self.ends[:gone], self.amounts[:gone]
-            self.used = reduce(add, self.amounts, 0.0)  # sum() rounds differently since Python 3.12
+            # Added anew, as in the Redis script: subtracting would carry the error of each sum on. sum() rounds
+            # differently since Python 3.12.
+            self.used = reduce(add, self.amounts, 0.0)
 
     def charge(self, now_ns: int, cost: float) -> None:
         """Count ``cost`` now."""
@@ -577,6 +586,8 @@ class Log:
         """Add ``by`` to the charge at the instant ``mark``, down to 0, if it counts at most ``late_ns`` later."""
         i = bisect_left(self.ends, mark)
         if i < len(self.ends) and self.ends[i] - late_ns <= mark:
+            # WEAK: an entry that insert() has put between the mark and its slice is lowered in its place. It may hold
+            # less, so it is lowered down to 0 at most, and the refund is too small.
             change = max(by, -self.amounts[i])
             self.amounts[i] += change
             self.used += change
@@ -618,9 +629,12 @@ class Spread(Bucket):
     def configure(self, quota: Quota) -> None:
         self.quota = quota
         self.most = quota.amount
+        # At most by a quarter of itself: with a headroom of 4 s, a quota of one second would go at half its rate.
         period_ns = math.ceil((quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS)
         self.log.period_ns, self.log.slice_ns = period_ns, period_ns // SLICES
         burst = min(SPREAD_BURST * quota.amount, quota.burst)
+        # The log counts a charge until the end of its slice. At a rate for the period and a slice, small costs don't
+        # have to wait for the log.
         self.ns_per_unit = (period_ns + period_ns / SLICES) / (quota.amount - burst) / self.ceiling
         self.reach_ns = math.floor(burst * self.ns_per_unit)
 
@@ -633,6 +647,7 @@ class Spread(Bucket):
         if over <= TINY:
             return evenly_ns
         # The even rate bounds small costs. Only the log knows when a large one has room within the period.
+        # None: with `ahead` it is more than the log has. Then one period is a lower bound.
         room_ns = log.room_ns(over)
         return max(evenly_ns, now_ns + log.period_ns if room_ns is None else room_ns)
 
@@ -789,6 +804,7 @@ class Restarting(Spread):
         if self.counted + total > amount + TINY:
             later = total - max(amount - self.counted, 0.0)  # what does not go in this window
             return self.stop_ns + (max(ceil(later / amount - TINY), 1) - 1) * self._period_ns
+        # The first cost of a window goes, however large: only the time since it, or its answer, lets the others go.
         if self.counted and self.counted + total > self.opened and now_ns < self.open_ns:
             return self.open_ns
         return now_ns
@@ -880,6 +896,7 @@ class Exact(Meter):
         if not mark:  # nothing was charged
             self.charge(now_ns, actual)
         elif mark > now_ns - self.log.period_ns:
+            # However much later it counts now: charge() may have joined it with the one after it.
             self.log.correct(mark, actual - charged, FAR_NS)
 
     def move(self, now_ns: int, mark: int, amount: float) -> int:
@@ -924,7 +941,8 @@ def window_starts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
     # Midnights are found by dates, because a day has 23 to 25 hours.
     today = datetime(local.year, local.month, local.day, tzinfo=local.tzinfo)
-    return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # a day has 23 to 25 hours
+    # More than today's, for a Redis script: by its own clock, it may still be yesterday there, or be tomorrow already.
+    return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))
 
 
 CLOCK_NS = NS // 10
