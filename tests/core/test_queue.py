@@ -104,6 +104,30 @@ class TestLanesOfAParent:
         assert line._lanes["b"].finish - finish == 5.0  # of the two busy ones each has a weight of 1
 
 
+def test_a_lane_that_is_idle_pays_for_what_its_last_request_cost_more():
+    line, idle, busy = Queue(), LaneSpec("idle"), LaneSpec("busy")
+    first = join(line, idle)
+    for _ in range(20):
+        join(line, busy)
+    assert go(line) is first
+    line.correct(first, 10.0)
+    assert [go(line).lane.name for _ in range(5)] == ["busy"] * 5
+    join(line, LaneSpec("another"))
+    assert "another" in [go(line).lane.name for _ in range(2)]  # when a lane ends, those that owe nothing are forgotten
+    join(line, idle)
+    assert [go(line).lane.name for _ in range(7)] == ["busy"] * 6 + ["idle"]
+
+
+def test_a_waiter_whose_cache_lives_longer_is_one_still():
+    line, waiters = Queue(), [Waiter({}), Waiter({})]
+    for waiter, lost_s in zip(waiters, (1, 2), strict=True):
+        waiter.number, waiter.lost_ns = line.next_number(), T0 + lost_s * NS
+        line.push(waiter)
+    waiters[1].lost_ns = T0 + 3 * NS
+    line.renew(waiters[1])
+    assert line.ahead_of_newcomer(waiters[1].lane, T0 + 4 * NS) == 2
+
+
 def test_who_goes_before_whom():
     line, spec, high = Queue(), LaneSpec(), LaneSpec("high", priority=1)
     first, second, urgent = join(line, spec), join(line, spec), join(line, high)
