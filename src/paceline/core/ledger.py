@@ -260,6 +260,7 @@ class Ledger:
             The true amount per entry.
         """
         reserved = reservation.amounts
+        # It was charged a part of its cost, so "as reserved" would be too little.
         if reservation.oversized:
             actual = actual or self._most_debt(reservation)
         if not self.close(now_ns, reservation):
@@ -341,6 +342,7 @@ class Ledger:
         """
         cost: Cost = {}
         for entry, amount in zip(self.entries, self.amounts(reservation.cost), strict=True):
+            # A cost has one amount per unit. Of several quotas of one unit, the smallest bounds it.
             cost[entry.unit] = min(amount, DEBT_MAX * entry.meter.most, cost.get(entry.unit, math.inf))
         return cost
 
@@ -450,6 +452,7 @@ class Ledger:
         if quota.rule is Rule.SLOTS:
             for reservation in self._open:
                 self.charge_open(now_ns, reservation, len(self.entries), m, 1.0)
+        # part() returns the quota itself if all of it is used: slots, even quotas, or `usable` is 1.
         share = 1.0 if quota.part(self.usable) is quota else self.usable
         # Only a limit that the user has set turns a request away. About any other limit the provider decides.
         above = rounded(m.most / share) if given else math.inf
@@ -476,6 +479,7 @@ class Ledger:
 
     def charge_open(self, now_ns: int, reservation: Reservation, index: int, m: Meter, amount: float) -> None:
         """Charge ``amount`` for an open reservation to the meter ``m`` of a quota at ``index`` that was added since."""
+        # Quotas that were added between have charged it nothing.
         reservation.amounts += [0.0] * (index - len(reservation.amounts))
         reservation.marks += [0] * (index - len(reservation.marks))
         reservation.amounts.append(amount)
@@ -493,6 +497,7 @@ class Ledger:
         spread = Spread(entry.meter.quota, used_ns, self.headroom_s)
         self._replace(used_ns, entry, spread, entry.meter.lack(now_ns))
         if wait_s is not None:
+            # At this full_at_ns, earliest() lets one unit go exactly at the end of the wait.
             one_ns = now_ns + wait_ns - math.ceil(spread.ns_per_unit)
             spread.full_at_ns = max(spread.full_at_ns, one_ns + spread.reach_ns)
         return spread
@@ -504,6 +509,7 @@ class Ledger:
         """
         entry = self.entries[index]
         assert isinstance(entry.meter, Bucket)  # no other meter has a tracker, which learns of restarts
+        # Of a bucket `opened` is what may go at once. Of a window it counts what has gone, too.
         opened = math.inf if whole else entry.meter.opened + used
         restarting = Restarting(entry.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
         self._replace(now_ns, entry, restarting, used)

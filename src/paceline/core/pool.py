@@ -110,6 +110,7 @@ class Pool:
 
         A returned waiter takes its former place in its lane.
         """
+        # A waiter comes again after a refusal, or after a wait in another pool.
         waiter.outcome, waiter.queued = None, False
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         waiter.arrived_ns = now_ns
@@ -217,6 +218,7 @@ class Pool:
 
     def _decide_alone(self, now_ns: int) -> list[Waiter]:
         """Try those again for which the store was to decide, when the waiters have had their turn."""
+        # Out of the queue first, or pump() would grant them as waiters, each in the place at which it came.
         again, self.undecided = [waiter for waiter in self.undecided if self.queue.withdraw(waiter)], ()
         done = self.pump(now_ns)
         for waiter in again:
@@ -227,6 +229,7 @@ class Pool:
 
     def _is_late(self, now_ns: int, waiter: Waiter, at_ns: int) -> bool:  # noqa: ARG002
         """Whether ``waiter`` cannot go in time, because it goes at ``at_ns`` at the earliest."""
+        # At FAR_NS a release lets it go, which may come in time.
         return waiter.deadline_ns is not None and waiter.deadline_ns < at_ns != FAR_NS
 
     def _hopeless(self, now_ns: int) -> list[Waiter]:
@@ -349,6 +352,7 @@ class Pool:
         self.record.counts["settled"] += 1
         self.progress.admit(now_ns, reservation.granted_ns)
         amounts = self.capacity.settle(now_ns, reservation, actual)
+        # If none waits, an opening is over: it holds back those that waited, and newcomers are no herd.
         if not self.queue.length and (pause := self.capacity.ledger.pause).phase is not OPEN:
             pause.empty()
         if actual:
@@ -557,6 +561,7 @@ class Pool:
         if head is None:
             return None
         at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
+        # _named() would name the queue for a quota that is free by now, and no other waiter is ahead of the first.
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def cool_down_ns(self, now_ns: int) -> int:
@@ -580,6 +585,7 @@ class Pool:
         return self.capacity.pause_reason if binding < 0 else self.ledger.name(binding)
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
+        # As in pump(), because a request that comes to an empty queue does not pass that.
         ledger = self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.record.counts["lost"] += ledger.lose_old(now_ns)

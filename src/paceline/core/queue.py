@@ -350,6 +350,7 @@ class Queue:
 
     def _take_priority(self, lane: _Lane, before: int) -> None:
         """Move a lane from the priority that it had ``before``; its lead over the virtual time stays the same."""
+        # push() has counted the waiter that brings the priority.
         priority, others = lane.spec.priority, len(lane.waiters) - 1
         lead = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
         lane.finish = self._virtual.get(priority, 0.0) + lead
@@ -363,6 +364,7 @@ class Queue:
         if len(self.deadlines) > 2 * self.length + GONE_MAX:
             self.deadlines = [entry for entry in self.deadlines if self.waits(entry[3])]
             heapq.heapify(self.deadlines)
+        # The id, because waiters have no order: a further attempt of a request has its number, and maybe its deadline.
         heapq.heappush(self.deadlines, (deadline_ns, waiter.number, id(waiter), waiter))
 
     def head(self) -> Waiter | None:
@@ -370,6 +372,7 @@ class Queue:
         busy = self._busy
         if not busy:
             return None
+        # Keys that are too early come first. Each is corrected until the first one is right; a single one may be wrong.
         while (lane := self._lanes[busy[0][5]]) and len(busy) > 1 and self._key(lane) != busy[0]:
             self._place(lane)
         return self._next(lane) if lane.cached else next(iter(lane.waiters.values()))  # lane.first, without a call
@@ -446,9 +449,11 @@ class Queue:
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
             lane.finish += cost_s / self._weight(lane.spec)
+            # As in _ahead(): a cached request has taken its cost from it, and any other one has set it to its cost.
             lane.ahead += -cost_s if waiter.lost_ns else cost_s
             start = lane.key[1]
-            # A key that is too early is corrected when it comes first. One that is too late would not come in time.
+            # A key that is too early is corrected when it comes first. One that is too late would not come in time,
+            # and by an early one an idle lane would be forgotten with what it owes.
             moves = lane.cached or not lane.waiters
             now_earlier = lane.finish < start and self._virtual.get(lane.spec.priority, 0.0) < start
             if moves or now_earlier:
@@ -501,6 +506,7 @@ class Queue:
             return ahead
         if not lost_ns:
             return ahead + len(lane.waiters)
+        # A set: a waiter whose cache lives longer is in the heap with both instants.
         soon = {number for until_ns, number in lane.cached if until_ns <= lost_ns}
         waiting = [lane.waiters[number] for number in soon if number in lane.waiters]
         return ahead + sum([0 < waiter.lost_ns <= lost_ns for waiter in waiting])  # not of a former instant
@@ -545,6 +551,7 @@ class Queue:
                 chosen = waiter
                 break
             heapq.heappop(cached)
+        # `owed` first: most lanes owe nothing, and a first waiter that costs nothing would always seem to be owed.
         is_first = first.returned or (owed and owed >= OVERTAKING * self.seconds_of(first.amounts))
         return first if is_first else chosen
 
