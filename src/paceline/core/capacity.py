@@ -122,8 +122,7 @@ class Capacity(Protocol):
         """Close ``reservation`` with its true cost; return the true amount per quota.
 
         ``None``: as reserved, or, for a request larger than a quota that this process keeps alone, its whole cost, up
-            to
-        ``DEBT_MAX`` quotas.
+        to ``DEBT_MAX`` quotas.
         """
 
     def admitted(self, now_ns: int, reservation: Reservation) -> None:

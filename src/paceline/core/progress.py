@@ -88,6 +88,7 @@ class Alone:
             refused, admitted = max(row.refused - self._known[0], 1.0), max(row.admitted - self._known[1], 0)
             self.chance *= refused / (refused + admitted)
         is_alone = self.chance < ALONE_CHANCE
+        # The pool counts this refusal by its chance, or not at all if it is about the request alone; `row` has it as 1.
         # Attempts on their way may have used up the pool, so they count as known with this refusal.
         self._known = row.refused - 1 + (0.0 if is_alone else self.chance), row.admitted + row.pending
         if not is_alone:
@@ -148,6 +149,7 @@ class Rows:
             self._last_ns = now_ns
         self.number = row.number
         self._total += refusal.chance
+        # WEAK: it never falls. After one slow refusal, attempts count as admitted only when PROBE_NS have passed.
         self._slowest_ns = max(self._slowest_ns, now_ns - sent_ns)
 
     def row(

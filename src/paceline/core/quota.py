@@ -344,6 +344,7 @@ def _period(period_s: float) -> str:
 
 def _short(amount: float) -> str:
     for suffix, scale in (("M", 1e6), ("k", 1e3)):
+        # The product, too: 8,218,530 is no 8.21853M, because parse() would read that as 8,218,529.999999999.
         if amount >= scale and (amount / (scale / 100)).is_integer() and amount / scale * scale == amount:
             return f"{_plain(amount / scale)}{suffix}"
     return _plain(amount)

@@ -148,6 +148,7 @@ class TooLargeError(NeverFitsError):
     def __init__(self, pool: str, cost: float, most: float) -> None:
         super().__init__(pool, "tokens", cost, most)
         asked = f"{pool}: the request is estimated at {cost:,.0f} tokens, and one call may have {most:,.0f}"
+        # In place of the message of a quota, which NeverFitsError has made.
         self.args = (f"{asked}: send less, or raise max_tokens_per_call",)
 
 
@@ -379,6 +380,7 @@ Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
 
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
+# A quota of a month asks to wait for 31 days at most.
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
 

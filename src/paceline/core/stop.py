@@ -63,7 +63,8 @@ class Stop:
         """
         if now_ns < self.pause.until_ns:
             return self.outcome
-        # The probe has no reservation yet, so that the instant stands for it.
+        # The probe has no reservation yet, so that the instant stands for it. If it gets no answer, the next one goes
+        # after a whole stop: after PROBE_NS, a stopped pool would send as in a pause.
         self.pause.granted(now_ns, now_ns, self._longest_ns)
         return None
 

@@ -51,4 +51,5 @@ class Waits:
 
     def _counts(self, lane: str) -> list[int]:
         """The counts of a lane, which are made where there is room."""
+        # Two more than the bounds: the waits above the last one, and the sum.
         return self.lanes.setdefault(lane if len(self.lanes) < LANES_MAX else OTHER, [0] * (len(BOUNDS_S) + 2))
