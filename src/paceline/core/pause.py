@@ -135,8 +135,8 @@ class Pause(Generic[T]):
             if not ended and begun is not None:
                 self._gone[attempt] = True
             if begun is not None and (ended or not begun):
-                # The first beginning lets two go, so that each round is twice as large. Of a later answer one goes at its
-                # beginning and one at its end, or both if only its end is seen.
+                # The first beginning lets two go, so that each round is twice as large. A later answer lets one go at
+                # its beginning and one at its end, or both at its end if that is all that is seen.
                 more = 2 if not begun and (ended or self.phase is not PausePhase.OPENING) else 1
                 # What is unused, because a quota binds, does not add up: it would go at once later.
                 self._room = max(self._room, more)
