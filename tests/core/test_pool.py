@@ -324,6 +324,17 @@ class TestDeadlines:
         assert pump_at_wake(pool) == (T0 + 5 * NS, [small])
         assert small.outcome == Expired(T0 + 48 * NS, "60 tokens/min")  # alone it would fit at once
 
+    def test_what_the_first_has_waited_for_is_named_also_when_it_may_go(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        ask(pool)
+        assert [pool.binds(T0 + seconds * NS) for seconds in (0, 2)] == ["60 requests/min burst 1"] * 2
+
+    def test_the_slot_of_a_lost_attempt_is_free_for_one_that_comes(self):
+        pool = pool_of("1 concurrency", ttl_s=60.0)
+        use_up(pool)
+        assert isinstance(ask(pool, T0 + 61 * NS)[1], Reservation)
+
     def test_with_nothing_but_others_ahead_the_line_binds(self):
         pool = pool_of("60 tokens/min")
         ask(pool, tokens=50)

@@ -7,6 +7,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import StoreFormatError
 from paceline.shared.exchange import answer, ask
+from paceline.shared.holdings import Outbox
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import Membership, State
 from paceline.shared.messages import Message, StoreReply
@@ -92,6 +93,14 @@ def test_a_process_that_a_newer_version_stopped_tries_once_in_a_second():
         answer(pool, now_ns, NEWER)
         messages += 1
     assert messages <= 10
+
+
+def test_every_lesson_that_is_due_is_learned():
+    outbox, learned = Outbox(), []
+    for lesson in "ab":
+        outbox.teach(START, lambda _, lesson=lesson: learned.append(lesson) or True)
+    outbox.take(START, 0, None)
+    assert (outbox.learn(START), learned) == (True, ["a", "b"])
 
 
 def test_a_chain_of_forks_while_the_store_is_lost_keeps_the_least_share():
