@@ -186,6 +186,7 @@ class SharedCapacity(StoreSide):
     def _take_off(self, now_ns: int, reservation: Reservation, *, days_keep: bool = False) -> None:
         """Take an attempt off the stated quotas: it was not sent, or another limit has refused it, and a day keeps that."""
         amounts, lease = reservation.amounts, getattr(reservation, "lease", None)
+        # The fallback has granted it, or measured limits alone: the store has charged nothing.
         if lease is None:
             return
         entries = self.ledger.entries[: len(amounts)]

@@ -90,6 +90,7 @@ class Contact:
             return reply
         self._look_s.clear()  # it may come back empty
         self._failed[pool] = time.monotonic() - began_s > QUICK_S
+        # Half the time after which a pool tries again, so that its next try reaches the store.
         self.down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
@@ -108,6 +109,7 @@ class Contact:
         """Log what a reply to one of the ``pools``, or the lack of one, has changed."""
         now_ns = self._clock.now_ns()
         if not membership.state.alone:
+            # All are told that it is back: a pool may have been lost alone, and later with the others.
             self._losses = {key: losses for key, losses in self._losses.items() if not losses.back(now_ns, pool)}
             return
         own = repr(pool) in str(membership.reason) or pools == 1

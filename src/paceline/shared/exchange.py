@@ -169,6 +169,7 @@ class StoreSide(Holdings):
             return None
         leases, fallback, membership, waiting = self.leases, self.fallback, self.membership, self.head.queue.length
         due_ns, known = self.exchange_ns, membership.state.known
+        # Once, unless it has sent something since.
         leaving = at_once and known and not self._left
         if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
             return None
@@ -223,6 +224,7 @@ class StoreSide(Holdings):
         by_slots = reply.binds >= 0 and ledger.entries[reply.binds].meter.holds
         self.head.replied(now_ns, asked, reply, measured=measured, by_slots=by_slots)
         until = WaitUntil(max(now_ns + reply.wait_ns, pause.until_ns), ledger.name(reply.binds))
+        # Alone, the pool has counted its waiters by the quotas of the fallback.
         return Resolution(undecided, until, changed=before.alone or changed)
 
     def _report(self, now_ns: int, *, first: bool) -> None:
@@ -290,6 +292,7 @@ def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
     """The message of ``pool`` to its store now; see :meth:`StoreSide.message`."""
     side = side_of(pool)
     message = side.message(now_ns, pool.undecided, at_once=at_once)
+    # None: it was asked too early, as after two pokes. The section sets its timer for the exchange again.
     side.exchange_due = message is None
     return message
 
@@ -304,6 +307,7 @@ def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) 
     side.exchange_due = True
     done = pool.resolve(now_ns, resolution)
     if not (lost or side.membership.state.alone):
+        # After resolve(), because both look at what the pool has granted by the reply.
         side.head.conclude(resolution.asked)
         side.give_back(now_ns)
     return done

@@ -116,6 +116,7 @@ class Outbox:
         """Learn what the last reply allows; whether quotas have changed."""
         due, self._due = self._due, []
         self._untaught = self._untaught and not due
+        # All first: any() would stop at the first lesson that changes something.
         changes = [lesson(now_ns) for lesson in due]
         return any(changes)
 

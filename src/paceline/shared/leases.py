@@ -67,6 +67,7 @@ class Lease:
             left -= amount  # noqa: PLW2901
             if left < half:
                 if left < 0:
+                    # What is left is too little for a request that waits, so the next lease is due.
                     self.low = True
                     return False
                 low = True

@@ -126,7 +126,9 @@ class SharedLedger:
         told = self._peers.share()
         reply.share, peer.share = told / BILLION, max(round(message.share * BILLION), told)
         within_ns = message.report_within_ns(reply)
+        # One that was alone is overdue at once, because it spends its share until it takes grants from here.
         peer.due_us = now_us if message.alone else now_us + (within_ns + GRACE_NS) // 1_000 if within_ns else 0
+        # Many processes report more rarely, by POLL_NS. Three of their reports may be missing.
         peer.lease_us = max(LEASE_US, 3 * reply.peers * POLL_NS // 1_000)
         if message.closed:
             peer.share = peer.due_us = 0
@@ -177,6 +179,7 @@ class SharedLedger:
         return index
 
     def _take_news(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> None:
+        # Before the loop: each change raises the version, and the second one of a message still holds.
         fresh = [self._accounts[i].version == known for i, known in zip(index, message.known.versions, strict=True)]
         for news in message.news:
             if isinstance(news, Settled):
@@ -351,6 +354,7 @@ class SharedLedger:
         ledger._peers = Peers.load(state["peers"])
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
+        # What an older version has stored has none of these.
         ledger._probe_ns, ledger._noted = state.get("probe_ns", PROBE_NS), state.get("noted", 0)
         ledger._notes = {key: (text, at_us) for key, (text, at_us) in state.get("notes", {}).items()}
         return ledger

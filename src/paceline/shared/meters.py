@@ -25,6 +25,7 @@ LEASE_PART = 8
 FOUND = "measured_"
 """The unit of the slots that stand for a measured limit in the store begins so."""
 
+# Not infinity, which no quota may be.
 BOUNDLESS = 1e15
 """More slots than any sum of measured limits."""
 
@@ -62,6 +63,7 @@ class Sharing(Generic[M]):
 
     def dump(self, m: M) -> dict[str, Any]:
         """The state of ``m`` as plain values, instants in nanoseconds."""
+        # Not strict: the quota at the end of the values is no part of the state.
         return dict(zip(self._state, self._values(m), strict=False))
 
     def load(self, m: M, state: dict[str, Any]) -> None:
@@ -96,6 +98,7 @@ class Sharing(Generic[M]):
         part = self.part(m, now_ns, share)
         # What others may have been granted since the last reply is taken as spent, or it would be spent twice.
         spent = OTHERS_SPEED * part.quota.rate * (asked_ns - as_of_ns) / NS
+        # They got no more than there was, and nothing of the headroom.
         left = part.level(asked_ns) - part.headroom_s * part.quota.rate
         of(part).absorb(part, asked_ns, [max(min(spent, left), 0.0)])
         return part
@@ -156,6 +159,7 @@ class SlotsSharing(Sharing[Slots]):
 
     def alone(self, m: Slots, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
         """The slots that the process holds, and its share of the free ones."""
+        # With all of it, as in mode fail_open, what others hold is left out of account.
         free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
         part = Slots(m.quota)
         # Slots are whole: seven eighths of one are none, and a share that has just begun to wane still counts in full.
@@ -197,6 +201,7 @@ class WindowSharing(Sharing[Window]):
         return max(m.stop_ns - now_ns, 0), m.used, inf
 
     def stand(self, m: Window, now_ns: int, lack_ns: int, used: float, opened: float) -> None:  # noqa: ARG002
+        # 0: no process has told the store when its days begin, so it restarts by the clock of this one.
         if lack_ns:
             m.restart_in(now_ns, lack_ns)
         m.roll(now_ns)
@@ -270,6 +275,7 @@ class BucketSharing(Sharing[B]):
         self.stand(m, now_ns, round(amount * m.ns_per_unit), 0.0, max(m.opened, amount))
 
     def at_once(self, m: B, left: Left) -> float:
+        # From the oldest eighth on: what it lacks refills for an eighth of the period before the next one is charged.
         lack_ns = 0.0
         for amount in reversed(left):
             lack_ns = max(lack_ns - m.quota.period_s * NS / PARTS, 0.0) + amount * m.ns_per_unit
@@ -335,6 +341,7 @@ class SpreadSharing(BucketSharing[Spread]):
             log.amounts[0] -= back
             if log.amounts[0] <= TINY:
                 del log.ends[0], log.amounts[0]
+        # The store's sum, to the last digit. What was taken off above adds up to nearly that.
         log.used = used
         super().stand(m, now_ns, lack_ns, used, opened)
 
@@ -354,6 +361,7 @@ class SpreadSharing(BucketSharing[Spread]):
         log.forget(now_ns)
         parts = [0.0] * PARTS
         for end_ns, amount in zip(log.ends, log.amounts, strict=True):
+            # The present slice ends after now, and belongs to the latest eighth.
             parts[min(max(now_ns - end_ns, 0) * PARTS // log.period_ns, PARTS - 1)] += amount
         return parts
 
@@ -398,6 +406,7 @@ def replaced(now_ns: int, before: Meter, after: Meter) -> Meter:
     A bucket takes as long to be full as before, at its whole rate: a learned ceiling does not stay. One that opens gently
     refills evenly from there.
     """
+    # A bucket and a spread quota have the instant of full and the low points in common; only spread ones have a log.
     if before.refills is after.refills:
         for key in of(before).use.keys() & of(after).use.keys():
             name = of(before).use[key]

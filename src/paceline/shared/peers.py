@@ -20,9 +20,11 @@ from typing import Any, Final, NamedTuple
 
 from paceline.shared.messages import SHARED_PART, WANE_NS, WANES
 
+# Three times RENEW_NS, so that a report or two of a process with slots may be lost.
 LEASE_US = 15_000_000
 """How long a process counts after its last message, and keeps its slots; longer where that many may not report so often."""
 
+# A process that waits asks again within PLACE_NS and GRACE_NS, together 7 s.
 VANISHED_US, QUIET_US = 120_000_000, 7_000_000
 """How long after its last message a process that did not report again is charged with its share; and after which time
 without any message all processes had lost the store."""
@@ -43,6 +45,7 @@ LOOK_US = 5_000_000
 FRONT = 16
 """How many places are exact."""
 
+# A call is one Redis script, and the server does nothing else meanwhile.
 EVENTS_MAX = 200
 """How many events a call takes; the rest waits for the next call."""
 
@@ -164,6 +167,7 @@ class Places:
         mine = self._of.get(who)
         if mine is None:
             self.number += 1
+            # It is exact at once, if there is room and no earlier place waits behind the exact ones.
             if not self.behind and len(self._of) < FRONT:
                 self.moved = self.number
         else:
@@ -354,6 +358,7 @@ class Peers:
             self._return(peer)
             if now_us < peer.due_us:
                 events.append(peer.due_us)
+        # As long as it is charged with its share, that is whole; Membership.share_at() has the same.
         from_us = until_us if peer.due_us else peer.seen_us
         halved = max(now_us - from_us, 0) // (WANE_NS // 1_000)
         if peer.share and halved < WANES:

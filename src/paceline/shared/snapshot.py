@@ -112,6 +112,7 @@ class Snapshot:
                 refused_amount=learned.refused,
             )
         m, spread = entry.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
+        # The store counts it in another way: one of the two is a bucket, and the other is spread.
         if m.refills and m.bursts is spread:
             # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
             m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
@@ -154,12 +155,13 @@ class Fallback(LocalCapacity):
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
         super().__init__(ledger)
-        # The share with the reported use.
+        # The share with the reported use: copies, but of slots, whose use is not reported.
         self._reported = [entry.with_meter(of(entry.meter).part(entry.meter, now_ns, 1.0)) for entry in ledger.entries]
 
     def resize(self, now_ns: int, share: float) -> None:
         """Go on with another share; slots stay until the store answers again."""
         times, self.share = share / self.share, share
+        # By the present meters, because the new ones know nothing of the turns.
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
         for entry in (*self.ledger.entries, *self._reported):
             # Slots are whole, and attempts in flight hold them already.
