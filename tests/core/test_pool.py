@@ -32,6 +32,7 @@ from paceline.core.results import (
     StoreLost,
     WaitUntil,
 )
+from paceline.core.stop import Stop
 from paceline.pacing.status import report
 from paceline.shared import exchange as shared
 from paceline.shared.ledger import SharedLedger
@@ -456,6 +457,15 @@ class TestStop:
         for reservation in in_flight:
             pool.refuse(T0 + NS, reservation, MONEY, 0.0)
         assert isinstance(ask(pool, T0 + 602 * NS)[1], Reservation)
+
+    def test_a_stop_that_is_shorter_than_the_last_one_ends_in_time(self):
+        stop, sent_ns = Stop(), T0
+        for _ in range(3):
+            stop.begin(sent_ns, sent_ns, "", 3_600.0)
+            sent_ns = stop.outcome.probe_ns
+            assert stop.for_newcomer(sent_ns) is None
+        stop.begin(sent_ns + NS, sent_ns, "", 60.0)
+        assert stop.outcome.probe_ns == sent_ns + 61 * NS
 
     def test_money_turns_everybody_away(self):
         pool = pool_of("60 requests/min burst 1")

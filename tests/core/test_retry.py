@@ -220,6 +220,11 @@ class TestAlone:
         assert alone.judged(Refusal(RATE), Row(1, refused=2, admitted=50)).chance == 1
         assert alone.judged(Refusal(RATE), Row(2, refused=3, admitted=49)).chance == 1
 
+    def test_a_row_of_another_pool_counts_at_least_its_own_refusal(self):
+        alone = Alone()
+        alone.judged(Refusal(RATE), Row(1, refused=50, admitted=10))
+        assert alone.judged(Refusal(RATE), Row(1, refused=1, admitted=13)).chance == 1 / 4
+
     def test_what_chance_does_not_explain_is_about_the_request_and_takes_those_before_back(self):
         alone, row = Alone(), Row(1, refused=1, admitted=0)
         for admitted in (0, 0, 19):
