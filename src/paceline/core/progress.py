@@ -85,6 +85,7 @@ class Alone:
     def judged(self, refusal: Refusal, row: Row) -> Refusal:
         """``refusal``, the last one of ``row``, with the scope and the chance that the earlier ones show."""
         if self._known is not None:
+            # At least this one: a row of the account's pool counts other refusals than one of the model's.
             refused, admitted = max(row.refused - self._known[0], 1.0), max(row.admitted - self._known[1], 0)
             self.chance *= refused / (refused + admitted)
         is_alone = self.chance < ALONE_CHANCE
