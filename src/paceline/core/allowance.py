@@ -155,6 +155,7 @@ class Allowance:
         # An eighth of the wait at most, so that an early opening costs little of what it gives.
         most_s = TEST_MAX_S if self.is_endless(refusal) else min(TEST_MAX_S, max(LONG_S, longest_s / 8))
         first_s = LONG_WAIT_S if self._is_true or refusal.window is not None else PROBE_S
+        # As long again as has passed, and a minute: the time to the next test doubles.
         return min(first_s if passed_s < LONG_WAIT_S else passed_s + LONG_WAIT_S, most_s)
 
     def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:

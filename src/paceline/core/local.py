@@ -78,6 +78,7 @@ class LocalCapacity:
     def sent(self, now_ns: int, reservation: Reservation) -> None:
         """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""
         for index, (entry, amount) in enumerate(zip(self.ledger.entries, reservation.amounts, strict=False)):
+            # One that is closed was sent already, and stays where it is.
             if amount and reservation.open:
                 reservation.marks[index] = entry.meter.move(now_ns, reservation.marks[index], amount)
 

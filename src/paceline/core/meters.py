@@ -601,6 +601,7 @@ class Log:
         return None
 
 
+# They cost the rate a 512th, 0.2%, and a log has about as many entries at most.
 SLICES = 512
 """Into how many slices of time a spread quota divides its last period."""
 
@@ -776,6 +777,8 @@ class Restarting(Spread):
             return  # it is about the window before
         if named is Named.NEXT and self.named:  # the restart has come earlier than was known
             self._enter(sent_ns)
+        # The first window is named from the start. It opens with its answers, as the bucket before it did, unless all
+        # of it may go.
         elif whole or not self.named:
             self.named, self.opened = True, math.inf
         self.stop_ns = stop_ns

@@ -148,6 +148,7 @@ class Pause(Generic[T]):
         """Let another attempt go in the place of ``attempt``, if that is the probe, or has gone since the pause."""
         if self.probe is not None and attempt == self.probe:
             self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
+        # False: it has gone, and its answer has not begun. It has used up one that an answer let go.
         elif self._gone.get(attempt) is False and self.phase is PausePhase.OPENING:
             self._room += 1
             self._step(PauseEvent.MORE, None, min(self.until_ns, now_ns))

@@ -146,6 +146,7 @@ class Rows:
         if not goes_on:
             self.end(now_ns)
             self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
+        # Attempts in flight at the last refusal that counts are told from later ones by this instant.
         if row.number > self.number:
             self._last_ns = now_ns
         self.number = row.number

@@ -317,7 +317,9 @@ def _check_zone(anchor: str, period_s: float) -> None:
 def _plainly(text: str) -> str:
     """A quota in other spellings as :meth:`Quota.parse` reads it."""
     plain = re.sub(r"\s+per\s+(?=[a-z])", "/", _without_commas(text.strip()), flags=re.IGNORECASE)
+    # 100/min: a number without a unit counts requests.
     plain = re.sub(rf"^{_AMOUNT}\s*/", rf"\1\2 {REQUESTS}/", plain)
+    # 500 RPM, but not `500 rpm/min`, in which rpm is a unit of the user's own.
     match = re.match(rf"{_AMOUNT}\s*([a-z]+)(?!\s*/|\w)", plain, re.IGNORECASE)
     if match is not None and (written := _SHORTHANDS.get(match[3].lower())) is not None:
         plain = f"{match[1]}{match[2]} {written}{plain[match.end() :]}"

@@ -66,6 +66,7 @@ end
 
 local function give_back(peer)           -- _return: a vanished process is here again, or is not charged any more
   if peer[GONE] ~= 0 then
+    -- By a sum over all time, so that a process that vanished costs nothing while others send messages.
     peer[PRESUMED] = peer[PRESUMED] + peer[GONE] * (state.charged_us - peer[SINCE]) * 1e-6
     state.gone, peer[GONE] = state.gone - peer[GONE], 0
     if state.quiet < peer[DUE] and peer[DUE] < state.away then state.awaited = state.awaited - 1 end
@@ -87,6 +88,7 @@ local function enter(who, peer)
   local till = seen + VANISHED
   if due ~= 0 and due <= us and us < till then
     if peer[GONE] == 0 then
+      -- It was noticed late, by the next message of any process. The time before that counts, too.
       local late = max(us - max(due, state.away), 0)
       peer[GONE], peer[SINCE] = share, state.charged_us - late
       state.gone = state.gone + share
@@ -98,6 +100,7 @@ local function enter(who, peer)
     give_back(peer)
     if us < due then event = min(event, due) end
   end
+  -- As long as it is charged with its share, that is whole.
   local from = due ~= 0 and till or seen
   local halved = floor(max(us - from, 0) / WANE)
   if share ~= 0 and halved < WANES then
@@ -183,6 +186,7 @@ local function part()
 end
 
 local function share_of_caller()
+  -- Not 1/N: of eight processes that start in turn, such parts add up to 2.7.
   local told = min(floor(BILLION * UNIT / (UNIT + state.weight)), BILLION - state.told)
   return max(floor(told * SHARED_PART), SHARE_MIN)
 end
@@ -204,6 +208,7 @@ local function ahead(sums)               -- what goes before the caller's place,
     local place = mine[PLACE]
     local inside = place ~= 0 and place[3] == 0
     local share = passed and 0 or 1
+    -- WEAK: an estimate from its position. The places before it may need more or less than the mean.
     if inside then share = (place[1] - state.moved - 1) / (state.place - state.moved) end
     for i, amount in ipairs(state.behind) do
       local rest = max(amount - (inside and place[i + 3] or 0), 0)
@@ -227,6 +232,7 @@ local function keep_place(amounts, till, last)     -- nil: the caller has none a
   else
     state.place = state.place + 1
     new[1] = state.place
+    -- In front at once, if there is room and no earlier place waits behind it.
     if #state.front < FRONT and state.behind_count == 0 then
       new[3] = 1
       state.front[#state.front + 1] = {caller}
