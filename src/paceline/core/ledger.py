@@ -488,9 +488,10 @@ class Ledger:
     def spread(self, now_ns: int, index: int, wait_s: float | None = None) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays, of a window its use. If the provider asks to wait for ``wait_s``, that was used
-        one period before the end of the wait: one unit goes at the end, and the others evenly. Low points, a learned
-        ceiling and held amounts do not stay.
+        What it lacks from full stays; of a window, its use. Low points, a learned ceiling and held amounts do not stay.
+
+        ``wait_s``: how long the provider asks to wait. What was used is taken for used one period before the end of the
+        wait, because then it leaves the period: one unit goes at that end, and the others follow evenly.
         """
         entry, wait_ns = self.entries[index], round((wait_s or 0.0) * NS)
         used_ns = now_ns if wait_s is None else now_ns + min(wait_ns - round(entry.meter.quota.period_s * NS), 0)

@@ -65,6 +65,7 @@ class Head:
         ``measured``: the store is asked for a part of each request; ``by_slots``: the request waits for a slot.
         """
         ungranted = asked.wants[len(reply.grants) :]
+        # With leases and measured limits, the message has other amounts than the request, which conclude() can't compare.
         self._ungranted = ungranted[0] if ungranted and not (asked.slack_ns or measured) else None
         self.placed = bool(ungranted) and asked.place_ns > 0
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if ungranted else 0
@@ -195,6 +196,7 @@ class StoreSide(Holdings):
         wants = self.leases.wants(now_ns, self.snapshot.ledger, self.head.queue, self.membership.peers)
         if self.learning is not None:
             self.learning.sent_within(self.leases.slack_ns)
+        # The first lessons may change the limits, so requests wait for them. One that does not wait needs a decision.
         if self.outbox.teaches_first and not undecided:
             wants = []
         if self._pause.phase is not PausePhase.OPEN or self.unstated.is_limiting:
@@ -309,5 +311,6 @@ def answer(pool: Pool, now_ns: int, reply: StoreReply | str | StoreFormatError) 
     if not (lost or side.membership.state.alone):
         # After resolve(), because both look at what the pool has granted by the reply.
         side.head.conclude(resolution.asked)
+        # A grant whose request has gone meanwhile waits with other news. Left in the leases, it would be due at once.
         side.give_back(now_ns)
     return done

@@ -260,6 +260,7 @@ class Peers:
             What vanished processes may have spent since that call, in billionths of a microsecond of refill.
         """
         passed_us, spent = now_us - last_us, 0.0
+        # After an outage, processes report what they have spent in it, so nothing is presumed for that time.
         if passed_us > QUIET_US:
             self._quiet_us, self.away_us, self.awaited = last_us, now_us, 0
         else:

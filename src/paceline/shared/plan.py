@@ -33,6 +33,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
 
     def __init__(self, plan: Plan, queue: Queue, now_ns: int, *, who: str, **options: Any) -> None:
         PlanCapacity.__init__(self, plan, now_ns)
+        # No leases: the ledger has no quotas, so there is nothing to lend.
         StoreSide.__init__(self, Ledger((), now_ns), queue, now_ns, who=who, **options | {"lease_s": 0.0})
         self._probe: Reservation | None = None  # that all processes wait for
         self._goes = self._probes = False  # the last reply lets one go, as the probe
@@ -46,6 +47,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         pause = self.ledger.pause
+        # At the end of a pause the store chooses the process that probes. In an open pool a recent reply is enough.
         if pause.phase is CLOSED:
             knows = self._goes or now_ns < pause.until_ns
         else:

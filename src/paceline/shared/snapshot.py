@@ -127,6 +127,7 @@ def _as_bucket(m: Meter, now_ns: int) -> Bucket | None:
         return m if isinstance(m, Bucket) else None
     bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
     bucket.become(now_ns, bucket.quota, m.ceiling)
+    # It lacks all that the last period has used. The spread quota's own full_at_ns is of its small burst.
     m.log.forget(now_ns)
     bucket.full_at_ns, bucket.most = now_ns + round(m.log.used * bucket.ns_per_unit), m.most
     return bucket

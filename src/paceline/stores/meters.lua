@@ -3,7 +3,7 @@
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
 local GRID_US = 2^41                     -- epochs lie on a grid, so that marks stay comparable if the state is lost
-local GRID = GRID_US * 1000
+local GRID = GRID_US * 1000              -- 25 days. The epoch moves before `now` is two of them, which is below 2^53
 local LOW_POINTS_MAX, SLICES, PARTS, FULL_WAIT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
 local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
 local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
@@ -131,6 +131,7 @@ local function after(m, ahead, cost, slack)
   if ahead ~= 0 then from = max(from, now) + ceil(ahead * m.ns_per_unit) end
   local cost_ns = ceil(cost * m.ns_per_unit) + slack
   local need = cost_ns - m.reach
+  -- The three cases of Bucket.earliest() in core/meters.py.
   if m.kind == BUCKET then
     if need > 0 then
       local over = max(cost_ns - m.open_reach, 0)
@@ -201,6 +202,7 @@ local function correct_bucket(m, mark, charged, actual)
   local count = #low / 2
   local since = count
   while since > 0 and low[2 * since - 1] > mark do since = since - 1 end
+  -- As LowPoints.lower(): low[2 * since + 2] is what was lacking at the first low point after the mark.
   local by = 0                                     -- by how much each later low point would have been lower
   if since < count then
     by = min(refund, low[2 * since + 2])
@@ -209,6 +211,7 @@ local function correct_bucket(m, mark, charged, actual)
   if refund == 0 or lack <= 0 then return end
   s.full = s.full - min(refund, lack)
   for i = since + 1, count do low[2 * i] = low[2 * i] - by end
+  -- Those that are undercut now leave, so that what was lacking stays ascending.
   while since > 0 and since < count and low[2 * since] >= low[2 * since + 2] do
     for i = 2 * since - 1, 2 * count do low[i] = low[i + 2] end
     since, count = since - 1, count - 1
@@ -229,6 +232,7 @@ local function correct(m, mark, charged, actual)
     elseif m.kind == SPACED then
       forget(m)
       local log = s.log
+      -- As Log.correct(): the entry of the slice at the mark, down to 0.
       local i = #log - 1
       while i > 1 and log[i - 2] >= mark do i = i - 2 end
       if i > 0 and log[i] >= mark and log[i] - m.slice <= mark then
@@ -365,6 +369,7 @@ end
 
 local function wrap(i)
   local s = state.accounts[i].meter
+  -- Texts, as the last message has stored them. A meter that this one has begun has tables.
   if type(s.low) == 'string' then s.low = listed(s.low) end
   if type(s.log) == 'string' then s.log = listed(s.log) end
   local kind = SPACED
