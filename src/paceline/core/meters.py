@@ -984,6 +984,7 @@ class Window(Meter):
             self.start_ns = now_ns - at_ns % self.period_ns
             self.stop_ns = self.start_ns + self.period_ns
         else:
+            # Today's midnight and tomorrow's.
             self.start_ns, self.stop_ns = (day * NS - self.ahead_ns for day in days[1:3])
         assert self.start_ns < self.stop_ns
         self.used = 0.0

@@ -142,6 +142,7 @@ class Plan:
             self.person_ns = now_ns
         latest, name = now_ns, ""
         for one in self.windows.values():
+            # Of one that has ended nothing is known until an answer states the next one, so it holds nothing back.
             weighed = self.weighed.get(one.name, NO_WEIGHT)
             used = one.used + weighed.ended + in_flight * weighed.each
             until_ns = self._until_ns(now_ns, one, used, person=person) if one.ends_ns > now_ns else now_ns

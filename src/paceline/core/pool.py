@@ -199,6 +199,7 @@ class Pool:
         asked, until, changed, newly_lost = resolution
         if isinstance(until, StoreLost):
             return self._turn_away(until)
+        # Before any grant, which charges these amounts.
         if changed:
             self.recount()
         if until is None:
@@ -206,6 +207,7 @@ class Pool:
             return self._decide_alone(now_ns)
         done = self.pump(now_ns)
         if asked:
+            # Those that the store has not granted leave the queue: try_grant() does not wait.
             self.undecided = tuple([waiter for waiter in self.undecided if waiter not in asked])
             refused = [waiter for waiter in asked if waiter.outcome is None and self.queue.withdraw(waiter)]
             for waiter in refused:
@@ -414,6 +416,7 @@ class Pool:
                 pair = estimates[unit]
                 pair[0] += cost[unit]
                 pair[1] += amount
+        # A cost of input and output has been reserved as their sum, where a quota counts all tokens.
         if TOKENS in cost or TOKENS not in self.capacity.ledger.entries.units:
             return
         if TOKENS in (true := merged(cost, actual)):

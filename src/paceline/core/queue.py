@@ -560,6 +560,7 @@ class Queue:
         if not lane.cached:
             yield from zip(lane.waiters.values(), lane.waiters, strict=True)
             return
+        # As pop() will take them, on a copy of the heap: `_chosen` drops its entries of former waiters.
         cached, owed, gone = lane.cached.copy(), lane.owed, set[int]()
         for oldest, first in lane.waiters.items():
             while oldest not in gone:

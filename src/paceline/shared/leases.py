@@ -165,12 +165,14 @@ class Leases:
     def set_slack(self, now_ns: int, entries: Sequence[Entry]) -> None:
         """Set :attr:`slack_ns` for these quotas, from ``lease_s`` or from the measured load."""
         passed_ns = now_ns - self._since_ns
+        # Over a second at least, or a burst would look like a load.
         if passed_ns >= NS:
             taken = self._gone + sum(lease.taken for lease in self.leases)
             self._rate = (taken - self._taken) / passed_ns * NS
             self._taken, self._since_ns = taken, now_ns
         auto_s = AUTO_LEASE_S if self._rate >= AUTO_LEASE_RATE else 0.0
         wanted_ns = round((auto_s if self._lease_s is None else self._lease_s) * NS)
+        # Each quota may shorten it. One that can't lend ends all leases.
         for entry in entries if wanted_ns else ():
             wanted_ns = of(entry.meter).lease_ns(entry.meter, now_ns, wanted_ns)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
