@@ -58,6 +58,8 @@ CEILING_MIN = 0.01
 FULL_WAIT_NS = NS // 20
 """A cost that needs a full bucket goes so much later than the bucket is full, at most."""
 
+# With true costs of 20 to 100% of the reserved ones, 1 to 30 s after the grant, 16 of them grant 0.996 of the requests
+# that an endless list grants, 8 of them 0.993, and 4 of them 0.98 (10 min at 600k tokens/min).
 LOW_POINTS_MAX = 16
 """How many low points a bucket remembers. Of more, the two that lacked nearly the same are merged, which can only
 shrink a refund: they stay evenly apart while the bucket empties."""
@@ -851,6 +853,7 @@ def _after(now_ns: int, restart_ns: int, period_ns: int) -> int:
     return restart_ns + ((now_ns - restart_ns) // period_ns + 1) * period_ns
 
 
+# They take 5 MB.
 EXACT_LOG_MAX = 65_536
 """How many instants an exact quota remembers; beyond it, two neighbours count as charged at the later one."""
 

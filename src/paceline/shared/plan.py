@@ -104,6 +104,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             self.head.ask_ns = min(self.head.ask_ns, self._ask_ns(now_ns))
         if self._goes:
             self._probes = reply.probe
+            # Not with news on its way: if a refusal is among it, the store did not know of the latest pause.
             if pause.phase is CLOSED and self.outbox.empty:
                 pause.lift(now_ns, pause.until_ns)
         elif reply.pause_ns > 0 and self.allowance.is_shut and pause.phase is not PausePhase.PROBING:

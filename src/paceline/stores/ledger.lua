@@ -45,7 +45,7 @@ local function load()
   state.wall, us = wall, wall - state.set
   if state.format < FORMAT or redis.call('HLEN', KEYS[2]) ~= state.count or redis.call('ZCARD', KEYS[3]) ~= state.count then
     state.format = FORMAT
-    -- Redis may have evicted one of the keys with the processes. All say again what they hold.
+    -- An older version stored the processes otherwise, or Redis has evicted a key of them: all say again what they hold.
     no_peers()
   end
 end
