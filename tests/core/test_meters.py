@@ -318,6 +318,11 @@ class TestSpread:
     def m(self):
         return self.spread()
 
+    def test_it_is_full_when_its_last_charge_leaves_the_period(self, m):
+        m.charge(T0, 1)
+        assert m.full_at_ns < after_s(2)
+        assert m.full_ns(T0) == after_s(60) + self.SLICE_NS
+
     def test_its_rate_and_its_burst(self, m):
         assert (m.ns_per_unit, m.reach_ns, m.log.period_ns) == (self.UNIT_NS, 2 * self.UNIT_NS, 60 * NS)
         assert self.spread("62 units/min burst 1 sliding").reach_ns == math.floor(60 * NS * (1 + 1 / SLICES) / 61)

@@ -743,6 +743,15 @@ def test_an_allowance_that_is_used_up_opens_at_the_heads_of_answers_and_one_by_o
     assert not pool.opens_at_heads
 
 
+def test_an_allowance_is_open_at_the_head_of_an_answer_if_none_waits():
+    pool = pool_of("100 requests/min")
+    pool.refuse(T0, ask(pool)[1], replace(RATE, retry_after_s=3_600.0, window="5h"), 60.0)
+    ask(pool)
+    now_ns, [probe] = pump_at_wake(pool)
+    pool.admitted(now_ns, probe.outcome)
+    assert pool.shut is None
+
+
 def test_a_stop_ends_at_the_head_of_the_answer_to_its_probe():
     pool = pool_of("100 requests/min")
     refusal = replace(RATE, retry_after_s=3_600.0, window="5h")
