@@ -308,6 +308,7 @@ class Ledger:
         # The quota was added since, so that it has charged nothing.
         if index >= len(reservation.marks):
             return 0.0
+        # 0 from now on, so that it is given back once.
         amount, amounts[index] = amounts[index], 0.0
         if amount:
             entry.meter.correct(now_ns, reservation.marks[index], amount, 0.0)
@@ -333,6 +334,7 @@ class Ledger:
                 entry.meter.correct(now_ns, mark, amounts[i], amount)
                 entry.spent += amount - amounts[i]
                 amounts[i] = amount
+        # A quota of all tokens needs it at the end, for the sum with what is not known yet.
         reservation.known = reservation.known | known if reservation.known else known
 
     def _most_debt(self, reservation: Reservation) -> Cost:

@@ -673,6 +673,7 @@ class Spread(Bucket):
         return self.quota.amount - self.log.used
 
     def full_ns(self, now_ns: int) -> int | None:
+        # Not full_at_ns: what the bucket has refilled stays in the log for a period.
         return Meter.full_ns(self, now_ns)
 
     def become(self, now_ns: int, quota: Quota, ceiling: float = 1.0) -> None:

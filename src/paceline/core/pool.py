@@ -389,6 +389,7 @@ class Pool:
         """The answer to ``reservation`` has begun, and is no refusal: an allowance that was shut is open."""
         self.progress.allowance.admit(reservation.granted_ns)
         self.capacity.admitted(now_ns, reservation)
+        # As in settle().
         if not self.queue.length:
             self.ledger.pause.empty()
         if self._stop is not None and self._stop.ends_with(reservation.granted_ns):
@@ -467,6 +468,7 @@ class Pool:
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
+        # The longest stop: Stop.begin() shortens the first ones.
         if ends := ENDS.get(refusal.kind):
             stop_s, why = STOP_MAX_NS / NS, ends
         if stop_s:
@@ -515,6 +517,7 @@ class Pool:
         alone = waiter.returned or not self.queue.length
         ahead = 0 if alone else self.queue.ahead_of_newcomer(waiter.lane, waiter.lost_ns)
         if ahead:
+            # What is ahead counts in quotas of requests only: of the others it asks for nothing.
             requests = self.ledger.requests_in(waiter.amounts)
             then = self.ledger.earliest(now_ns, requests, [float(ahead)] * len(requests))
             if then[0] > at_ns:

@@ -181,6 +181,7 @@ class StoreSide(Holdings):
         news = self.outbox.take(now_ns, leases.slack_ns, fallback)
         quotas = self.snapshot.known(now_ns, fresh=not known)
         message = Message(membership.who, self.outbox.number, quotas, news=news, wants=wants)
+        # At the end nothing measured is told: what a process holds keeps it from leaving.
         message.held, message.slack_ns = self.held(measured=not at_once), leases.slack_ns
         message.alone, message.closed = fallback is not None, membership.mode == "fail_closed"
         message.share = membership.share_at(now_ns) if fallback is None else fallback.share
