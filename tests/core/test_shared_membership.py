@@ -6,11 +6,11 @@ from core_shared_ledger import Shared
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import StoreFormatError
-from paceline.shared.exchange import answer, ask
+from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.holdings import Outbox
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import Membership, State
-from paceline.shared.messages import Message, StoreReply
+from paceline.shared.messages import POLL_NS, Message, StoreReply
 from shared_pools import shared_pool
 
 START = 1_000 * NS
@@ -93,6 +93,20 @@ def test_a_process_that_a_newer_version_stopped_tries_once_in_a_second():
         answer(pool, now_ns, NEWER)
         messages += 1
     assert messages <= 10
+
+
+def test_an_exchange_that_was_asked_for_too_early_is_planned_again():
+    pool = shared_pool("jobs", parse_quotas("60 requests/min"), START, who="a")
+    assert ask(pool, START) is None
+    assert side_of(pool).exchange_due
+
+
+def test_many_processes_report_more_rarely_and_count_as_long():
+    ledger = SharedLedger()
+    for number in range(2_000):
+        ledger.apply(START, Message(f"{number}", 1))
+    peers = [ledger.apply(START + 20 * NS, Message("late", number)).peers for number in range(1, 11)]
+    assert peers[-1] == 2_001 - 20 * NS // (3 * POLL_NS)
 
 
 def test_every_lesson_that_is_due_is_learned():
