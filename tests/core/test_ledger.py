@@ -345,11 +345,12 @@ def test_the_first_window_of_a_quota_that_restarts_has_opened_as_far_as_the_buck
     assert (ledger.meters[0].opened, ledger.meters[0].level(T0)) == (opened + 5, 55)
 
 
-def test_a_spread_quota_that_restarts_has_used_of_its_window_what_the_answer_says():
+@pytest.mark.parametrize("stop_s", [10, -10])
+def test_a_spread_quota_that_restarts_has_used_of_its_window_what_the_answer_says(stop_s):
     ledger = ledger_of("60 requests/min")
     grant(ledger, T0, requests=20)
     ledger.spread(T0, 0)
-    ledger.count_restarts(T0, 0, T0 + 10 * NS, 5.0)
+    ledger.count_restarts(T0, 0, T0 + stop_s * NS, 5.0)
     assert levels(ledger) == [55]
 
 

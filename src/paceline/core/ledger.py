@@ -516,6 +516,7 @@ class Ledger:
         opened = math.inf if whole else entry.meter.opened + used
         restarting = Restarting(entry.meter.quota, now_ns, self.headroom_s, stop_ns, opened)
         self._replace(now_ns, entry, restarting, used)
+        # First: if the stated restart has passed, the present window is entered with nothing used.
         restarting.roll(now_ns)
         restarting.counted = used  # the log that it may have taken does not say what belongs to the present window
 
