@@ -238,3 +238,13 @@ def test_a_process_keeps_its_rate_where_the_sum_of_the_told_ones_is_not_quite_ze
     meter.rate.expect(T0, 5.0)
     meter.among(T0 + 600 * NS, total, 2)
     assert meter.found == 300.0
+
+
+def test_the_end_of_a_process_takes_back_what_it_has_told_of_a_measured_rate():
+    fleet = Fleet()
+    pool = fleet.pools[0]
+    fleet.measure(pool, 5.0)
+    fleet.tell(pool)
+    message = ask(pool, fleet.now_ns, at_once=True)
+    assert message.leaving
+    assert not any(message.held)
