@@ -3,7 +3,7 @@
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
 local GRID_US = 2^41                     -- epochs lie on a grid, so that marks stay comparable if the state is lost
-local GRID = GRID_US * 1000              -- 25 days. The epoch moves before `now` is two of them, which is below 2^53
+local GRID = GRID_US * 1000              -- 25 days. At two of them the epoch moves: they are below 2^53
 local LOW_POINTS_MAX, SLICES, PARTS, FULL_WAIT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
 local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
 local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
