@@ -578,7 +578,7 @@ class Log:
     def insert(self, end_ns: int, amount: float) -> None:
         """Count a charge of another time."""
         i = bisect_left(self.ends, end_ns)
-        if self.ends[i : i + 1] != [end_ns]:
+        if i == len(self.ends) or self.ends[i] != end_ns:
             self.ends.insert(i, end_ns)
             self.amounts.insert(i, 0.0)
         self.amounts[i] += amount

@@ -373,8 +373,10 @@ class Queue:
         if not busy:
             return None
         # Keys that are too early come first. Each is corrected until the first one is right; a single one may be wrong.
-        while (lane := self._lanes[busy[0][5]]) and len(busy) > 1 and self._key(lane) != busy[0]:
+        lane = self._lanes[busy[0][5]]
+        while len(busy) > 1 and self._key(lane) != busy[0]:
             self._place(lane)
+            lane = self._lanes[busy[0][5]]
         return self._next(lane) if lane.cached else next(iter(lane.waiters.values()))  # lane.first, without a call
 
     def peek(self, most: int) -> list[Waiter]:
