@@ -56,7 +56,8 @@ class SharedCapacity(StoreSide):
             if (held := self._held_back(now_ns, amounts)) is not None:
                 return held
             # If only measured limits bind, the store has no say.
-            if asks := self.decides or not self.membership.state.known:
+            asks = self.decides or not self.membership.state.known
+            if asks:
                 amounts = unstated.without(amounts)
         if asks and (lease := leases.take(amounts)) is None:
             return self._left_to_store(now_ns, waiter, amounts)

@@ -172,7 +172,8 @@ class StoreSide(Holdings):
         due_ns, known = self.exchange_ns, membership.state.known
         # Once, unless it has sent something since.
         leaving = at_once and known and not self._left
-        if not leaving and (due_ns == FAR_NS if at_once else due_ns > now_ns):
+        is_due = due_ns != FAR_NS if at_once else due_ns <= now_ns
+        if not (leaving or is_due):
             return None
         self.give_back(now_ns, everything=at_once)
         asks = membership.state.asks and self.decides and now_ns >= max(self._pause.until_ns, self.free_ns)
