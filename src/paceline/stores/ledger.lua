@@ -217,10 +217,11 @@ end
 
 local function grant(out, who, wants, held, place_ns, slack)
   local sums, gone, peers = {}, state.gone / BILLION, state.live + 1
+  -- Those that vanished may spend their share of a window at its start, at its end, or all at once: it stays unused.
   for i, m in ipairs(meters) do sums[i] = m.kind == WINDOW and m.s.amount * gone or 0 end
   local before, others = ahead(sums)
-  -- What those that vanished in an outage have spent is known when they report, or after REJOIN.
   local granted, probe, latest, binds = 0, 0, now, -1
+  -- What those that vanished in an outage have spent is known when they report, or after REJOIN.
   local back = state.awaited ~= 0 and now + max(REJOIN - (us - state.away) * 1000, 0) or now
   for _, want in ipairs(wants) do
     latest, binds = max(state.not_before, back), -1
