@@ -265,6 +265,18 @@ class TestStore:
         store.lose(T0 + NS)
         assert store.pool.record.counts["store_lost"] == 1
 
+    def test_without_it_those_that_wait_go_before_attempts_at_once(self):
+        store = Store("60 requests/min")
+        ask(store.pool)
+        store.exchange()
+        attempts = [Waiter({}) for _ in range(40)]
+        for waiter in attempts:
+            store.pool.try_grant(T0, waiter)
+        waiting = [ask(store.pool)[0] for _ in range(20)]
+        assert store.lose() == waiting + attempts
+        granted = [waiter for waiter in waiting + attempts if isinstance(waiter.outcome, Reservation)]
+        assert granted == waiting + attempts[:31]
+
     def test_what_it_granted_and_what_was_granted_without_it_is_closed_where_it_was_charged(self):
         store = Store("60 tokens/min, 9 concurrency")
         early, _ = ask(store.pool, tokens=20)
