@@ -206,6 +206,12 @@ class TestStore:
         assert store.exchange() == [later]
         assert later.outcome == WaitUntil(T0 + NS, "60 requests/min burst 1")
 
+    def test_one_that_it_did_not_grant_is_not_asked_for_at_once(self):
+        store = Store("60 requests/min burst 1")
+        first, _ = (ask(store.pool)[0] for _ in range(2))
+        assert store.exchange() == [first]
+        assert store.pool.capacity.exchange_ns == T0 + NS
+
     def test_an_attempt_at_once_is_not_granted_before_those_that_wait(self):
         store = Store("60 requests/min")
         ask(store.pool)
