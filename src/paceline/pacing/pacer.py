@@ -22,6 +22,7 @@ from paceline.pacing.accounts import Accounts
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
 from paceline.pacing.answers import Answers
 from paceline.pacing.breaker import Health
+from paceline.pacing.events import Event, Notifier
 from paceline.pacing.limits import Limits
 from paceline.pacing.permit import (
     OPTIONS,
@@ -42,7 +43,6 @@ from paceline.pacing.settings import TIMEOUT_MAX_S, PacingSettings, parsed
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
-    from paceline.pacing.events import Event
     from paceline.pacing.status import PoolStatus
     from paceline.pacing.traffic import TrafficLog
 
@@ -446,8 +446,6 @@ def _notifier(settings: PacingSettings) -> tuple[Callable[[Event], None] | None,
     """
     notifier: Callable[[Event], None] | None = None
     if settings.events is not None:
-        from paceline.pacing.events import Notifier
-
         notifier = Notifier(settings.events)
     path = settings.shadow if settings.traffic_log is None else settings.traffic_log
     if path is None:

@@ -38,6 +38,7 @@ from paceline.core.results import (
     public,
     warn,
 )
+from paceline.pacing.events import Event
 from paceline.pacing.faults import Fault, fault_of, is_timeout
 from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.retry import Again, GiveUp, RetryPolicy
@@ -158,7 +159,9 @@ class Permit:
         self._scheduler = scheduler
         self._waiter = waiter
         self.reservation = reservation
-        self._spent = self._followed = self._heard = False
+        self._spent = False  # whether a paced request has used it
+        self._followed = False  # whether another attempt continues it
+        self._heard = False  # whether a permit or a client inside of its block has met a refusal
         self._backoff = _BACKOFF
         self._used: object = _OPEN
         self.refusal: Refusal | None = None
@@ -289,17 +292,29 @@ class Permit:
     def _notify(self, kind: str, used: Cost | None = None, refusal: Refusal | None = None) -> None:
         scheduler, waiter = self._scheduler, self._waiter
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
-            from paceline.pacing.events import Event
-
-            reason, asked_s = (None, None) if refusal is None else (refusal.kind.value, refusal.retry_after_s)
-            fields = scheduler.pool.ledger.true_cost(self.cost, None), used, reason, asked_s, waiter.name
-            granted_s = self.reservation.granted_ns / NS
-            of_client = None if self.usage is None else asdict(self.usage), self.model, self.status, refusal
             reported = None
             if used is not None and waiter.reported is not None:
                 reported = {unit: waiter.reported.get(unit, amount) for unit, amount in used.items()}
-            told = *fields, granted_s, *of_client, reported, waiter.sized
-            scheduler.notify(Event(kind, self.pool, waiter.lane.name, self.waited_s, *told))
+            scheduler.notify(
+                Event(
+                    kind,
+                    pool=self.pool,
+                    lane=waiter.lane.name,
+                    waited_s=self.waited_s,
+                    reserved=scheduler.pool.ledger.true_cost(self.cost, None),
+                    used=used,
+                    reason=None if refusal is None else refusal.kind.value,
+                    retry_after_s=None if refusal is None else refusal.retry_after_s,
+                    name=waiter.name,
+                    granted_s=self.reservation.granted_ns / NS,
+                    usage=None if self.usage is None else asdict(self.usage),
+                    model=self.model,
+                    status=self.status,
+                    refusal=refusal,
+                    reported=reported,
+                    sized=waiter.sized,
+                )
+            )
 
     def cancel(self) -> None:
         """Refund the reserved cost: the request was never sent.
