@@ -72,7 +72,7 @@ PAUSE_MAX_S = 32 * 86_400.0
 """The longest pause of a provider is to the end of a month."""
 
 COST_MAX = 10**15
-"""The largest amount of any unit in a cost."""
+"""The largest amount of any unit in a cost: a float counts exactly up to nine times as many."""
 
 OPTIONS = ("timeout", "lane", "again", "name", "conversation", "cached_tokens")
 """What :meth:`BaseLimiter.acquire` takes beside amounts per unit."""
@@ -110,6 +110,7 @@ class Estimated(float):
         return float, (float(self),)
 
 
+# One for all permits: it is held for two assignments, and a lock of its own would cost every permit.
 _closing = threading.RLock()  # reentrant: a finalizer may close another permit while this thread closes one
 
 _PLAIN = (int, float)  # other numbers are converted to float
@@ -213,6 +214,7 @@ class Permit:
         if usage is not None or headers is not None:
             cost = self._read(usage, headers, units)
         check_cost(cost, self.reservation.cost, self._scheduler.pool.capacity.ledger.entries.units)
+        # Input alone is a whole cost, as of an embedding. Nothing at all leaves the cost as reserved.
         lacks_one = INPUT_TOKENS not in cost or OUTPUT_TOKENS not in cost
         if lacks_one and (TOKENS in cost or OUTPUT_TOKENS in cost):
             self._complete(cost)
@@ -221,6 +223,7 @@ class Permit:
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._settle(actual)
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
+            # WEAK: if two threads settle at once, ``charged`` may show the cost of the one that was ignored.
             self._used = actual
             if scheduler.by_hand.fails:
                 scheduler.by_hand.answered()
@@ -379,6 +382,7 @@ class Permit:
         if fault in (Fault.BROKEN, Fault.UNREACHED) and self.open:
             reason = "no answer" if error is None else type(error).__name__
             late = isinstance(error, BaseException) and fault is Fault.BROKEN and is_timeout(error)
+            # Too many requests in flight for the server are a lack of slots, and no fault of the host.
             if not (late and self._scheduler.timed_out(self.reservation)):
                 self._scheduler.by_hand.failed(
                     self.reservation.granted_ns, reason, reached=fault is Fault.BROKEN, reported=reported
@@ -432,7 +436,7 @@ class Permit:
             from paceline.providers.answers import refusal_said
 
             refusal, headers = refusal_said(refusal, self.pool)
-            if refusal is None:
+            if refusal is None:  # paceline's own 429: the pool knows of the refusal behind it
                 return
             if refusal.scope is not RefusalScope.MODE:  # as in an attached client
                 self._learn(headers)
@@ -448,7 +452,7 @@ class Permit:
         row = self._scheduler.row(self.reservation, refusal) if refusal.kind.about_rate else None
         if row is None:
             return given_s or refusal.retry_after_s or 0.0
-        if row.is_paced:
+        if row.is_paced:  # the measured rate says when the next attempt goes, also if a wait is stated
             return 0.0
         stated_s = given_s or (refusal.retry_after_s if is_believed(refusal) else None)
         return stated_s or progress.pause_s(refusal, row, *self._backoff)
@@ -541,12 +545,14 @@ def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
     """Like :meth:`Permit.refused`, with the pause or the stop that the caller has decided."""
     permit.refusal = refusal
     _tell_outer(permit)
+    # Before the refusal: the pool blames it on a quota by what this answer has stated.
     if refusal.limits and refusal.scope is RefusalScope.POOL and permit.open:
         permit._scheduler.observe(refusal.limits, permit.reservation)
     if permit._waiter.turn is not None:
         permit._waiter.turn.refused(refusal)
-    if refusal.kind is not RefusalKind.CAPACITY:
+    if refusal.kind is not RefusalKind.CAPACITY:  # any other refusal shows that the host answers
         permit._scheduler.by_hand.answered()
+    # What the pool will charge: the provider counts a request that it refuses for its own sake, and none of its tokens.
     of_pool = refusal.scope is RefusalScope.POOL
     first = permit._close_once(None if of_pool else dict.fromkeys(permit.cost, 0.0) | {REQUESTS: 1.0})
     stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
@@ -714,6 +720,7 @@ class Acquisition:
         self._exit(error)
 
     def __aenter__(self) -> Coroutine[Any, Any, Permit]:
+        # Not ``async def``: that would be a second coroutine around the first one for every permit.
         return self._wait_async(True)
 
     async def __aexit__(
@@ -737,6 +744,7 @@ class Acquisition:
         finally:
             if permit.reservation.open:
                 permit._leave(error)
+            # Told again: until the reset the current permit was this one, which is no outer one of itself.
             if permit.refusal is not None or permit._heard:
                 _tell_outer(permit)
 
@@ -812,7 +820,7 @@ def split_tokens(pool: str, cost: Cost, units: Collection[str], stated: Collecti
     """
     total = cost[TOKENS]
     for side, other in _OTHER_SIDE.items():
-        known = cost.get(other, None if total else 0.0)
+        known = cost.get(other, None if total else 0.0)  # of a total of 0 each side is 0
         if side not in cost and known is not None and total >= known and (other in cost or side in units):
             cost[side] = total - known
     missing = [side for side in _OTHER_SIDE if side in units and side not in cost]
