@@ -109,18 +109,20 @@ class Section:
         if (kin := self.kin) is not None and kin.forked and kin.are_to_be_told():
             self.lines.hint_at_store()
         with self._lock:
-            if self._busy:
+            if self._busy:  # in this thread, because the lock is held; its pool is half changed
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
+                # Both before the pool is asked: they decide whether it has room, and until when a request waits.
                 if self._loops and self._pool.queue.length:
                     self._forget_closed(now_ns)
                 if self.lateness.unsent:
                     self.lateness.no_refill_for_unsent(now_ns)
                 outcome = submit(now_ns, waiter)
+                # A ``try_grant`` may say until when it would wait, without a place in the queue.
                 waits = type(outcome) is WaitUntil and waiter.queued
-                if waits:
+                if waits:  # still under the lock: the next grant must find its owner
                     self._give_owner(now_ns, waiter, owner)
             finally:
                 self._busy = False
@@ -130,6 +132,7 @@ class Section:
             done = self._work(now_ns) if self._deferred else []
             self._arm(now_ns)
         self._leave(done)
+        # Outside of the lock: handlers of logging are code of others, and may wait.
         self.lines.notices()
         if waits:
             self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
@@ -138,7 +141,7 @@ class Section:
     def change(self, change: Callable[[int, *Ts], object], *args: *Ts) -> None:
         """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section."""
         with self._lock:
-            if self._busy:
+            if self._busy:  # :meth:`_work` makes it, with the time of then
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
                 return
             now_ns = self._clock.now_ns()
@@ -186,6 +189,7 @@ class Section:
         The step makes the grants that it allows. Where it has removed waiters, grants to those behind them follow here.
         """
         with self._lock:
+            # Before :meth:`_arm`, which plans no exchange while the worker is told and has not begun.
             if self._exchanges is not None:
                 self._exchanges.begun()
             now_ns = self._clock.now_ns()
@@ -274,9 +278,10 @@ class Section:
         done: list[Waiter] = []
         try:
             with self._lock:
-                self._alarm.rang()
+                self._alarm.rang()  # first: `_work` sets the next one, which may be later
                 done = self._work(self._clock.now_ns())
         except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
+            # WEAK: a waiter that was granted just before it is not woken.
             with self._lock:
                 self._alarm.set(self._clock.now_ns() + NS)
             raise
@@ -293,7 +298,9 @@ class Section:
         The calls come last: a listener of events may raise ``SystemExit``.
         """
         if done and (closed := wake_all([waiter.owner for waiter in done])):
+            # They got grants that no task can use. The next waiters get these.
             self.change(self._forget, closed, done)
+        # A loop: if the worker is closed, :meth:`_tell` looks again, and another exchange may be due by then.
         while self._exchanges is not None and self._exchanges.due is Due.NOW:
             self._tell(self._exchanges)
         while self._postponed:
@@ -305,7 +312,7 @@ class Section:
 
     def _tell(self, exchanges: Exchanges) -> None:
         """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
-        exchanges.due = Due.TOLD
+        exchanges.due = Due.TOLD  # before the worker is told, which may begin, and say so, at once
         if exchanges.poke():
             return
         with self._lock:  # the worker is closed, and no request waits
@@ -323,7 +330,7 @@ class Section:
             self._pool.withdraw(now_ns, waiter)
             raise
         if type(waiter.owner) is TaskOwner:
-            if self._pool.queue.length == 1:  # no other loop has waiters
+            if self._pool.queue.length == 1:  # no other loop has waiters, and none is kept alive for nothing
                 self._loops.clear()
             self._loops.add(waiter.owner.loop)
 
@@ -343,6 +350,7 @@ class Section:
 
     def after_fork(self) -> None:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
+        # Another thread may have held the lock at the fork, and does not exist here, nor does the thread of the timers.
         self._lock, self._busy = threading.RLock(), False
         self._alarm = Alarm(self._clock, self._on_timer)
         self._deferred.clear()
