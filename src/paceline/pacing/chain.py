@@ -122,9 +122,9 @@ class ChainedScheduler(Scheduler):
         """
         if (at_once := self._at_once(waiter)) is not None:
             return at_once
+        waiter.arrived_ns = arrived_ns = self.now_ns()
         if (hopeless := self._hopeless(waiter)) is not None:
             return hopeless
-        arrived_ns = waiter.arrived_ns
         while True:
             granted, first = await self._own(waiter, wait)
             if not isinstance(granted, Reservation):
@@ -253,7 +253,6 @@ class ChainedScheduler(Scheduler):
 
     def _hopeless(self, waiter: Waiter) -> NeverFits | Expired | None:
         """Why a further scheduler would not grant ``waiter``; ``None``: each may."""
-        waiter.arrived_ns = self.now_ns()
         for scheduler in self.beside:
             if waiter.deadline_ns is None and _COUNTS.issuperset(scheduler.pool.ledger.entries.units):
                 continue  # it fits
