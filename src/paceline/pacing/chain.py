@@ -56,6 +56,7 @@ class Passed(NamedTuple):
         if waiter is not None:
             self.waiter.sized, self.waiter.reported = waiter.sized, waiter.reported
         units = self.scheduler.pool.ledger.entries.units
+        # A sum of tokens follows from any of its sides. Slots and starts are charged as reserved.
         counted = actual and (TOKENS in units or not actual.keys().isdisjoint(units))
         self.scheduler.settle(self.reservation, actual if counted else None, self.waiter)
 
@@ -129,9 +130,10 @@ class ChainedScheduler(Scheduler):
             granted, first = await self._own(waiter, wait)
             if not isinstance(granted, Reservation):
                 return granted
-            waiter.arrived_ns = arrived_ns
+            waiter.arrived_ns = arrived_ns  # each submission sets its own, and the wait counts from the first
+            # A pause that has begun before the grant did not stop it: it is the probe.
             paused_until_ns = self._paused_until_ns()
-            self.section.lateness.granted(granted)
+            self.section.lateness.granted(granted)  # again: it is not sent before it has passed all
             granted.begun = True  # until it is sent, no answer is missing
             try:
                 for scheduler in self.further:
@@ -147,7 +149,7 @@ class ChainedScheduler(Scheduler):
                     step.begun = True  # whether answers come is seen in the own pool
                     scheduler.section.lateness.granted(step)
                     self._remember(granted, Passed(scheduler, step, there))
-            except BaseException:
+            except BaseException:  # cancelled while it waited there
                 self.cancel(granted)
                 raise
             finally:
@@ -178,7 +180,7 @@ class ChainedScheduler(Scheduler):
         # Read outside of the account's section, whose dicts are replaced as a whole: it was open a moment ago.
         if not capacity.is_free(self.now_ns(), waiter.lane):
             return None
-        granted = Scheduler.try_grant(self, waiter)
+        granted = Scheduler.try_grant(self, waiter)  # the method of this class would come here again
         return granted if isinstance(granted, Reservation) else None
 
     async def _own(self, waiter: Waiter, wait: _Wait) -> tuple[Outcome, Passed | None]:
@@ -197,13 +199,13 @@ class ChainedScheduler(Scheduler):
             if not isinstance(step, Reservation):
                 return _named(account, step), None
             step.begun = True
-            if self._is_shut:
+            if self._is_shut:  # give back the turn, which another pool's request may use as a test meanwhile
                 account.cancel(step)
                 granted = await wait(self, waiter)
                 if not isinstance(granted, Reservation):
                     return granted, None
                 there = _further(waiter)
-                step = Scheduler.try_grant(account, there)
+                step = Scheduler.try_grant(account, there)  # without a wait, which would hold the turn here
                 if not isinstance(step, Reservation):
                     self.cancel(granted)
                     waiter.returned = True
@@ -270,7 +272,7 @@ class ChainedScheduler(Scheduler):
     def _remember(self, reservation: Reservation, passed: Passed) -> None:
         """Keep ``passed`` with ``reservation``, and settle the further ones of those that were closed as lost."""
         if len(self._passed) > self._look_at:
-            for lost in [other for other in list(self._passed) if not other.open]:
+            for lost in [other for other in list(self._passed) if not other.open]:  # a copy: other threads add theirs
                 self._release(lost)
             self._look_at = 2 * len(self._passed) + PASSED_MIN
         self._passed.setdefault(reservation, []).append(passed)
@@ -323,6 +325,7 @@ class ChainedScheduler(Scheduler):
         if (of_account := self._of_account(reservation, refusal)) is not None:
             account, there = of_account
             account.refuse(there, refusal, pause_s, stop_s, why)
+            # In this scope the pool charges the request without its tokens, and learns nothing.
             refusal, pause_s, stop_s = replace(refusal, scope=RefusalScope.MODE), 0.0, 0.0
         else:  # that tells nothing of the account
             for passed in self._passed.get(reservation, ()):

@@ -158,7 +158,7 @@ class Scheduler:
         outcome = self.section.enter(self.pool.submit, waiter, ThreadOwner)
         if type(outcome) is not WaitUntil:
             return outcome
-        if in_a_loop():
+        if in_a_loop():  # only now: a permit that is there at once blocks nothing
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
                 warn(f"{self.pool.name}: {why}")
@@ -267,7 +267,7 @@ class Scheduler:
             readings = list(of_periods(readings, self.periods))
 
         def learn(now_ns: int) -> None:
-            self._read_ns = max(self._read_ns, now_ns) + READ_NS
+            self._read_ns = max(self._read_ns, now_ns) + READ_NS  # a leaky bucket, which ``reads_at`` asks
             if reservation is not None:
                 self.pool.observe(now_ns, readings, reservation)
             elif self.pool.capacity.learning is not None:
@@ -285,6 +285,7 @@ class Scheduler:
     def begun(self, reservation: Reservation) -> None:
         """The answer to ``reservation`` has begun."""
         reservation.begun = True
+        # Both are read without the lock: every answer comes here, and few have something to change.
         ledger = self.pool.capacity.ledger
         if ledger.entries.exact and ledger.gentle:
             self.section.change(ledger.arrived, reservation)
@@ -358,8 +359,9 @@ class Scheduler:
 
         The store is asked for a request that costs nothing, and its reply has the state of the quotas.
         """
-        if self.pool.capacity.behind == QUEUE:
+        if self.pool.capacity.behind == QUEUE:  # no store is behind: what is known here is the present state
             return None
+        # The method of this class: a chained scheduler's takes turns at further pools.
         outcome = Scheduler.try_grant(
             self, Waiter(dict.fromkeys([*self.pool.ledger.entries.units, REQUESTS, CONCURRENCY], 0.0))
         )
