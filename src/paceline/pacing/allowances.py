@@ -47,7 +47,7 @@ Tally = Callable[[LaneSpec, str, str, "Usage"], None]
 """Called with the lane, the provider, the model and the usage of a request that is charged."""
 
 ACCOUNTS_MAX: Final = 20_000
-"""Allowances of one limiter."""
+"""Allowances of one limiter: the names of lanes come from callers, and memory is bounded."""
 
 WARN_AT: Final = 0.8
 """The share of a budget at which a warning is logged."""
@@ -91,7 +91,7 @@ class Allowance:
     quotas: tuple[Quota, ...]
     rates: Scheduler | None = None
     budget: Scheduler | None = None
-    warned: dict[int, int] = field(default_factory=dict)
+    warned: dict[int, int] = field(default_factory=dict)  # by the index of a quota, the last period with a warning
 
     def warn(self) -> None:
         """Log once in each period that most of the budget is spent."""
@@ -112,7 +112,8 @@ class Allowance:
             return []
         for i, m in enumerate(ledger.meters):
             spent = m.quota.amount - m.level(now_ns) - ledger.in_use(i)
-            period = (m.restart_ns(now_ns) or 0) // (60 * NS)  # clocks differ
+            # In minutes: the clocks of processes with one store differ, and the instant of a restart with them.
+            period = (m.restart_ns(now_ns) or 0) // (60 * NS)
             if m.quota.unit == USD and spent >= WARN_AT * m.quota.amount and self.warned.get(i) != period:
                 self.warned[i] = period
                 found.append((spent, m.quota))
@@ -161,6 +162,7 @@ class Allowances:
     @property
     def has_budget(self) -> bool:
         """Whether there is any budget."""
+        # A copy: another thread may set an allowance meanwhile.
         return any(allowance.budget is not None for allowance in list(self._by_lane.values()))
 
     def set(self, lane: str, quotas: Iterable[Quota]) -> None:
@@ -235,6 +237,7 @@ class Allowances:
                     raise BudgetError(budget.pool.name, f"{unknown}: give one under [prices]", None)
                 most += [_most(prices, call, model, one.expected()) for model in (call.model, *call.others.models)]
         dearest = max(most, key=lambda one: one.usd, default=None)
+        # Any of the models may answer, so that one without a bound leaves the request without a bound.
         if dearest is not None and not all(one.known for one in most):
             dearest = dearest._replace(known=False)
         return Charge(allowances, asked[0], dearest, self._prices, timeout_s, tally)
@@ -272,6 +275,7 @@ def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
     input_tokens = expected.input_tokens + math.ceil(call.audio_s * AUDIO_TOKENS_S)
     usage = replace(expected, input_tokens=input_tokens, output_tokens=OUTPUT_MAX if output is None else output)
     usd = prices.most_usd(call.provider, model, usage)
+    # Output without a price needs no maximum.
     free = output is None and usd == prices.most_usd(call.provider, model, replace(usage, output_tokens=0))
     return Most(usage, usd, known=(output is not None and not call.others.beside) or free)
 
@@ -333,6 +337,7 @@ class Charge:
                 patience_s = PATIENCE_S if self._timeout_s is None else self._timeout_s
                 waiter: Waiter = BudgetWaiter(usd, lane, _until_ns(allowance.budget, patience_s))
                 yield Acquisition(allowance.budget, waiter), allowance
+        # Rates after money: near the end of a budget a request waits for minutes, and would hold tokens of all others.
         for allowance, lane in self._allowances:
             if allowance.rates is not None:
                 usage = self._estimate()
@@ -378,7 +383,8 @@ class Charge:
 
         What it does not report is charged as the most where there is a budget, and else as estimated.
         """
-        self._warn()  # by the last reply of a store
+        # Before, too: with a store, what is spent is known only while nothing is on its way back to it.
+        self._warn()
         for permit in self._permits:
             if USD in permit.cost:
                 permit.settle(usd=self._usd(usage, call))
@@ -425,7 +431,7 @@ class Charge:
         )
 
     def _count(self, usage: Usage | None, call: Call) -> None:
-        tally, self._tally = self._tally, None
+        tally, self._tally = self._tally, None  # once, also if the charge ends again
         if tally is not None:
             counted = self._counted(usage)
             tally(call.provider, self._dearest(counted, call), counted)
@@ -443,6 +449,7 @@ class Charge:
 
 
 def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:
+    # Imported here: the package of prices is an extra, and only budgets and sums need it.
     from paceline.providers.prices import Prices
 
     return Prices(given)

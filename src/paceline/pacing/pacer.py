@@ -52,7 +52,9 @@ NAME_MAX = 200
 """The longest name of a waiter, in characters."""
 
 PERSON: Final[LaneName] = (INTERACTIVE, None, 1)
+"""Where the requests of a person at a screen wait: before all that have no priority of their own."""
 
+# Compared by identity: a block of lane("default") is a choice of the user, which priorities by name leave alone.
 DEFAULT_LANE_NAME: Final[LaneName] = (DEFAULT_LANE.name, None, None)
 
 current_lane: ContextVar[LaneName | LaneSpec] = ContextVar("paceline_lane", default=DEFAULT_LANE_NAME)
@@ -85,6 +87,7 @@ def lane(name: str | LaneSpec, *, weight: float | None = None, priority: int | N
             f"the name of a lane is a {type(name).__name__}: give a text, e.g. lane('wrap'), or a LaneSpec"
         )
     spec = Lanes()[name, weight, priority]  # invalid values raise here
+    # A name, and not the spec: what is None here follows from the settings of each limiter that the block uses.
     token = current_lane.set((name, weight, priority) if parent is None else replace(spec, parent=parent))
     try:
         yield
@@ -215,6 +218,7 @@ class Pacer:
         units: Collection[str] | None = None,
     ) -> Waiter:
         """A waiter for ``cost``. Its units must be known units, units of the quotas, or in ``units``."""
+        # Read before the check, which makes a plain number of an estimate.
         sized, known = cost.get(INPUT_TOKENS), True
         counted = scheduler.pool.capacity.ledger.entries.units
         check_cost(cost, units or counted)
@@ -355,6 +359,7 @@ class BaseLimiter:
                 permit.settle(await client.responses.create(model="gpt-6-luna", input=prompt))
         """
         pacer = self.pacer
+        # The first look-up saves the hot path a call of the second one, which begins with the same.
         scheduler = pacer.pools.named.get(pool) or pacer.pools.scheduler(pool)
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]

@@ -67,6 +67,7 @@ class Pools:
         self.uncharged: dict[str, list[Quota]] = {}
         self.stored_as: dict[str, str] = {}
         self.plans = Plans()
+        # Reentrant: to make a pool may open its account. Names are looked up without it, as one step of a dict.
         self._lock = threading.RLock()
         self._made: dict[str, Scheduler] = {}  # by pool
         self._of_account: dict[str, tuple[Scheduler, ...]] = {}  # the same by account
@@ -153,6 +154,7 @@ class Pools:
         told.
         """
         new = self.plans.read(account, readings, served=served, sent_s=sent_s)
+        # Else the windows are shown alone, and no pool of the account is needed.
         if not (self.maker.settings.plans.holds or self.worker) or self.maker.settings.shadow is not None:
             return
         windows = {one.name: one for reading in new if (one := _window(reading)) is not None}
@@ -197,6 +199,7 @@ class Pools:
         with self._lock:
             schedulers, further = dict(self._made), dict(self._further)
         pools = {name: scheduler.status(queue) for name, scheduler in (schedulers | further).items()}
+        # A limit that no request has used yet is shown by a pool that is made for it here, and dropped.
         now_ns, models = self.maker.settings.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
         for name in islice(self.limits.given, POOLS_MAX):
             if "*" not in name and name not in models:  # a model in use has its provider in the name
@@ -242,6 +245,7 @@ class Pools:
                 self._made[resolved.pool] = scheduler
                 account = resolved.pool.partition("/")[0]
                 self._of_account[account] = (*self.of_account(account), scheduler)
+            # Of more names than ten for a pool, each call looks up the pool again: they come from callers, too.
             if len(self.named) < 10 * POOLS_MAX:
                 self.named[name] = scheduler
                 self._names.setdefault(resolved.pool, set()).add(name)
@@ -255,6 +259,7 @@ class Pools:
             if one.pool not in self._further:
                 self._further[one.pool] = self.maker.scheduler(one, Scheduler)
             further.append(self._further[one.pool])
+        # The pool of a model may get an account later, at a refusal that is about all that the account sends.
         if not (further or resolved.is_model):
             return self.maker.scheduler(resolved, Scheduler)
         opens = partial(self.open_account, account) if resolved.is_model else None
@@ -278,7 +283,7 @@ class Pools:
                 plan = Plan(self.maker.settings.plans)
                 heard, in_flight = partial(self._hear, account, plan), partial(self._in_flight, account)
                 self._further[name] = self.maker.of_plan(name, plan, heard, in_flight)
-            for scheduler in self.of_account(account):
+            for scheduler in self.of_account(account):  # which were made before it
                 if isinstance(scheduler, ChainedScheduler):
                     scheduler.account = self._further[name]
             return self._further[name]
@@ -290,7 +295,7 @@ class Pools:
         """Take what another process has noted of a window."""
         reading = self.plans.hear(account, name, text, self.maker.settings.clock.now_ns() - age_ns)
         if (window := _window(reading)) is not None:
-            plan.windows = plan.windows | {name: window}
+            plan.windows = plan.windows | {name: window}  # a new dict: readers take no lock
 
     def base(self, account: str) -> str:
         """The provider of an account that was found by its credential; ``account`` for any other one."""
