@@ -301,7 +301,7 @@ class Lines:
         count = self._counts.setdefault(event, [0, 0, 0])
         if count[0] != now_ns // NS:
             count[:2] = now_ns // NS, 0
-            counts = self._noticed = True
+            self._noticed = True
         count[1] += 1
         if count[1] > LINES_MAX:
             count[2] += counts

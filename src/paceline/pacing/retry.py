@@ -98,7 +98,9 @@ class Failures:
         if row is None or refusal is None:
             self.own += 1
             return refusal
-        self.admitted = self.admitted if self.of_pool and not row.is_allowance else row.admitted
+        # Others count from its first refusal on, or from the last one about an allowance, which is about all requests.
+        if not self.of_pool or row.is_allowance:
+            self.admitted = row.admitted
         self.of_pool += 1
         if row.is_allowance:  # that tells nothing of any request
             return refusal
