@@ -129,13 +129,13 @@ class Health:
         self._breakers: dict[str, Breaker] = {}
         self._paused: dict[Scheduler, int] = {}  # until when
         self._budgets: dict[str, RetryBudget] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: a finalizer may close a permit, whose answer counts here
 
     def succeeded(self, host: str, scheduler: Scheduler) -> None:
         """Count an answer of ``host``; if its breaker was open, the pause ends."""
         breaker = self._breakers.get(host)
         if breaker is not None and breaker.reached and not breaker.in_row and scheduler in breaker.schedulers:
-            return  # the hot path, without the lock
+            return  # the hot path, without the lock: nothing would change
         if self.policy is None:
             return
         with self._lock:
@@ -146,6 +146,7 @@ class Health:
             paused = breaker.schedulers & self._paused.keys() if breaker.open_until_ns else ()
             breaker.succeeded()
             lifted = [(one, self._paused.pop(one)) for one in paused]
+        # Outside of the lock, as in ``failed``: what follows takes the lock of a pool, and wakes waiters.
         for one, until_ns in lifted:
             one.section.change(one.pool.capacity.lift, until_ns)
 
@@ -237,6 +238,7 @@ class Health:
     def _until_ns(self, scheduler: Scheduler, now_ns: int) -> int:
         """When the first host of a pool may be tried; 0 while the breaker of one of them is closed."""
         instants = [one.open_until_ns for one in self._breakers.values() if scheduler in one.schedulers]
+        # Of a closed breaker the instant is 0: the pool goes on with that host.
         return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
 
 
@@ -265,4 +267,4 @@ class HealthByHand(ByHand):
         if self.fails:
             self.fails = False
             self._health.succeeded(self._host, self._scheduler)
-            self._health.forget(self._host)
+            self._health.forget(self._host)  # beside a real host its closed breaker would keep the pool going

@@ -108,6 +108,7 @@ class Lines:
 
     def _say_wait(self, now_ns: int, waiter: Waiter, until: WaitUntil) -> bool:
         """Log one wait; false, and nothing is logged, while only the answer of the store is missing."""
+        # Of a line that is left out the level is not computed: the last line that was written stands for it.
         may = self._may("rate_limit.wait", now_ns, counts=self._noticed)
         reason = self._reason(now_ns, waiter, until) if may else None
         if reason is None:
@@ -115,7 +116,7 @@ class Lines:
         quota, expected_s = reason.quota, reason.expected_wait_s
         name, lane = waiter.name, waiter.lane.name
         if quota == STORE:
-            self._counts["rate_limit.wait"][1] -= 1
+            self._counts["rate_limit.wait"][1] -= 1  # it has written nothing yet
             return False
         self._noticed = expected_s is None or expected_s >= NOTICED_S
         level = INFO if self._noticed else DEBUG
@@ -175,7 +176,7 @@ class Lines:
             self._refusals[kind] = (0, event) if count is None else (count[0] + 1, event)
             return count is None
 
-        if self._read(is_first):
+        if self._read(is_first):  # with the pool locked: of several threads one writes the line
             _summing.add(self)
             self._set_timer(kind)
             self._say_permit(WARNING, kind[0], event, _said(event))

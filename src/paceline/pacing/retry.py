@@ -194,6 +194,7 @@ class RetryPolicy:
             return GiveUp(_made(number))
         if row is not None and (unfair := _unfair(failures, row)):
             return GiveUp(unfair)
+        # Refusals of this request alone lengthen its wait, and use up no attempt. 2.0 ** 1024 would overflow.
         own_s = min(self.backoff_s * 2.0 ** min(max(number, failures.alone.count) - 1, 30), self.backoff_max_s)
         return Again(self._spread(asked_s or own_s, luck, stated=asked_s is not None), pool_wide=False)
 
@@ -202,6 +203,7 @@ class RetryPolicy:
         asked_s = refusal.retry_after_s or 0.0
         dead_s = max(2 * self.max_retry_after_s, DEAD_TIMES * row.longest_s)
         if row.is_allowance and not row.holds:
+            # Of an end that is not stated, the next test is known.
             return GiveUp(_asks(asked_s), stop_s=asked_s or row.test_s)
         if asked_s > self.max_retry_after_s and (is_believed(refusal) or row.is_test):
             return GiveUp(_asks(asked_s), stop_s=asked_s)
@@ -218,7 +220,7 @@ class RetryPolicy:
 
     def _spread(self, pause_s: float, luck: float, *, stated: bool) -> float:
         """A pause with its random part, which comes on top of a stated one: the provider names a minimum."""
-        if stated:
+        if stated:  # a second spreads the requests enough, also after an hour
             return pause_s + self.jitter * luck * min(pause_s, 1.0)
         return pause_s * (1 + self.jitter * (2 * luck - 1))
 
@@ -277,6 +279,7 @@ class RetryBudget:
         """
         self._earn(now_ns, admitted)
         self._left -= 1
+        # One that was left is due at once. Otherwise what is missing has to be earned first.
         return self._earned + max(-self._left, 0.0)
 
     def wait_s(self, now_ns: int, admitted: int, due: float) -> float:
@@ -288,6 +291,7 @@ class RetryBudget:
         if due <= self._earned:
             return 0.0
         rate = self.PER_S + self.EACH * self._recent / self.RECENT_S
+        # A millisecond or more: 0 would say that it is earned.
         return min(max((due - self._earned) / rate, 0.001), self.RECENT_S)
 
     def _earn(self, now_ns: int, admitted: int) -> None:
