@@ -78,8 +78,9 @@ class Plans:
         """
         with self._lock:
             windows = self._windows.setdefault(account, {})
-            for first in list(self._windows)[:-KEPT_MAX] if len(self._windows) > KEPT_MAX else ():
-                self.forget(first)
+            if len(self._windows) > KEPT_MAX:
+                for first in list(self._windows)[:-KEPT_MAX]:
+                    self.forget(first)
             new = []
             for reading in readings:
                 use = windows.get(reading.window) or WindowUse()
