@@ -84,12 +84,12 @@ class Appender:
             self._write(line, synced=synced)
 
     def _write(self, line: bytes, *, synced: bool = False) -> None:
-        if self._failure is not None:
+        if self._failure is not None:  # the cut after it has failed, too
             self._cut()
         self._start = os.lseek(self._fd, 0, os.SEEK_END) if self.regular else 0
         try:
             written = 0
-            while written < len(line):
+            while written < len(line):  # a disk that is nearly full takes a part
                 written += os.write(self._fd, line[written:])
             if synced:
                 self.sync()
@@ -260,7 +260,7 @@ class WatchedFile(Appender):
             raise
         if mirrored:
             with suppress(OSError), tempfile.TemporaryFile() as mirror:  # without it the file is as safe as another one
-                self._mirror = os.dup(mirror.fileno())
+                self._mirror = os.dup(mirror.fileno())  # which stays open when the block closes its own
             self._copy_to_mirror(_contents(self._fd))
 
     @property
@@ -278,6 +278,7 @@ class WatchedFile(Appender):
             return found
         if not self._is_whole():
             return Fault.SHORT
+        # After a failed write of our own, what is behind the end is ours.
         return Fault.LONG if self._failure is None and self.size() > self._end else None
 
     def _is_whole(self) -> bool:
@@ -285,6 +286,7 @@ class WatchedFile(Appender):
         return self.size() >= self._end and at_end == self._tail and self._begins_as_before()
 
     def _begins_as_before(self) -> bool:
+        # In this order, because a file that was cut within its first line, or to nothing, begins so, too.
         return self._head.startswith(_read(self._fd, 0, len(self._head)))
 
     def settle(self) -> Fault | None:
@@ -306,7 +308,7 @@ class WatchedFile(Appender):
             raise LostFileError(fault, self.path)
         super()._write(line, synced=synced)
         self._end, self._tail = self._start + len(line), line[-_MARK:]
-        self._head = self._head or _read(self._fd, 0, _MARK)
+        self._head = self._head or _read(self._fd, 0, _MARK)  # of a file that was empty until now
         self._copy_to_mirror(iter([line]))
 
     def _copy_to_mirror(self, contents: Iterator[bytes]) -> None:
@@ -360,7 +362,7 @@ class WatchedFile(Appender):
                 _write_all(fd, _contents(self._mirror))
             elif not self._begins_as_before():  # what is open is another program's by now
                 self.shortened = True
-            elif not _write_all(fd, _contents(self._fd, self._end)) or not self._is_whole():
+            elif not _write_all(fd, _contents(self._fd, self._end)) or not self._is_whole():  # it may change meanwhile
                 _cut_line(fd)
                 self.shortened = True
             _sync(fd)
@@ -379,7 +381,7 @@ class WatchedFile(Appender):
             with suppress(FileExistsError):
                 fd = open_binary(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
                 if sys.platform != "win32":
-                    os.fchmod(fd, mode)
+                    os.fchmod(fd, mode)  # the umask has taken a part of it
                 return fd, name
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.path)
 
@@ -395,6 +397,7 @@ class WriteTurn:
 
     def __init__(self, fd: int) -> None:
         self._fd, self._depth = fd, 0
+        # The lock of the system is one for the descriptor, which all threads share.
         self._threads = threading.RLock()  # a finalizer may append inside of an append
 
     def __enter__(self) -> None:
@@ -487,6 +490,7 @@ def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
     """
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
+    # In the same folder: a rename is one step within a file system. Two processes may write the same file at once.
     name = os.path.join(folder, f".paceline-{os.urandom(8).hex()}")
     file = create(name, like=path if os.path.exists(path) else like)
     try:
@@ -532,6 +536,8 @@ def create(path: str, *, like: str = "") -> BinaryIO:
     try:
         if like and sys.platform != "win32":
             was = os.stat(like)
+            # One by one: without root's rights the group may be given, and the owner not. The mode comes last, because
+            # a change of the owner clears bits of it.
             for owner in ((-1, was.st_gid), (was.st_uid, -1)):
                 with suppress(OSError):
                     os.fchown(file.fileno(), *owner)
