@@ -149,7 +149,7 @@ class Accounts:
         """
         if not self._key:
             with self._lock:
-                self._key = self._key or self._shared(self.salt())
+                self._key = self._key or self._shared(self.salt())  # another thread may have been first
         key = self._digest(provider.name, credential)
         account = self._by_credential.get(key)
         # Every request comes here, most of them without the lock.
@@ -175,7 +175,7 @@ class Accounts:
                 if account.sessions:
                     self._claim(provider.name, session, account)
                 return account
-            del account.credentials[key]
+            del account.credentials[key]  # parted: it finds an account as a new credential does
         who = person()
         claim = who or session
         account = self._claimed(provider.name, claim, is_login=is_login) or self._new(provider, key, is_login=is_login)
@@ -197,6 +197,7 @@ class Accounts:
         return self._digest("shown", claimed).hex()[:NAME_SHOWN] if claimed else ""
 
     def _digest(self, *parts: str) -> bytes:
+        # What is claimed comes from JSON, which may have half of a surrogate pair.
         return hmac.digest(self._key, "\n".join(parts).encode("utf-8", "surrogatepass"), "sha256")[:DIGEST_BYTES]
 
     def _new(self, provider: Provider, key: bytes, *, is_login: bool) -> Account:
@@ -234,7 +235,7 @@ class Accounts:
 
     def _is_shut(self, account: Account) -> bool:
         pools = self._pools.of_account(account.name)
-        schedulers = {id(one): one for pool in pools for one in (pool, *pool.beside)}
+        schedulers = {id(one): one for pool in pools for one in (pool, *pool.beside)}  # most share those beside them
         return any(one.read(_is_shut, one.pool) for one in schedulers.values())
 
     def _make_room(self) -> bool:
@@ -249,6 +250,7 @@ class Accounts:
                 continue
             if self._pools.forget(*pools.get(name, ()), unserved=not account.served):
                 self._forget(name, account)
+        # In one pass after all: there are several claims for each account, and none leads back from it.
         for claim in [one for one, of in self._by_claim.items() if not of.credentials]:
             del self._by_claim[claim]
         return len(self._by_name) < before

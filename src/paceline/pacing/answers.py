@@ -71,7 +71,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, int, str], tuple[int, float]] = {}  # how often, and when last
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may send a request while this thread counts
 
     def count(self, upstream: str, pool: str, status: int, cause: str, now_s: float) -> None:
         """Count an answer, or that there was none.

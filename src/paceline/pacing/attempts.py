@@ -96,7 +96,7 @@ class Attempts:
         try:
             self._done = not self._is_followed(error, self._permit)
             return error is not None and not self._done
-        finally:
+        finally:  # also if another attempt is not possible, which is an error of its own
             self._acquisition.__exit__(kind, error, tb)
 
     async def __aexit__(

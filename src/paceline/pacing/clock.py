@@ -25,7 +25,7 @@ if sys.platform != "win32":
 """A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days
 end. It counts from the start of the machine, and all its processes read the same."""
 
-_ANCHOR_NS = time.time_ns() - elapsed_ns()
+_ANCHOR_NS = time.time_ns() - elapsed_ns()  # read once: the system's time may be set back later
 
 DISTURBED_S = 0.1
 """How long a service thread rests after an exception."""
@@ -173,7 +173,8 @@ class SystemClock:
         self._heap: list[_Timer] = []  # used by the thread only
         self._tidy_at = CANCELLED_MAX
         self._new: Inbox[_Timer | None] = Inbox()
-        self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
+        # In place of a lock: it is empty while a caller looks after the thread. A finalizer in that caller goes on.
+        self._threads: list[threading.Thread | None] = [None]
 
     def _run(self) -> None:
         go_on(self._serve, "the timer thread was disturbed; it continues")

@@ -95,7 +95,7 @@ class Choice:
         Return whether it was not left out before.
         """
         now_ns = self.clock.now_ns()
-        first = self._aside.pop((name, model), 0) <= now_ns
+        first = self._aside.pop((name, model), 0) <= now_ns  # popped, so that it becomes the newest
         self._aside[name, model] = now_ns + round(ASIDE_S * NS)
         if len(self._aside) > ASIDE_MAX:
             del self._aside[next(iter(self._aside))]
@@ -116,7 +116,7 @@ class Choice:
             cached: The tokens of its prompt that members have in their caches.
         """
         soonest_s, own = min(waits.values()), None
-        if sticky is not None:
+        if sticky is not None:  # rendezvous hashing: a key keeps its member when others come or go
             own = max(waits, key=lambda name: blake2b(f"{name}\0{sticky}".encode(), digest_size=8).digest())
         elif cached:
             own = max(cached, key=cached.__getitem__)
@@ -175,6 +175,7 @@ class Choice:
             began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
             wait_s = rest_s if last else None if patience_s == math.inf else patience_s
             error = yield member, wait_s
+            # An error at the same instant is no wait: the member knows that it cannot be in time.
             if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
                 if last or wait_s is None:
                     raise error

@@ -171,6 +171,7 @@ class Plans:
             window = one.window or UNNAMED_WINDOW
             name = (account, window) if one.window else (account, window, model or "")
             unread = PlanReading(window, scope=model)  # no header has stated it
+            # At the instant 0, so that it was stated 0 s ago: ``_close`` puts the age of the refusal there.
             row = rows.setdefault(name, _status(account, unread, WindowUse(), 0.0))
             if model is not None and row["scope"] is not None:  # what its name is taken to mean may be wrong
                 models = models_of.setdefault(name, [])

@@ -104,6 +104,7 @@ class Tries:
 
     def error(self, pool: str, waiter: Waiter, error: PacelineError) -> PacelineError:
         """The error for a caller whose next attempt has no permit because of ``error``."""
+        # Else it is the timeout of the caller, which was earlier.
         spent = isinstance(error, AcquireTimeoutError) and waiter.deadline_ns == self._until_ns
         if self.refusal is None or not spent:
             return error
