@@ -37,6 +37,7 @@ def paced_request(
     async def _request(session: Any, method: str, url: Any, **options: Any) -> Any:
         if method.upper() != "POST":
             return await original(session, method, url, **options)
+        # Checked after the exchange: a refusal that is retried must not raise in an attempt.
         check = options.pop("raise_for_status", None)
         http = _Aiohttp(functools.partial(original, session), session, url, options)
         response = await exchange(pacer, http, provider, fallback)

@@ -50,7 +50,7 @@ def _attach(pacer: Pacer, http_client: Any, provider: str | None) -> None:
     mounts = http_client._mounts  # noqa: SLF001  (OpenTelemetry's instrumentation replaces these, too)
     http_client._transport = _paced(pacer, http_client._transport, provider)  # noqa: SLF001
     for pattern, transport in mounts.items():
-        mounts[pattern] = transport and _paced(pacer, transport, provider)
+        mounts[pattern] = transport and _paced(pacer, transport, provider)  # None: the client's own transport
     genai.pace_inner(http_client, lambda inner: _attach(pacer, inner, provider))
 
 

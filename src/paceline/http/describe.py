@@ -68,7 +68,7 @@ class Metered:
     def estimate(self) -> Estimate:
         """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
         call, prompt = self.call, self.prompt
-        if call.max_output_tokens is None:
+        if call.max_output_tokens is None:  # the others need no look at what is charged in place of a maximum
             call = self.booked_call
         input_tokens, output = self._tokens(call)
         output = self.scheduler.pool.capacity.ledger.expected_output(input_tokens, output)
@@ -122,6 +122,7 @@ class Metered:
 
     def learn(self, usage: Usage) -> None:
         """Calibrate with the usage that the answer reports."""
+        # Of a prompt whose beginning the server keeps, the estimate has the new part alone, and the usage all of it.
         whole = self.prompt is None or self.prompt.before == 0
         self.calibration.learn(
             input_estimate=self.call.input_tokens if whole else 0,
@@ -182,6 +183,7 @@ def call_of(provider: Provider, path: str, body: Mapping[str, Any]) -> Call | No
 def at_account(pacer: Pacer, metered: Metered, provider: Provider, payer: Payer | None = None) -> Metered | None:
     """A described request at another account of its provider; ``None`` where it has to be described anew."""
     known, provider = metered.provider, provider if payer is None else payer.account.provider
+    # Azure and Bedrock have ``at_host``: the names of their pools have a part of the address.
     if hasattr(known, "at_host") or base_of(known.name) != base_of(provider.name):
         return None
     scheduler = pacer.pools.of_model(provider.name, metered.call.model)
@@ -384,7 +386,7 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     name, slash, _ = scheduler.pool.name.partition("/")
     provider = provider_named(name if slash else "generic")
     prefix, slash, model = pool.partition("/")
-    if not slash or provider_named(prefix).name != provider.name:
+    if not slash or provider_named(prefix).name != provider.name:  # the slash is in the name of the model
         model = pool
     call = call_by_hand(provider, model, _body(model, asked))
     if most is not None:

@@ -109,11 +109,12 @@ class Exchange:
             response = await self._attempts()
         except BaseException as error:
             if self.charge is not None:
+                # Billed is only what was sent, unless urllib3 raises for an answer that has no result.
                 if self.waits or is_of_answer(error) or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
                     self.charge.cancel()
                 self.charge.end()
             raise
-        if self.charge is not None and not self.charge.settles:
+        if self.charge is not None and not self.charge.settles:  # no answer with a result
             self.charge.cancel()
         return response
 
@@ -152,6 +153,7 @@ class Exchange:
         permit = response = None
         while response is None:
             try:
+                # Each attempt that may have been billed leaves none, and the next one holds its own.
                 if self.charge is None and self.pacer.allowances:
                     await self._hold()
                 permit = await self._acquire(permit)
@@ -221,6 +223,7 @@ class Exchange:
         self.pacer.answers.count(self.http.address, pool, judged.status, cause, now_ns / NS)
         ends = self._seen is not None and self._seen(judged, self.http)
         try:
+            # The headers come first: a refusal is blamed on a quota by what they state.
             self.read_plan(headers, refusal, now_ns)
             self._observe(headers, permit, refusal, now_ns)
             row = None if refusal is None else self.metered.scheduler.row(permit.reservation, refusal)
@@ -275,7 +278,7 @@ class Exchange:
             self._repeats(error)
         finally:
             sending.reset(token)
-        await self._delay(delay_s)
+        await self._delay(delay_s)  # after the reset: what the program sends meanwhile is no part of this attempt
         return None
 
     def _repeats(self, error: BaseException) -> None:
@@ -345,7 +348,7 @@ class Exchange:
 
     async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
-        await self.http.close(response)
+        await self.http.close(response)  # its connection is free during the pause
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
         if self.metered.payer is not None:
@@ -465,6 +468,7 @@ class _Accepted:
                 remember(exchange.pacer, job, self._settle_job)
         elif isinstance(payload, MAPPING):
             scheduler.finished(state_of(payload))
+            # Counted tokens are the answer there, and nothing that was used.
             self.settle(None if metered.call.endpoint == COUNTING else provider.usage(payload), None)
         else:
             reader = provider.usage_reader(metered.call)
@@ -498,7 +502,7 @@ class _Accepted:
         """It is over."""
         call, permit, windows = self._metered.call, self._permit, self._exchange.windows
         usage = usage or parse.usage_in_headers(self._headers)
-        if usage is not None and usage.partial and not call.writes:
+        if usage is not None and usage.partial and not call.writes:  # it has no output that could be missing
             usage = replace(usage, partial=False)
         if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
             refusal = self._exchange.scoped(refusal)
@@ -527,7 +531,7 @@ class _Accepted:
         is_text = usage.partial and not usage.input_tokens  # and nothing is reported
         if not is_text:
             self._begin(usage)
-        if is_text and usage.output_tokens <= metered.tokens()[1]:
+        if is_text and usage.output_tokens <= metered.tokens()[1]:  # less than is held: the rest may be hidden
             permit.settle()
             return usage
         whole = metered.completed(usage) if usage.partial else usage

@@ -62,6 +62,7 @@ class _Httpx:
 
     def header(self, name: str) -> str:
         if self._headers is None:  # the libraries' own look-up takes some microseconds for each name
+            # Reversed, so that the first one of a name counts.
             self._headers = {one.lower(): value for one, value in reversed(self._request.headers.raw)}
         return self._headers.get(name.encode(), b"").decode("latin-1")
 

@@ -62,6 +62,7 @@ async def exchange(
         metered = await _describe(pacer, http, target, provider, fallback)
     except SettingsError as error:
         return own_refusal(http, error)
+    # In this order: a request that costs nothing must not use up the pass.
     if metered is None or ((passes := _paced_above.get()) and passes.pop()):
         return await http.send()
     if isinstance(metered, BodyReader):
@@ -96,6 +97,7 @@ async def _describe(
             found = describe_guessed(pacer, guess, target, content, http.header, http.query, named=named)
             if found is not None:
                 return found
+    # A caller with a permit has said by hand what the request costs.
     return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)
 
 
@@ -107,6 +109,7 @@ async def _unlisted(
     if known is None and has_limits(pacer, host):
         body = limited_body(pacer, host, path, await http.content())
     else:
+        # A body that is streamed would be read whole for nothing: most such requests are no LLM's.
         body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
         payer = payer_of(pacer, known, http.header, lambda: body, http.query)
@@ -124,6 +127,7 @@ async def _unlisted(
 
 
 _paced_above: ContextVar[list[bool] | None] = ContextVar("paceline_paced_above", default=None)
+"""A pass for one request. A list, because a task has a copy of the context, and must use up the same pass."""
 
 
 @contextmanager
