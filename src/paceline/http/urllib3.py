@@ -209,6 +209,7 @@ class _Urllib3:
 def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
     """Feed ``beginning`` with the body of a response of urllib3 until it is enough, or its hold is over; the caller can still read it."""
     source = response._fp  # noqa: SLF001
+    usual = isinstance(source, HTTPResponse)
 
     def read() -> bytes | None:
         try:
@@ -222,7 +223,6 @@ def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginnin
             raise import_module("urllib3.exceptions").ProtocolError(f"Connection broken: {error!r}", error) from error
         return chunk or None
 
-    usual = isinstance(source, HTTPResponse)
     sock = getattr(getattr(source.fp, "raw", None), "_sock", None) if usual else None
     ahead = ReadAhead(read, beginning, _decoder(headers), is_async=False, sock=sock)
     run_sync(ahead.run())
