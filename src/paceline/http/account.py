@@ -106,7 +106,7 @@ def payer_of(
     )
     if not login:
         return payer
-    client = _client(pacer, header, body)
+    client = _client(pacer, header, body)  # after the account, with which the key of its digits is made
     return payer._replace(client=client, lane=_lane(header, client))
 
 
@@ -235,7 +235,7 @@ def _claims(credential: str) -> Mapping[str, Any]:
     parts = credential.split(".") if credential.startswith("eyJ") else []
     if len(parts) != 3:
         return {}
-    try:
+    try:  # tokens leave out the padding
         return as_mapping(decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))))
     except ValueError:
         return {}

@@ -53,6 +53,7 @@ def paced_request(
 
 def pace_session(pacer: Pacer, session: Any, provider: Provider | None) -> None:
     """Pace one ``ClientSession``."""
+    # Unwrapped: ``instrument`` may have wrapped the method of the class for another limiter.
     request = MethodType(paced_request(pacer, inspect.unwrap(type(session)._request), provider), session)  # noqa: SLF001
     object.__setattr__(session, "_request", request)  # sessions warn of attributes that are set in another way
 
@@ -137,6 +138,7 @@ class _Aiohttp:
             "timer": import_module("aiohttp.helpers").TimerNoop(),
         }
         kind = self._session._response_class  # noqa: SLF001
+        # Versions of aiohttp differ in what a response is made of.
         names = inspect.signature(kind.__init__).parameters.values()
         known = {one.name: given.get(one.name) for one in names if one.kind is one.KEYWORD_ONLY}
         response = kind("POST", self._url, **known)

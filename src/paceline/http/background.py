@@ -49,6 +49,7 @@ def poll_of(pacer: Pacer, method: str, path: str) -> BodyReader | None:
 def _settle(jobs: dict[str, Settle], job: str, body: bytes) -> None:
     """Settle the request for ``job``, if this is its whole answer."""
     payload = as_mapping(decode(body)) or _last_event(body)
+    # Looked up again: two polls may be answered at once.
     if payload.get("id") == job and job_of(payload) is None and job in jobs:
         jobs.pop(job)(payload)
 

@@ -64,7 +64,7 @@ def paced_response(pacer: Pacer, original: Any, fallback: Provider | None = None
         try:
             response = await exchange(pacer, http, fallback=fallback)
         except Exception as error:
-            if error is http.error:
+            if error is http.error:  # the original returns its errors, and the exchange needs them raised
                 return None, error
             raise
         return (None, response) if isinstance(response, Exception) else (response, None)

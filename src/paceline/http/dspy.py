@@ -42,7 +42,7 @@ def pace(
     _pacers.append(entry)
 
     def end() -> None:
-        if any(one is entry for one in _pacers):
+        if any(one is entry for one in _pacers):  # by identity: two calls may have the same pacer
             _pacers[:] = [one for one in _pacers if one is not entry]
             if not _pacers:
                 _patched.close()

@@ -19,6 +19,7 @@ def makes_sessions(thing: Any) -> bool:
 
 def pace_sessions(api: Any, pace: Callable[[Any], None]) -> None:
     """Pace the session of every event loop, the present ones and those that are made later."""
+    # ``bool()`` is False, for versions without these methods.
     if any(getattr(api, f"_use_google_auth_{way}", bool)() for way in ("sync", "async")):
         warn(
             "attach() does not pace google-genai with client certificates, which sends through google-auth; call"

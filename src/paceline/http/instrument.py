@@ -66,7 +66,7 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
         )
     global _active  # noqa: PLW0603
     pacer, fallback = limiter.pacer, provider_named(provider) if provider else None
-    _active.undo()
+    _active.undo()  # before the methods are looked at: they must not be wrapped twice
     _active = done = Instrumented()
 
     def pace_dspy(module: ModuleType) -> None:

@@ -38,6 +38,7 @@ def llm_body(path: str, content: bytes) -> Mapping[str, Any] | None:
 
     ``None`` for any other, and for a path at which nothing is generated.
     """
+    # The bytes first: of a program that sends much else, most bodies need not be parsed.
     if not content.startswith(b"{") or len(content) > BODY_MAX or not any(mark in content for mark in _MARKS):
         return None
     body = body_of(content)

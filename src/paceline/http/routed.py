@@ -74,6 +74,7 @@ class RoutedExchange(Exchange):
         )
         member, timeout_s = next(tries)
         while True:
+            # Only the first one follows the last permit, which may be followed once.
             self.acquisition, last = self._ask(member, timeout_s, last), None
             try:
                 permit = await self.acquisition if self.http.is_async else self.acquisition.wait()

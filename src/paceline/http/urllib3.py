@@ -61,6 +61,7 @@ def paced_urlopen(
         if permit is not None and above is not None:  # inside the attempt of another exchange: a retry or a redirect
             history = getattr(options.get("retries"), "history", None)
             above.superseded(permit, history[-1].error if history else None)
+            # Without the exchange above, which would take a request to its own target for its attempt.
             inner, token = _attempted.set(None), sending.set(None)
         try:
             return run_sync(exchange(pacer, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
@@ -74,6 +75,7 @@ def paced_urlopen(
 
 def pace_pool(pacer: Pacer, pool: Any, provider: Provider | None) -> None:
     """Pace one connection pool."""
+    # Unwrapped: ``instrument`` may have wrapped the method of the class for another limiter.
     pool.urlopen = MethodType(paced_urlopen(pacer, inspect.unwrap(type(pool).urlopen), provider), pool)
 
 
@@ -137,7 +139,7 @@ class _Urllib3:
         body = self._body
         if body is None:
             return b""
-        if hasattr(body, "read"):
+        if hasattr(body, "read"):  # a file is sent from where it stands, and stands there again
             at = body.tell() if hasattr(body, "seek") else None
             read = body.read()
             if at is None:
@@ -169,6 +171,7 @@ class _Urllib3:
         if whole is None:
             peek_response(response, headers, beginning)
         else:
+            # Read whole by urllib3, which has decoded it then by default.
             decode = None if self._options.get("decode_content", True) else _decoder(headers)
             beginning.take_encoded(whole, decode)
             beginning.end()
@@ -293,6 +296,7 @@ def _tapped(kind: Any) -> Any:
 
         def release_conn(self) -> None:  # at the end of the body, too
             super().release_conn()
+            # Its beginning was read ahead, and has not passed to the caller yet.
             if not getattr(self._fp, "has_read", False):
                 self._paceline_tap.finish()
 
