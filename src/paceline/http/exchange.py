@@ -249,7 +249,7 @@ class Exchange:
         token = sending.set(ref(self))
         try:
             response = await self.http.send(permit)
-            if not permit.reservation.open:
+            if not permit.reservation.open:  # superseded: its answer was judged in the other exchange
                 return response, None, {}
             return response, *await self._judge(response, permit)
         except BaseException as error:
@@ -264,7 +264,7 @@ class Exchange:
                 if not (cause == TIMEOUT and self.metered.scheduler.timed_out(permit.reservation)):
                     self._count_fault(permit, type(error).__name__, fault)
                 delay_s = self._after_fault()
-            if fault is Fault.UNSENT:
+            if fault is Fault.UNSENT:  # the client had no connection left, for example, which is no attempt
                 self.tries.unsent()
                 self.record.attempts = self.tries.made
             if fault in (Fault.UNSENT, Fault.UNREACHED):

@@ -177,7 +177,7 @@ class Accounts:
                 return account
             del account.credentials[key]  # parted: it finds an account as a new credential does
         who = person()
-        claim = who or session
+        claim = who or session  # a person has several sessions, and one account
         account = self._claimed(provider.name, claim, is_login=is_login) or self._new(provider, key, is_login=is_login)
         account.sessions = bool(session) and not who
         account.credentials[key] = None

@@ -103,6 +103,7 @@ class Limits:
         self.settings = settings
         self.provider = None
         if provider is not None:
+            # Imported here, as everywhere in this file: if all quotas are given, no table is read.
             from paceline.providers.tables import lookup
 
             if not isinstance(provider, str) or not provider.strip():
@@ -229,6 +230,7 @@ class Limits:
                 quota: source for quota, source in sources.items() if quota.unit == CONCURRENCY and not quota.period_s
             }
             sure = {quota: source for quota, source in own.items() if source.kind is not SourceKind.ASSUMED}
+            # A bound that a table assumes gives way to the user's, and a lower one that is published stays.
             fewest = min([slots, *sure], key=lambda quota: quota.amount)
             others = {quota: source for quota, source in sources.items() if quota not in own}
             sources = others | {fewest: sure.get(fewest, GIVEN)}
@@ -277,6 +279,7 @@ class Limits:
         if provider in self.untabled:
             return dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "a login has no tier"))
         self._warn_of_near(provider, model)
+        # The tier is one of the limiter's own provider: elsewhere its name means something else, or nothing.
         if tier is None and self.settings.tier is not None and base_of(provider) == base_of(self.home or ""):
             tier = self.settings.tier
         published = lookup(provider, model, tier)

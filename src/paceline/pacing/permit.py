@@ -251,12 +251,14 @@ class Permit:
 
     def _read(self, usage: object, headers: object, units: Cost) -> Cost:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
+        # Imported here, as everywhere in this file: a pool of the user's own reads no answers.
         from paceline.providers.answers import headers_in, plausible, reported, usage_cost
 
         actual = units
         if usage is not None:
             charged = usage_cost(self.pool, usage, self.reservation.cost)
             actual = charged | units
+            # Each only while the permit is open: a second call must not teach the same answer twice.
             if self._waiter.turn is not None and self.reservation.open:
                 self._waiter.turn.answered(usage, self.reservation.granted_ns)
             if self.reservation.open and (seen := reported(self.pool, usage)):
@@ -374,6 +376,7 @@ class Permit:
         once, is learned from either way, unless another permit in the block has heard it; servers that are full are a
         fault.
         """
+        # A refusal that a permit or a client in the block has met is about its pool, and not about this one.
         if self.open and (reported or not self._heard) and self._is_refusal(error):
             self.refused(error)
             return
@@ -398,7 +401,7 @@ class Permit:
             return False
         from paceline.providers.answers import refusal_of
 
-        provider, slash, _ = self.pool.partition("/")
+        provider, slash, _ = self.pool.partition("/")  # without a slash it is no model of a provider
         refusal = refusal_of(error, provider if slash else None)
         return refusal is not None and refusal.kind is not RefusalKind.CAPACITY
 
@@ -589,7 +592,7 @@ def waiter_again(
     Raises:
         QuotaError: Another attempt has followed ``permit`` already, or ``lane`` is not its lane.
     """
-    own = permit._waiter.lane.name
+    own = permit._waiter.lane.name  # its place in the queue is one in this lane
     if lane is not None and lane != own:
         raise QuotaError(f"{permit.pool}: lane is {lane!r}: a further attempt keeps the lane of the first, {own!r}")
     if permit._followed:
@@ -608,7 +611,7 @@ def waiter_again(
 def take(permit: Permit) -> bool:
     """Use ``permit`` for an attempt of a paced HTTP client; whether it was open and unused."""
     unused = permit.reservation.open and not permit._spent
-    permit._spent = True
+    permit._spent = True  # only the first request of a block may use it
     return unused
 
 
@@ -781,6 +784,7 @@ def check_cost(cost: Cost, *units: Collection[str]) -> None:
             are the units of the pool; none: any unit).
     """
     for unit, amount in cost.items():
+        # Not ``isinstance``: a bool or a number of numpy, which is a float, becomes a plain one.
         if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN:

@@ -317,6 +317,7 @@ def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[WaiterStatus], flo
 
 def _reset_s(m: Meter, now_ns: int) -> float | None:
     """Seconds until the quota is full without further requests; ``None`` for unknown."""
+    # A bucket may hold more than its amount: it is full at its burst.
     if m.level(now_ns) >= m.quota.amount and m.quota.rule is not Rule.BUCKET:
         return 0.0
     full_ns = m.full_ns(now_ns)
@@ -326,6 +327,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
 def _resets_at(m: Meter, now_ns: int) -> str | None:
     """When a window restarts, in UTC (``2026-11-22T08:00:00Z``); ``None`` for other rules."""
     restart_ns = m.restart_ns(now_ns)
+    # Rounded up: at the told second it has restarted.
     return None if restart_ns is None else utc(-(-restart_ns // NS))
 
 
