@@ -253,7 +253,7 @@ class Exchange:
                 return response, None, {}
             return response, *await self._judge(response, permit)
         except BaseException as error:
-            if not permit.reservation.open:  # superseded
+            if not permit.reservation.open:  # superseded: the other exchange has counted the error
                 raise
             fault, delay_s = fault_of(error), None
             if (cause := cause_of_error(error)) is not None:
@@ -291,6 +291,7 @@ class Exchange:
         """
         permit.settle()
         if self.charge is not None:
+            # An answer without a result, and what was not received, are not billed.
             if error is None or fault_of(error) is not Fault.BROKEN:
                 self.charge.cancel()
             self.charge.end()
@@ -321,6 +322,7 @@ class Exchange:
         """The verdict on an answer by the beginning of its body, and its headers."""
         status, headers = self.http.head(response)
         metered = self.metered
+        # A server fault is no sign of life: a proxy may give it for a server that does not answer.
         if status < 500:
             metered.scheduler.begun(permit.reservation)
         patience = metered.scheduler.patience

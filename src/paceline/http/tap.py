@@ -65,7 +65,7 @@ class Tap:
             done = self._reader.done
         except Exception as error:  # noqa: BLE001
             log.debug("usage cannot be read: %s", type(error).__name__)
-            done = True
+            done = True  # the rest would be misread, too
         if done:
             self.finish()
         elif self._begin is not None and self._reader.usage is not None:
@@ -89,7 +89,7 @@ class Tap:
             usage, refusal = self._reader.usage, self._reader.refusal
         except Exception as error:  # noqa: BLE001
             log.debug("usage cannot be read: %s", type(error).__name__)
-        if usage is None or usage.partial:
+        if usage is None or usage.partial:  # broken off, or an API that reports none: the text is a lower bound
             tokens = self._tokens()
             if tokens and (usage is None or usage.output_tokens < tokens):
                 usage = replace(usage or Usage(), output_tokens=tokens, partial=True)

@@ -237,6 +237,7 @@ class Permit:
         """
         scheduler, cost = self._scheduler, self.reservation.cost
         counted = scheduler.pool.capacity.ledger.entries.units
+        # The usual case, apart for speed alone: without it the same comes out below.
         if TOKENS in actual and TOKENS in counted and SIDES.isdisjoint(actual):
             return
         units = scheduler.stated.union(counted)
@@ -263,7 +264,7 @@ class Permit:
                 self._waiter.turn.answered(usage, self.reservation.granted_ns)
             if self.reservation.open and (seen := reported(self.pool, usage)):
                 seen = plausible(self.pool, seen, self.reservation.cost)
-                if not units:
+                if not units:  # else the caller has said what was used
                     reports(self, charged, seen)
                 if self._waiter.learn is not None:
                     self._waiter.learn(seen)
