@@ -95,9 +95,10 @@ class ReadAhead:
         except BaseException:
             await self._reading.stop(self._socket)
             raise
+        # Under the lock: a part that comes now is judged before, or is late.
         with self._lock:
             self._over, judged = True, self._enough
-        if self._reading.done:
+        if self._reading.done:  # its error is one of the beginning, and not of the caller's reading
             await self._reading.result()
         if judged:
             self._reading = None

@@ -190,6 +190,7 @@ def tap_stream(stream: Any, tap: Tap) -> None:
     stream.__class__ = _tapped(stream.__class__)
 
 
+# WEAK: the connection keeps a response that the caller has dropped unread, so that its permit stays open as long.
 _taps: dict[int, Tap] = {}
 """The tap of each stream that is being read, by its id: streams have no room for another attribute."""
 
