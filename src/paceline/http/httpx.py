@@ -58,7 +58,7 @@ class _Httpx:
         self.target: tuple[str, str] = url.host, url.path
         self.query = str(url.query, "latin-1")
         self._headers: dict[bytes, bytes] | None = None
-        self._peeked: Any = None  # the stream of the last answer, whose beginning is read
+        self._is_peeked = False  # whether the beginning of the last answer is read, whose stream is ours then
 
     def header(self, name: str) -> str:
         if self._headers is None:  # the libraries' own look-up takes some microseconds for each name
@@ -98,7 +98,7 @@ class _Httpx:
             sock=None if self.is_async else _socket_of(response),
         )
         await ahead.run()
-        self._peeked = response.stream = body_of(self._library, stream, ahead, rest)
+        response.stream, self._is_peeked = body_of(self._library, stream, ahead, rest), True
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if hasattr(response, "_content"):  # read already: its stream will not be iterated
@@ -106,9 +106,9 @@ class _Httpx:
             tap.finish()
         else:
             tap.decode = decoder_of(response, headers)
-            if self._peeked is None:
+            if not self._is_peeked:
                 response.stream = body_of(self._library, response.stream)
-            (self._peeked or response.stream).tap(tap)
+            response.stream.tap(tap)
 
     async def close(self, response: Any) -> None:
         if self.is_async:
