@@ -116,7 +116,7 @@ class _Botocore:
 
     async def peek(self, response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
         sent = response[0]
-        if not self._streams or sent.status_code >= 300:
+        if not self._streams or sent.status_code >= 300:  # botocore has read the body of an error
             beginning.take(_content(response))
         elif self.is_async:
             await peek_stream(sent.raw.content, beginning)

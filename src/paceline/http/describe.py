@@ -230,7 +230,7 @@ def _texts_in(content: bytes) -> Iterator[tuple[str, str]]:
         head = content.find(b"\r\n\r\n", at, min(end, at + PART_HEAD_MAX))
         if head >= 0 and (field := _FIELD.search(content, at, head + 2)):
             yield field[2].decode(), content[head + 4 : end].decode("utf-8", "replace")
-        at = end + len(between) + 2
+        at = end + len(between) + 2  # behind the end of its line, or the dashes of the last one
 
 
 def _seconds_in(content: bytes) -> float:
@@ -370,7 +370,7 @@ def metered(
     """
     calibration = pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint)
     cache, prompt = scheduler.prompt_cache, None
-    if cache is not None and body is not None and call.max_output_tokens != 0:
+    if cache is not None and body is not None and call.max_output_tokens != 0:  # an embedding reads no cache
         prompt = prompt_of(cache, call.model, body, again)
     return Metered(provider, call, scheduler, calibration, prompt=prompt, payer=payer)
 

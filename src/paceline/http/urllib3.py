@@ -39,6 +39,7 @@ _POSITIONAL = (
     *("retries", "redirect", "assert_same_host", "timeout", "pool_timeout", "release_conn", "chunked", "body_pos"),
     *("preload_content", "decode_content"),
 )
+"""The order of ``urlopen``'s arguments after the headers, in urllib3 1.26 and 2."""
 _PORTS = {"http": 80, "https": 443}
 _TOO_MANY = 429
 
@@ -100,7 +101,7 @@ def pace_adapter(pacer: Pacer, adapter: Any, provider: Provider | None) -> None:
     def made(proxy: str, **options: Any) -> Any:
         known = adapter.proxy_manager.get(proxy)
         manager = make(proxy, **options)
-        if manager is not known:
+        if manager is not known:  # the adapter keeps one for each proxy, which is paced once
             pace_manager(pacer, manager, provider)
         return manager
 

@@ -277,6 +277,7 @@ def _most(prices: Prices, call: Call, model: str, expected: Usage) -> Most:
     usd = prices.most_usd(call.provider, model, usage)
     # Output without a price needs no maximum.
     free = output is None and usd == prices.most_usd(call.provider, model, replace(usage, output_tokens=0))
+    # What other models write beside it is bounded by no maximum of the request.
     return Most(usage, usd, known=(output is not None and not call.others.beside) or free)
 
 

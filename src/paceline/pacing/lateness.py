@@ -47,7 +47,7 @@ class Lateness:
 
     def continued(self, reservation: Reservation) -> None:
         """The owner of ``reservation`` has continued, or has given it back."""
-        self.unsent.pop(reservation, None)
+        self.unsent.pop(reservation, None)  # without the lock of the pool: one step of a dict
 
     def sent(self, now_ns: int, reservation: Reservation, late_ns: int) -> None:
         """``reservation`` is sent ``late_ns`` after its grant: the level and the headroom adapt."""

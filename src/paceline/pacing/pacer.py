@@ -281,6 +281,7 @@ def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str], warn:
     elif TOKENS in cost and not SIDES.isdisjoint(scheduler.stated.union(counted, cost)):
         split_tokens(name, cost, scheduler.stated.union(counted), scheduler.stated)
     if sent and (left_out := set(counted).difference(cost, _USUAL)):
+        # Of a unit that only answers have shown the caller need not know.
         own = {entry.unit for entry in scheduler.pool.capacity.ledger.entries if entry.given < math.inf} & left_out
         if USD in own:
             _warn_of_dollars(name, warn)

@@ -111,6 +111,7 @@ class Pools:
         ``unserved``: no request was answered, so that what is missing of quotas is nothing.
         """
         with self._lock:
+            # With the pool of the account, where requests may wait for its plan.
             accounts = {self._further.get(of_plan(one.pool.name.partition("/")[0])) for one in schedulers} - {None}
             for one in (*schedulers, *accounts):
                 if one is not None and one.read(_in_use, one.pool, unserved):

@@ -96,6 +96,7 @@ def writing(permits: TrafficLog, listener: Callable[[Event], None] | None, clock
             entry = Entry(event.granted_s - event.waited_s, event.pool, event.lane, event.model)
             entry.seconds = clock.now_ns() / NS - event.granted_s
             entry.output_tokens = cost.get(OUTPUT_TOKENS, 0.0)
+            # By hand no status is known: what is settled there was answered.
             entry.status = 429 if refused else 200 if event.model is None else event.status
             entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - entry.output_tokens, 0.0))
             if usage is not None:
