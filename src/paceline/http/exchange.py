@@ -153,7 +153,7 @@ class Exchange:
         permit = response = None
         while response is None:
             try:
-                # Each attempt that may have been billed leaves none, and the next one holds its own.
+                # Again after an attempt that may have been billed: what it held has ended with it.
                 if self.charge is None and self.pacer.allowances:
                     await self._hold()
                 permit = await self._acquire(permit)

@@ -235,7 +235,7 @@ class Accounts:
 
     def _is_shut(self, account: Account) -> bool:
         pools = self._pools.of_account(account.name)
-        schedulers = {id(one): one for pool in pools for one in (pool, *pool.beside)}  # most share those beside them
+        schedulers = {id(one): one for pool in pools for one in (pool, *pool.beside)}  # they share the others
         return any(one.read(_is_shut, one.pool) for one in schedulers.values())
 
     def _make_room(self) -> bool:

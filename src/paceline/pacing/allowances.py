@@ -338,7 +338,7 @@ class Charge:
                 patience_s = PATIENCE_S if self._timeout_s is None else self._timeout_s
                 waiter: Waiter = BudgetWaiter(usd, lane, _until_ns(allowance.budget, patience_s))
                 yield Acquisition(allowance.budget, waiter), allowance
-        # Rates after money: near the end of a budget a request waits for minutes, and would hold tokens of all others.
+        # Rates come last: near the end of a budget a request waits for minutes, and would hold a part of them.
         for allowance, lane in self._allowances:
             if allowance.rates is not None:
                 usage = self._estimate()
@@ -450,7 +450,7 @@ class Charge:
 
 
 def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:
-    # Imported here: the package of prices is an extra, and only budgets and sums need it.
+    # Imported here, because only budgets and sums need prices.
     from paceline.providers.prices import Prices
 
     return Prices(given)

@@ -490,7 +490,8 @@ def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
     """
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
-    # In the same folder: a rename is one step within a file system. Two processes may write the same file at once.
+    # In the same folder, because a rename is one step only within a file system. By chance, because two processes may
+    # replace the same file at once.
     name = os.path.join(folder, f".paceline-{os.urandom(8).hex()}")
     file = create(name, like=path if os.path.exists(path) else like)
     try:

@@ -57,7 +57,7 @@ def answered(prompt: Prompt, usage: Usage, sent_ns: int, provider: Provider, poo
     life_ns = round((usage.cache_s or provider.keeps_s(pool.partition("/")[2])) * NS)
     counts = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
     prompt.answered(sent_ns, life_ns, *counts, usage.output_tokens, usage.answer)
-    # Only Anthropic lets a request choose for how long its prompt is kept.
+    # The advice holds for Anthropic's models, at any provider.
     if "claude" in pool and (tokens := prompt.cache.lost_in_an_hour(sent_ns)):
         log.warning(
             "%s: %d tokens in the last hour were cached again, because follow-ups came after their prompts had expired:"
