@@ -159,6 +159,8 @@ class _Body:
         """Feed ``tap`` with each chunk that is iterated, and finish it at the end."""
         self._feed, self._finish, self._broke = tap.feed, tap.finish, tap.broke
 
+    # Written twice, because a generator is either sync or async.
+
     def __iter__(self) -> Iterator[bytes]:
         try:
             for chunk in self._parts:

@@ -227,6 +227,7 @@ class Allowances:
         if not allowances and tally is None:
             return None
         most = list[Most]()
+        # Any of them: whether there is one decides, and an error names it.
         budget = next((allowance.budget for allowance, _ in allowances if allowance.budget is not None), None)
         if budget is not None:
             prices = self._prices()

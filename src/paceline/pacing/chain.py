@@ -274,6 +274,7 @@ class ChainedScheduler(Scheduler):
         if len(self._passed) > self._look_at:
             for lost in [other for other in list(self._passed) if not other.open]:  # a copy: other threads add theirs
                 self._release(lost)
+            # Twice what is left, so that the searches cost each request the same.
             self._look_at = 2 * len(self._passed) + PASSED_MIN
         self._passed.setdefault(reservation, []).append(passed)
 
@@ -304,7 +305,7 @@ class ChainedScheduler(Scheduler):
         """See :meth:`Scheduler.cancel`."""
         try:
             super().cancel(reservation)
-        finally:
+        finally:  # a listener of events may end the program in it
             for scheduler, further, _ in self._passed.pop(reservation, ()):
                 scheduler.cancel(further)
 
@@ -336,6 +337,7 @@ class ChainedScheduler(Scheduler):
         finally:
             of_pool = refusal.scope is RefusalScope.POOL
             self._release(reservation, None if of_pool else dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
+        # Only now: this refusal may have shut the allowance of the own pool.
         if of_account is None and refusal.kind.about_rate and self._opens is not None and self._shares_its_end:
             account = self.account or self._opens()
             account.refuse(_before(reservation), refusal, pause_s, stop_s, why)
@@ -400,6 +402,9 @@ def _named(scheduler: Scheduler, outcome: Outcome) -> Outcome:
             return WaitUntil(FAR_NS if unknown else at_ns, _quota(scheduler, quota))
         case _:
             return outcome
+
+
+# Coroutines that do not suspend: so ``_pass`` is written once, for threads and for tasks.
 
 
 async def _wait(scheduler: Scheduler, waiter: Waiter) -> Outcome:

@@ -416,7 +416,7 @@ class WriteTurn:
         while True:
             try:
                 lock(self._fd, _FAR)
-            except (BlockingIOError, PermissionError):
+            except (BlockingIOError, PermissionError):  # the second one on Windows
                 if time.monotonic() > end_s:
                     raise OSError(errno.EAGAIN, "the lock of another process does not end") from None
                 time.sleep(wait_s)

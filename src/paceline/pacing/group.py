@@ -172,6 +172,7 @@ class Choice:
             member = self.pick(possible, sticky, cached)
             rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
             patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
+            # The last wait: the time of the request ends before the patience with this member.
             began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
             wait_s = rest_s if last else None if patience_s == math.inf else patience_s
             error = yield member, wait_s

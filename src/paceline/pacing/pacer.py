@@ -162,6 +162,7 @@ class Pacer:
         self.pools = Pools(settings, limits, worker, notify, self.health)
         self.accounts = Accounts(self.pools)
         self.allowances = Allowances(self.pools.maker.allowance, dict(settings.prices or {}), settings.unpriced)
+        # A parent may stand in the lanes of its children alone, and has limits of its own.
         for spec in (one for each in lanes for one in line_of(each) if one.limits):
             self.allowances.set(spec.name, parsed(spec.limits))
         self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))

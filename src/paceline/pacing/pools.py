@@ -178,6 +178,7 @@ class Pools:
             schedulers = self._made | further
         found = []
         for name, scheduler in schedulers.items():
+            # The first condition needs no lock, and spares most pools the second one.
             if scheduler.pool.opens_at_heads and (shut := scheduler.read(lambda _, pool: pool.shut, scheduler.pool)):
                 account, _, model = name.partition("/")
                 found.append((account, None if name in further else model, shut))
@@ -248,7 +249,7 @@ class Pools:
                 self._of_account[account] = (*self.of_account(account), scheduler)
             # Of more names than ten for a pool, each call looks up the pool again: they come from callers, too.
             if len(self.named) < 10 * POOLS_MAX:
-                self.named[name] = scheduler
+                self.named[name] = scheduler  # last: from here on others find it without the lock
                 self._names.setdefault(resolved.pool, set()).add(name)
             return scheduler
 

@@ -173,7 +173,7 @@ class Scheduler:
         Raises:
             RuntimeError: No event loop of asyncio runs here.
         """
-        owner = task_owner()
+        owner = task_owner()  # before the lock, because it may import asyncio
         if running_loop()() is None:
             raise RuntimeError(
                 f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio):"

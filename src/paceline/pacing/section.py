@@ -194,7 +194,7 @@ class Section:
                 self._exchanges.begun()
             now_ns = self._clock.now_ns()
             result = self._run(now_ns, step)
-            done = result if isinstance(result, list) else []
+            done = result if isinstance(result, list) else []  # a begin returns its message, or nothing
             if done or self._deferred:
                 done += self._work(now_ns)
             elif self._pool.capacity.exchange_due:
@@ -207,6 +207,7 @@ class Section:
     def read(self, read: Callable[[int, *Ts], T], *args: *Ts) -> T:
         """The result of ``read(now_ns, *args)``; the pool does not change meanwhile."""
         with self._lock:
+            # A finalizer that reads inside of the section sees it as it is, and leaves all changes to the section.
             inside = self._busy
             now_ns = self._clock.now_ns()
             if self._loops and not inside:
@@ -220,7 +221,7 @@ class Section:
 
     def count(self, counts: dict[str, int], name: str) -> None:
         """Add one to a count that only readers look at."""
-        with self._lock:
+        with self._lock:  # and no more: it lets no request go
             counts[name] += 1
 
     def outside(self, call: Callable[[], None]) -> None:
