@@ -125,7 +125,7 @@ class Scheduler:
 
     further: Sequence[Scheduler] = ()
     made = False
-    """Whether this process has one."""
+    """Whether this process has made one: before, all that it sends goes past its limiters."""
 
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
