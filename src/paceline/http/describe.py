@@ -210,6 +210,7 @@ def body_of(content: bytes) -> dict[str, Any]:
         for name, value in _texts_in(content):
             form.setdefault(name, value)
         number = form.get("n", "")
+        # ``isdigit`` alone takes the digit "²", which no ``int`` has.
         images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
         return form | {"stream": form.get("stream") == "true", "n": images, AUDIO_SECONDS: _seconds_in(content)}
     try:
@@ -222,6 +223,7 @@ def body_of(content: bytes) -> dict[str, Any]:
 def _texts_in(content: bytes) -> Iterator[tuple[str, str]]:
     """The fields of a multipart form that are counted; its files are passed over."""
     start = content.find(b"\r\n", 0, FORM_END_MAX)
+    # Without a first line there is no boundary, and no part is looked for.
     between, at = b"\r\n" + content[: max(start, 0)], start + 2
     for _ in range(PARTS_MAX if start > 0 else 0):
         end = content.find(between, at)
@@ -240,6 +242,7 @@ def _seconds_in(content: bytes) -> float:
     if start < 4:
         return 0.0
     boundary = content[: content.find(b"\r\n", 0, FORM_END_MAX)]
+    # From near the end: the bytes of a recording are many, and need not be looked through.
     end = content.find(b"\r\n" + boundary, max(start, len(content) - FORM_END_MAX))
     return seconds_of(memoryview(content)[start : end if end >= 0 else len(content)])
 
