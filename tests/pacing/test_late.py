@@ -82,6 +82,21 @@ async def test_a_stalled_loop_and_requests_that_come_after_it():
     await asyncio.gather(*first, *many, *others)
 
 
+async def test_a_permit_that_is_taken_at_once_counts_those_granted_in_a_stall():
+    """They are sent with it, and the provider's bucket holds no more than its burst."""
+    world = World(headroom_s=0)
+    while world.limiter.try_acquire("jobs"):
+        pass
+    late = [asyncio.create_task(world.work()) for _ in range(LIMIT * 4 // 5)]
+    await asyncio.sleep(0)
+    world.stall(2 * PERIOD_S)
+    at_once = 0
+    while world.limiter.try_acquire("jobs"):
+        at_once += 1
+    assert at_once <= LIMIT - len(late)
+    await gone(late)
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("stall_s", [0.1, 1, 3, 7, 20, 70])
 async def test_an_exact_quota_counts_a_start_when_it_happens(stall_s):
