@@ -427,6 +427,7 @@ def test_a_file_that_is_shortened_goes_on_after_its_last_whole_line(watched, mon
     os.truncate(watched.path, size)
     errors, content = written(watched, b"more\n")
     assert (errors, watched.shortened) == (["another program has shortened or overwritten it"], True)
+    assert not watched.moved, "it begins as before, so that it is the same file"
     assert content == NINE[: size // 7 * 7] + b"more\n"
 
 

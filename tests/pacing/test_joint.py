@@ -170,6 +170,13 @@ class TestCost:
         assert spent(limiter) == [1, 1_300, 600]
         assert pool_of(limiter)["estimates"]["input_tokens"] == {"estimated": 1_000, "actual": 600, "ratio": 0.6}
 
+    def test_a_sum_of_tokens_is_corrected_by_its_sides(self):
+        limiter = limiter_of(ManualClock(), {"openai": "10k tokens/min"})
+        limiter.try_acquire("openai/a", input_tokens=1_000, output_tokens=500).settle(
+            input_tokens=600, output_tokens=700
+        )
+        assert spent(limiter) == [1_300]
+
     def test_a_cancel_gives_back(self):
         limiter = limiter_of(ManualClock(), {"openai": ["1 requests/min", "10k tokens/min"]}, concurrency={"openai": 5})
         limiter.try_acquire("openai/a", tokens=9_000).cancel()
