@@ -151,7 +151,7 @@ class Exchange:
 
     async def _attempts(self) -> Any:
         permit = response = None
-        while response is None:
+        while response is None:  # each further attempt follows the permit of the last one
             try:
                 # Again after an attempt that may have been billed: what it held has ended with it.
                 if self.charge is None and self.pacer.allowances:
@@ -231,7 +231,7 @@ class Exchange:
             if failed:
                 status, _ = self.http.head(response)  # which may say less than its body
                 self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
-            elif failed is not None:
+            elif failed is not None:  # servers that refuse a part of their load are neither
                 self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, row, permit)

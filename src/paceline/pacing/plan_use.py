@@ -194,6 +194,7 @@ class WindowUse:
         if not (self._requests and self._weight.is_known):
             return NO_WEIGHT
         weight = self._weight.weight
+        # What has ended since the last stated share is in none. More than a rounding hides would have been stated.
         return Weighed(weight * self._amount / self._requests, min(weight * self._ended, ROUNDING))
 
     def sessions(self) -> list[SessionStatus]:
