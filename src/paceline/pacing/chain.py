@@ -105,6 +105,7 @@ class ChainedScheduler(Scheduler):
 
     def wait(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait`."""
+        # The pool of a model is one of this class before it has anything to pass, and takes the shorter way then.
         return run_sync(self._pass(waiter, _wait)) if self.further or self.account else super().wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:

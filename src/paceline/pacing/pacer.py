@@ -192,8 +192,9 @@ class Pacer:
             lane: The lane of a request that the user has put into none; by default the lane ``default``.
         """
         cost, cached_tokens, lost_ns = estimate()
-        if self.pools.uncharged:
+        if self.pools.uncharged:  # empty as a rule, which spares each request the set
             self.pools.warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
+        # A further attempt keeps the lane of the first.
         spec = None if again is not None else self.lanes.of(name, outside=lane)
         waiter = self.waiter(scheduler, cost, timeout, lane=spec, again=again, name=name, units=cost)
         waiter.estimate, waiter.cached_tokens, waiter.lost_ns = estimate, cached_tokens, lost_ns
@@ -231,6 +232,7 @@ class Pacer:
                     " attached clients: attach the client, or give the pool a quota like '100 usd/day', or leave out"
                     " usd"
                 )
+        # In place, as above: the mapping was made for this request, of keywords or by an estimate.
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
         most = self.settings.max_tokens_per_call
@@ -238,7 +240,7 @@ class Pacer:
             raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
             waiter = waiter_again(again, scheduler, cost, name, lane.name if isinstance(lane, LaneSpec) else lane)
-            waiter.wait_until(self.deadline_ns(timeout))
+            waiter.wait_until(self.deadline_ns(timeout))  # the deadline of the first attempt applies, too
         else:
             spec = lane if isinstance(lane, LaneSpec) else self.lanes.of(name, lane)
             if timeout is None:
