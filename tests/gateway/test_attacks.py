@@ -356,6 +356,20 @@ class TestAddress:
         assert b"location: " + other.url.encode() in got
         assert other.raw == b""
 
+    @pytest.mark.parametrize("encode", [bytes, gzip.compress], ids=["plain", "gzip"])
+    def test_a_server_that_names_itself_is_asked_through_the_gateway(self, open_gateway, upstream, other, encode):
+        """Anthropic's SDKs ask for the answers of a batch where the batch says, with the key that they have."""
+        body = encode(b'{"id": "b", "results_url": "%s/v1/messages/batches/b/results"}' % other.url.encode())
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nlocation: %s/x\r\ncontent-length: %d\r\n"
+        coding = b"content-encoding: gzip\r\n" if encode is gzip.compress else b""
+        other.answer = b"%b%b\r\n%b" % (head % (other.url.encode(), len(body)), coding, body)
+        target = b"/anthropic/v1/messages/batches/b"
+        got = talk(open_gateway.url, get(target))
+        assert b"location: http://localhost/anthropic/x\r\n" in got
+        assert got.endswith(b'"results_url": "http://localhost/anthropic/v1/messages/batches/b/results"}')
+        behind_tls = talk(open_gateway.url, get(target, b"host: localhost", b"x-forwarded-proto: https"))
+        assert b'"https://localhost/anthropic/v1/messages/batches/b/results"' in behind_tls
+
     @pytest.mark.parametrize(
         "path", [b"/openai/v1/chat/%63ompletions", b"/openai/v1/chat%2fcompletions", b"/openai/v1/chat/completions/"]
     )

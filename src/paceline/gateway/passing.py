@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -11,6 +12,7 @@ from paceline.core.quota import NS
 from paceline.gateway.connection import Headers
 from paceline.gateway.errors import hide_account
 from paceline.gateway.incoming import BODY_S, Incoming
+from paceline.gateway.listing import LIST_MAX
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded, let_go
 from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import Pacer
@@ -18,6 +20,9 @@ from paceline.pacing.pacer import Pacer
 log = logging.getLogger("paceline.gateway")
 
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
+
+_BATCHES: Final = re.compile(r"/v1/messages/batches(/[^/]*(/cancel)?)?$")
+"""The paths of Anthropic's batches, whose ``results_url`` the SDKs ask for the answers."""
 
 
 class Passing:
@@ -42,6 +47,7 @@ class Passing:
     async def send(self, request: Incoming, reply: ClientReply) -> None:
         """Send an answer, without the account of the gateway's own key; one that has broken off is ``broken`` afterwards."""
         await hide_account(reply)
+        await _lead_back(request, reply)
         send, connection = request.send, request.connection
         release: Callable[[], None] | None = None
         if connection.answering:
@@ -104,3 +110,21 @@ class Passing:
             headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
             headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
         return headers
+
+
+async def _lead_back(request: Incoming, reply: ClientReply) -> None:
+    """Make the gateway's address of the one that a server names as its own: SDKs would send it the client's key."""
+    host, upstream = request.head.header("host"), reply.upstream
+    if upstream is None or not (reply.of_gateway and host):
+        return
+    forwarded_as, root = request.head.header("x-forwarded-proto"), upstream.root.encode() + b"/"
+    scheme = "https" if forwarded_as.startswith("https") else request.connection.scope["scheme"]
+    here = f"{scheme}://{host}/{upstream.name}/".encode("latin-1")
+    reply.headers = [
+        (name, here + value.removeprefix(root) if name == b"location" and value.startswith(root) else value)
+        for name, value in reply.headers
+    ]
+    if reply.is_good and _BATCHES.search(request.path) and len(body := await reply.plain(LIST_MAX)) <= LIST_MAX:
+        led = re.sub(rb'("results_url"\s*:\s*")' + re.escape(root), lambda found: found[1] + here, body)
+        if led != body:
+            reply.put(reply.status, [pair for pair in reply.headers if pair[0] != b"content-encoding"], led)
