@@ -36,8 +36,8 @@ WRITE_S: Final = 60.0
 KEEP_S: Final = 75
 """How long a connection is kept that has no request."""
 
-FIRST_S: Final = 1.0
-"""How long a connection without any request is kept when the server ends."""
+LAST_S: Final = 1
+"""How long a connection is kept for a request on its way when the server ends, whose client was not told with its last answer."""
 
 LEAVE_S: Final = 0.1
 """How long a connection is kept whose place another one needs, and whose client is told so."""
@@ -233,10 +233,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         self.app_state[CONNECTION].drain()
+        self.timeout_keep_alive = LAST_S
         present: Any = self.cycle
-        if present is None and not self.transport.is_closing():  # its first request may be on its way
-            self.loop.call_later(FIRST_S, super().shutdown)
-        else:
+        if present is None or present.response_complete:
+            self.loop.call_later(LAST_S, super().shutdown)
+        elif not present.response_started:
             super().shutdown()
 
     @property
