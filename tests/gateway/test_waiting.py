@@ -171,15 +171,16 @@ class TestServed:
     """Over real connections; one request is in flight, and no other may be until it ends."""
 
     @pytest.fixture
-    def key(self, keys):
-        return keys.add("alice")
+    def key(self, keys, request):
+        return keys.add("alice", limits=getattr(request, "param", ()))
 
     @pytest.fixture
-    def running(self, serve, key, send_chat):
+    def running(self, serve, key, keys, send_chat):
+        other = keys.add("bob")
         running = serve(odd := Odd(), limits={"*": "1 concurrency"})
         running.odd = odd
         odd.go.clear()
-        send_chat(running, key)
+        send_chat(running, other)
         until(lambda: odd.seen)
         yield running
         odd.go.set()
@@ -210,7 +211,8 @@ class TestServed:
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "first", "second"]
         until(lambda: running.dispatch._bodies.held == 0)
 
-    def test_nothing_is_sent_while_nobody_is_connected(self, running, key, send_chat, queue):
+    @pytest.mark.parametrize("key", [(), ("1 concurrency",)], ids=["unlimited", "limited"], indirect=True)
+    def test_nothing_is_sent_or_held_while_nobody_is_connected(self, running, key, send_chat, queue):
         leave(running, queue(running, key, user="first"))
         running.odd.go.set()
         until(lambda: running.pool()["counts"].get("cancelled") == 1)

@@ -239,7 +239,11 @@ class _Present:
         permit: Permit = await super()._acquire(last)  # type: ignore[misc]
         while not self.present.is_set():
             permit.cancel()
+            if self.charge is not None:
+                self.charge.give_back()
             await self.present.wait()
+            if self.charge is not None:
+                await self._hold()
             permit = await super()._acquire(permit)  # type: ignore[misc]  # at the front of its lane
         return permit
 

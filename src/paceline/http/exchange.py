@@ -167,8 +167,9 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
-        asked = [Asked(one.call, one.expected) for one in self.everywhere()]
-        self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._timeout_s)
+        if self.charge is None:
+            asked = [Asked(one.call, one.expected) for one in self.everywhere()]
+            self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition = acquisition

@@ -15,7 +15,7 @@ from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter, line_of
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Quota
 from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
-from paceline.pacing.permit import Acquisition, Permit, adjust
+from paceline.pacing.permit import Acquisition, Permit, adjust, take_place
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import Unpriced
 from paceline.providers.base import Call, Usage
@@ -331,13 +331,18 @@ class Charge:
         self.settles = False
 
     def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
-        """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""
+        """The acquisitions to be made one after another, each with its allowance if it is one of a budget.
+
+        After :meth:`give_back` they are made again, at the front of their lanes.
+        """
+        before, self._permits = iter(self._permits), []
         for allowance, lane in self._allowances:
             if allowance.budget is not None:
                 assert self._most is not None
                 usd = self._most.usd if self._most.known else None
                 patience_s = PATIENCE_S if self._timeout_s is None else self._timeout_s
                 waiter: Waiter = BudgetWaiter(usd, lane, _until_ns(allowance.budget, patience_s))
+                take_place(waiter, next(before, None))
                 yield Acquisition(allowance.budget, waiter), allowance
         # Rates come last: near the end of a budget a request waits for minutes, and would hold a part of them.
         for allowance, lane in self._allowances:
@@ -345,6 +350,7 @@ class Charge:
                 usage = self._estimate()
                 tokens = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
                 waiter = Waiter({REQUESTS: 1, **tokens}, lane, _until_ns(allowance.rates, self._timeout_s))
+                take_place(waiter, next(before, None))
                 yield Acquisition(allowance.rates, waiter), None
 
     def _estimate(self) -> Usage:
@@ -441,6 +447,10 @@ class Charge:
     def cancel(self) -> None:
         """Give everything back: nothing was charged."""
         self._tally = None
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give everything back, until the steps are made again."""
         for permit in self._permits:
             permit.cancel()
 

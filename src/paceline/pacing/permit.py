@@ -603,10 +603,17 @@ def waiter_again(
     permit._followed = True
     waiter = Waiter(cost, permit._waiter.lane, permit._waiter.deadline_ns, name or permit._waiter.name)
     if scheduler is permit._scheduler:
-        waiter.number, waiter.returned, waiter.overtook = permit._waiter.number, True, permit._waiter.overtook
+        take_place(waiter, permit)
+        waiter.overtook = permit._waiter.overtook
         if permit._waiter.turn is not None:  # with its whole prompt
             waiter.turn, waiter.estimate = permit._waiter.turn, permit._waiter.turn.estimate
     return waiter
+
+
+def take_place(waiter: Waiter, permit: Permit | None) -> None:
+    """Put a waiter at the front of its lane, where the waiter of an earlier permit of the same pool was, if there is one."""
+    if permit is not None:
+        waiter.number, waiter.returned = permit._waiter.number, True
 
 
 def take(permit: Permit) -> bool:
