@@ -611,7 +611,7 @@ def waiter_again(
 
 
 def take_place(waiter: Waiter, permit: Permit | None) -> None:
-    """Put a waiter where the waiter of an earlier permit of the same pool was, if there is one, at the front of its lane."""
+    """Put a waiter at the front of its lane, in the place of an earlier permit of the same pool, if there is one."""
     if permit is not None:
         waiter.number, waiter.returned = permit._waiter.number, True
 
