@@ -127,4 +127,4 @@ async def _lead_back(request: Incoming, reply: ClientReply) -> None:
     if reply.is_good and _BATCHES.search(request.path) and len(body := await reply.plain(LIST_MAX)) <= LIST_MAX:
         led = re.sub(rb'("results_url"\s*:\s*")' + re.escape(root), lambda found: found[1] + here, body)
         if led != body:
-            reply.put(reply.status, [pair for pair in reply.headers if pair[0] != b"content-encoding"], led)
+            reply.put(reply.status, reply.headers, led)

@@ -171,14 +171,13 @@ class ClientReply:
         if not unread and self._key not in plain:
             return
         body = b'{"error": {"message": "paceline: the body of this error is too large, or encoded"}}'
-        headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
-        self.put(self.status, headers, body if unread else plain.replace(self._key, HIDDEN))
+        self.put(self.status, self.headers, body if unread else plain.replace(self._key, HIDDEN))
 
     def put(self, status: int, headers: Headers, body: bytes) -> None:
         """Tell the client this in place of what the server has sent."""
         self._end()
         self._body = bytearray(body)
-        stated = [pair for pair in headers if pair[0] != b"content-length"]
+        stated = [pair for pair in headers if pair[0] not in (b"content-encoding", b"content-length")]
         self.status, self.headers = status, [*stated, (b"content-length", b"%d" % len(body))]
 
     def _header(self, wanted: bytes) -> bytes:

@@ -231,8 +231,6 @@ class _Present:
     async def _hold(self) -> None:
         await super()._hold()  # type: ignore[misc]
         if self.out is not None and (why := self.out(self)):  # its servers have failed while it waited for a budget
-            if self.charge is not None:
-                self.charge.cancel()
             raise PoolStoppedError(self.record.pool, why, 0.0)
 
     async def _acquire(self, last: Permit | None) -> Permit:
