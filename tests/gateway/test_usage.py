@@ -22,6 +22,7 @@ from paceline.telemetry.merged import merged
 from waits import join, soon, started, until
 
 USAGE = "/api/v1/usage"
+REFUSED = b'{"error": {"message": "The server is overloaded", "type": "server_error", "code": "server_overloaded"}}'
 
 
 def answer(cached=0):
@@ -77,16 +78,16 @@ class TestWhoUsedWhat:
         for secret in (alice, bob, ops):
             assert secret not in text
 
-    @pytest.mark.parametrize("reports", [False, True])
-    def test_streams_that_report_none_are_told_once(self, serve, keys, client, caplog, reports):
+    @pytest.mark.parametrize(("event", "times"), [(b"", 1), (answer(), 0), (REFUSED, 0)], ids=["no", "yes", "refused"])
+    def test_streams_that_report_none_are_told_once(self, serve, keys, client, caplog, event, times):
         alice = keys.add("alice")
         parts = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}\n\n', b"data: [DONE]\n\n"]
-        parts[1:1] = [b"data: " + answer() + b"\n\n"] if reports else []
+        parts[1:1] = [b"data: " + event + b"\n\n"] if event else []
         running = serve(Odd(parts, {"content-type": "text/event-stream"}), limits={"*": "100k requests/min"})
         for stream in (True, True, False):
             client.post(running.url + CHAT, json=chat(stream=stream), headers=bearer(alice))
         told = "openai/gpt-5, key alice: its streams report no usage"
-        assert caplog.text.count(told) == (0 if reports else 1)
+        assert caplog.text.count(told) == times
 
     def test_a_stream_counts_what_it_reports_and_what_is_refused_counts_nothing(self, serve, emulator, client):
         emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key=None, start_level=1.0)

@@ -84,7 +84,7 @@ class StreamUsage:
 
     def look(self, key: ClientKey | None, record: Exchanged | None) -> None:
         """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
-        if record is None or record.usage is not None or len(self._told) >= UNREPORTED_MAX:
+        if record is None or record.settled is None or record.usage is not None or len(self._told) >= UNREPORTED_MAX:
             return
         whose = "" if key is None else f", key {key.name}"
         if (whose, record.pool) not in self._told:
