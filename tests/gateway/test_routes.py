@@ -136,6 +136,7 @@ def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, ask, keys)
         (500, "ab", "status 500"),
         (401, "ab", "status 401"),
         (404, "ab", "status 404"),
+        (307, "ab", "status 307"),
         (402, "ab", "stopped"),
         (400, "a", ""),
         (413, "ab", "never_fits"),

@@ -17,8 +17,8 @@ log = logging.getLogger("paceline.gateway")
 _OWN: Final = frozenset({"gave_up", "stopped", "never_fits", "timeout", "queue_full", "too_large", "unreadable"})
 """The words of paceline's own refusals that another place may not have: the others are about the client, or the store."""
 
-_OF_PLACE: Final = frozenset({401, 402, 403, 404, 408, 429})
-"""The statuses below 500 that are about the place: its key, its money, its models, its load. The others are about the request."""
+_OF_PLACE: Final = frozenset({*range(300, 400), 401, 402, 403, 404, 408, 429})
+"""The statuses below 500 that are about the place: its address, its key, its money, its models, its load. The others are about the request."""
 
 
 def why_out(exchange: Exchange) -> str:
@@ -31,8 +31,6 @@ def why_failed(outcome: ClientReply | Exception) -> str:
     """Why a request is to go on to the next place, in words that name nothing of it; empty for an answer that its client gets."""
     if isinstance(outcome, Exception):
         return cause_of_error(outcome) or ""
-    if outcome.status < 400:
-        return ""
     word = dict(outcome.headers).get(b"x-paceline", b"").decode("latin-1")
     if word:
         return word if word in _OWN else ""
