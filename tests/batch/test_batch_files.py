@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
 
+from paceline.batch.merge import merge
 from paceline.batch.results import OutputError, ResultsFile, encode_answer, read_body
 from paceline.core.quota import parse_quotas
 from paceline.testing import run_virtual
@@ -72,6 +73,18 @@ def test_the_lock_is_no_other_file(path):
         with pytest.raises(OutputError, match=r"out\.lock: Too many levels of symbolic links"):
             recover(path)
         assert lock.is_symlink()
+
+
+def test_a_name_that_leads_nowhere_is_refused_in_words(monkeypatch):
+    """As Windows' CON, in a program without a console."""
+
+    def leads_nowhere(_path):
+        raise OSError(errno.EBADF, "Invalid handle")
+
+    monkeypatch.setattr(os.path, "realpath", leads_nowhere)
+    for use in (ResultsFile, lambda name: merge(name, [], "merged")):
+        with pytest.raises(OutputError, match=r"^CON\b.*: Invalid handle"):
+            use("CON")
 
 
 def test_a_rewrite_on_a_full_disk_changes_nothing(path, monkeypatch):

@@ -135,7 +135,8 @@ def _identity(name: str) -> tuple[int, int] | str:
         about = os.stat(name)  # noqa: PTH116
         if about.st_ino:  # some file systems of Windows have none
             return about.st_dev, about.st_ino
-    return os.path.realpath(name)
+    with explaining(name):
+        return os.path.realpath(name)
 
 
 def _open(name: str, stack: ExitStack) -> BinaryIO:

@@ -204,7 +204,8 @@ class ResultsFile:
     """
 
     def __init__(self, path: str, acceptance: Acceptance = ANY) -> None:
-        self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
+        with explaining(f"{path}: cannot be written"):  # Windows' CON has no real path
+            self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self.acceptance = acceptance
         self.kept: deque[bytes] = deque()
         self.mended, self.unsaved, self._error = "", 0, OSError()
