@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -54,6 +56,19 @@ def test_help_and_version_work_and_a_command_names_its_extra():
         assert (code, about in said) == (2, True)
         assert said.startswith(f"paceline: `paceline {name}` (")
         assert said.endswith(f"needs the extra {extra!r}: pip install 'paceline[{extra}]'\n")
+
+
+def test_what_windows_takes_for_a_terminal_gets_every_character(monkeypatch):
+    """Python says so of NUL there, and encodes what goes to it in the encoding of the system."""
+    import_module("paceline.cli.app")  # as on this system
+    out = io.TextIOWrapper(io.BytesIO(), encoding="cp1252", errors="strict")
+    monkeypatch.setattr(out, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "argv", ["paceline", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    print("\u2192", flush=True)
 
 
 def test_the_fixture_of_the_emulator_names_its_extra():

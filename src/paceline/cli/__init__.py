@@ -35,8 +35,8 @@ def _run(arguments: list[str]) -> None:
     why = objection(first)
     if why is not None:
         _refuse(why)
-    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")  # as files: the system's encoding lacks most characters
+    if sys.platform == "win32" and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as files and consoles: the system's encoding lacks most characters
     try:
         from paceline.cli.app import app
     except ImportError as error:
