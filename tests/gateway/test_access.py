@@ -1,9 +1,13 @@
 """The access log: who has asked for what, and what it took."""
 
 import json
+import os
+import time
+from multiprocessing.pool import ThreadPool
 
 from gateway_helpers import CHAT, chat
 
+from paceline.gateway.access import AccessLog
 from paceline.gateway.incoming import Incoming, RequestHead
 from paceline.gateway.keys import KeyFile
 from waits import until
@@ -26,6 +30,27 @@ def test_each_request_has_a_line(serve, emulator, client, tmp_path):
     assert "pool" not in unknown
     for private in (secret, "pk-wrong", "secret", "sk-of-openai"):
         assert private not in text
+
+
+def test_no_process_writes_over_the_line_of_another(tmp_path, monkeypatch):
+    """The C library of Windows has no append: it looks for the end of the file, and writes there."""
+    write = os.write
+
+    def as_on_windows(fd, content):
+        end = os.lseek(fd, 0, os.SEEK_END)
+        time.sleep(0.001)
+        os.lseek(fd, end, os.SEEK_SET)
+        return write(fd, content)
+
+    monkeypatch.setattr(os, "write", as_on_windows)
+    monkeypatch.setattr(os, "O_APPEND", 0)
+    logs = [AccessLog(tmp_path / "access.log") for _ in range(2)]
+    with ThreadPool(2) as pool:
+        pool.map(lambda number: logs[number % 2].write({"number": number}), range(40), 1)
+    for one in logs:
+        one.close()
+    lines = (tmp_path / "access.log").read_bytes().decode().split("\n")
+    assert sorted(json.loads(line)["number"] for line in lines if line) == list(range(40))
 
 
 def test_a_request_is_shown_without_its_key_and_its_body():

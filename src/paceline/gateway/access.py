@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from paceline.http.binding import Exchanged
+from paceline.pacing.durable import WriteTurn, open_binary
 from paceline.telemetry.status_app import Event, Send
 
 PATH_MAX: Final = 200
@@ -30,11 +32,17 @@ class AccessLog:
     """
 
     def __init__(self, file: Path) -> None:
-        self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._fd = open_binary(str(file), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._turn = WriteTurn(self._fd)  # on Windows, to append is to look for the end, and to write there
 
     def begin(self, scope: Event, send: Send) -> AccessEntry:
         """The entry of a request; its ``send`` is to be used in place of ``send``."""
-        return AccessEntry(self._fd, scope, send)
+        return AccessEntry(self, scope, send)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Add a line; nothing if that fails: a full disk ends no request."""
+        with suppress(OSError), self._turn:
+            os.write(self._fd, json.dumps(line).encode() + b"\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -53,8 +61,8 @@ class AccessEntry:
         record: What is known of its exchange, if it has one.
     """
 
-    def __init__(self, fd: int, scope: Event, send: Send) -> None:
-        self._fd, self._scope, self._send = fd, scope, send
+    def __init__(self, log: AccessLog, scope: Event, send: Send) -> None:
+        self._log, self._scope, self._send = log, scope, send
         self._began_s, self._status = time.monotonic(), 0
         self.key = self.model = self.server = self.fallback = ""
         self.relayed = False
@@ -90,5 +98,4 @@ class AccessEntry:
                 line |= {"output_tokens": used.output_tokens}
             if not record.whole:
                 line["whole"] = False
-        with suppress(OSError):  # a full disk ends no request
-            os.write(self._fd, json.dumps(line).encode() + b"\n")
+        self._log.write(line)
