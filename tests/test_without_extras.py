@@ -68,7 +68,7 @@ def test_what_windows_takes_for_a_terminal_gets_every_character(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["paceline", "--version"])
     with pytest.raises(SystemExit):
         main()
-    print("\u2192", flush=True)
+    out.write("\u2192")
 
 
 def test_the_fixture_of_the_emulator_names_its_extra():
