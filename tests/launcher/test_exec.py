@@ -20,6 +20,7 @@ from odd_server import JSON, OddServer
 from paceline.launcher import command
 from paceline.launcher.child import ChildTally
 from paceline.launcher.command import SITE, summary
+from systems import is_wine
 from waits import BOUND_S, join, started, until
 
 CALL = """
@@ -311,6 +312,27 @@ def test_a_process_that_sends_nothing_imports_no_paceline_and_runs_the_user_s_ow
     assert "launcher" not in found
     assert "no Python process of the command imported an HTTP library" in err
     assert "paceline exec: to pace it through a gateway, add --gateway" in err
+
+
+@pytest.mark.parametrize(
+    ("word", "quoted"),
+    [
+        ("https://x/a", "https://x/a"), ("https://x/?a=1&b=2", '"https://x/?a=1&b=2"'), ("", '""'), ("50%", '"50%%cd:~,%"'),
+        ('a "b & c" d', '"a ""b & c"" d"'), ("x\\", '"x\\\\"'), ('\\"', '"\\\\"""'),
+    ],
+)  # fmt: skip
+def test_cmd_reads_each_argument_of_its_file_as_one(word, quoted):
+    assert command._for_windows(["npx.cmd", word]) == f'"npx.cmd" {quoted}'
+
+
+@pytest.mark.skipif(sys.platform != "win32", reason="there is no command cmd")
+def test_a_cmd_file_gets_its_arguments_as_they_are(tmp_path):
+    words = ["https://x/?a=1&b=2", 'say "a & b|c" > d', "a^b", "x\\", "(y)", "\u00fc"]
+    words += [] if is_wine() else ["100%", "%PATH%"]
+    (tmp_path / "show.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))")
+    (tmp_path / "tool.cmd").write_text(f'@"{sys.executable}" "%~dp0show.py" %*\n')
+    out, _ = run(tmp_path / "tool", *words, options=("--no-gateway",))
+    assert json.loads(out) == words
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no command env")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,9 @@ OF_TERMINALS: Final = ("SIGINT", "SIGQUIT", "SIGBREAK")
 """A terminal sends them to each process in its foreground."""
 
 KINDS_SHOWN: Final = 10
+
+_PLAIN: Final = re.compile(r"[\w+\-./:?@]+")
+_BEFORE_QUOTE: Final = re.compile(r'(\\*)("|\Z)')
 
 NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
 FORCE: Final = "to pace it through a gateway, add --gateway: the program then reads its address from OPENAI_BASE_URL, ..., and needs no paceline in its environment"
@@ -132,8 +136,8 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         if before[number] is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, forward)
     try:
-        program = (shutil.which(command[0]) if sys.platform == "win32" else None) or command[0]  # npm's end with .cmd
-        child = subprocess.Popen([program, *command[1:]], env=dict(environ))  # noqa: S603
+        words = _for_windows(command) if sys.platform == "win32" else command
+        child = subprocess.Popen(words, env=dict(environ))  # noqa: S603
         for number in early:
             child.send_signal(number)
         end = Thread(target=child.wait, name="paceline-exec", daemon=True)
@@ -145,6 +149,18 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
+
+
+def _for_windows(command: Sequence[str]) -> str | Sequence[str]:
+    """A command as Windows starts it: npm's programs end with .cmd there, and ``cmd`` reads their arguments as a line of its own.
+
+    It takes what is in quotes as it is, except for quotes and ``%``, which has no escape: an empty part of a variable ends its name.
+    """
+    program = shutil.which(command[0]) or command[0]
+    if not program.lower().endswith((".bat", ".cmd")):
+        return [program, *command[1:]]
+    quoted = (_BEFORE_QUOTE.sub(r"\1\1\2\2", word).replace("%", "%%cd:~,%") for word in command[1:])
+    return " ".join([f'"{program}"', *(word if _PLAIN.fullmatch(word) else f'"{word}"' for word in quoted)])
 
 
 def _in_foreground() -> bool:
