@@ -493,8 +493,9 @@ def test_an_error_at_the_start_is_not_the_program_s_unless_that_is_asked_for(tmp
 def test_errors_before_the_start(tmp_path):
     _, err = run("no-such-command", code=127)
     assert err == "paceline exec: no such command: no-such-command\n"
-    _, err = run(tmp_path, code=126)
-    assert "cannot be started: Permission denied" in err
+    (text := tmp_path / "text.txt").write_text("no program")
+    _, err = run(text, code=126)
+    assert f"paceline exec: {text} cannot be started: " in err
     _, err = run("python", "-c", "print('ran')", code=2, options=("--limit", "gpt-6-luna=many"))
     assert err.startswith("paceline exec: ")
     out, err = run("python", "-c", "print('ran')", code=2, options=("--store", "memory:"))
