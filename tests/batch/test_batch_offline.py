@@ -938,6 +938,8 @@ def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
 class Pages:
     """A provider's list, page by page; the last one comes again and again."""
 
+    ahead_s = 0.0
+
     def __init__(self, *pages):
         self.pages, self.calls = list(pages), []
 

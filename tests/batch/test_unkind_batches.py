@@ -8,9 +8,12 @@ import random
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import aiohttp
 import pytest
+import unkind_batches
 from batch_helpers import Said, chat, message, read_answers, run_job, write_lines
 from batch_times import KEYS
 from crashing import CrashError, Crashing
@@ -150,6 +153,16 @@ def test_a_creation_that_takes_effect_late_is_read(start, api, unkind):
     calls = len(one.said.lines)
     assert one.run() == 0  # and it is known from now on
     assert not any("was created after" in text for text in one.said.lines[calls:])
+
+
+@APIS
+def test_a_batch_is_found_by_its_time_also_where_this_machines_clock_is_two_hours_ahead(start, api, monkeypatch):
+    before = datetime.now(UTC) - timedelta(hours=2)
+    monkeypatch.setattr(unkind_batches, "CREATED_S", int(before.timestamp()))
+    monkeypatch.setattr(unkind_batches, "TIME", before.isoformat())
+    monkeypatch.setattr(unkind_batches._Handler, "date_time_string", lambda _: format_datetime(before, usegmt=True))
+    one = start(api, Unkind(lost=(0,)), count=4)
+    one.completes(batches=1)
 
 
 def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(start, monkeypatch):

@@ -33,6 +33,7 @@ from paceline.batch.results import explaining, read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
 from paceline.pacing.lack import lack_of
+from paceline.providers.parse import answered_s
 from paceline.providers.roots import joined
 from paceline.responses.errors import error_in, is_result
 
@@ -57,7 +58,7 @@ PAGES_MAX: Final = 500
 """Pages of a list that are read; with 100 batches each, what a provider can create in a day."""
 
 SKEW_S: Final = 3_600.0
-"""How much earlier than on this machine a batch can have been created on the provider's clock."""
+"""How much earlier than by this machine's clock a batch can have been created, beside what the provider's answers show of it."""
 
 NOT_ON: Final = "the list of batches says that it has more, and does not go on"
 
@@ -248,6 +249,7 @@ class Web:
         proxy: The proxy's URL.
         calls: How many calls were made.
         refused: How many of them were refused with a 429.
+        ahead_s: How far this machine's clock was ahead of the provider's at the last answer.
     """
 
     client: aiohttp.ClientSession
@@ -257,6 +259,7 @@ class Web:
     proxy: str | None
     calls: int = 0
     refused: int = 0
+    ahead_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._reach = Reach(lambda _: None, again=False)  # for certificates; what else fails is said of each batch
@@ -335,6 +338,8 @@ class Web:
                 if own:
                     self._reach.connected(root, time.monotonic())  # few connections are older: calls are rare
                     self._reach.answered(root, sent_s, time.monotonic())
+                    now_s = time.time()
+                    self.ahead_s = now_s - answered_s(response.headers, now_s)
                 content = await self._parts(response, most, file)
                 return response.status, response.headers, self.secrets(content)
         except TimeoutError:
@@ -502,14 +507,18 @@ class Endpoints(ABC):
         self, chunk: Chunk, path: str, following: Following, entries: Entries = itemgetter("data")
     ) -> str | None:
         """The id of the batch of a chunk in the provider's list, as for :meth:`_list`."""
-        mark, oldest_s = self.mark(chunk), chunk.at_s - SKEW_S
+        mark = self.mark(chunk)
 
         def enough(batches: list[SeenBatch]) -> bool:
             # A server may show an old batch among new ones: only an old one at the end says that older ones follow.
-            return batches[-1].created_s < oldest_s or any(seen.mark == mark for seen in batches)
+            return batches[-1].created_s < self._oldest_s(chunk) or any(seen.mark == mark for seen in batches)
 
         found = await self._list(path, following, enough, entries)
         return next((seen.id for seen in found if seen.mark == mark), None)
+
+    def _oldest_s(self, chunk: Chunk) -> float:
+        """When a batch was created at the earliest, on the provider's clock."""
+        return chunk.at_s - self.web.ahead_s - SKEW_S
 
     @abstractmethod
     def _batch(self, chunk: Chunk) -> str:

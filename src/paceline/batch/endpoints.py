@@ -24,7 +24,6 @@ from paceline.batch.acceptance import is_served
 from paceline.batch.api import (
     NOT_ON,
     RESULT_MAX,
-    SKEW_S,
     BrokenError,
     Endpoints,
     NoResultsError,
@@ -271,7 +270,7 @@ class TogetherEndpoints(OpenAIEndpoints):
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         jobs = await self.web.call("GET", self._at(chunk, self.BATCHES), list)
         for batch, file, created_s in readable(jobs, self.run, _job_of_together):
-            recent = created_s >= chunk.at_s - SKEW_S
+            recent = created_s >= self._oldest_s(chunk)
             if recent and batch not in known and await self._file_name(chunk, file) == self._file_of(chunk):
                 return batch
         return None
@@ -337,9 +336,9 @@ class AnthropicEndpoints(Endpoints):
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
-        path, oldest_s, unknown = f"{self.PATH}?limit=100", chunk.at_s - SKEW_S, cast("BrokenError | None", None)
-        for seen in await self._list(path, _after("after_id"), lambda page: page[-1].created_s < oldest_s):
-            if seen.created_s < oldest_s or seen.total not in (0, len(chunk.lines)) or seen.id in known:
+        path, unknown = f"{self.PATH}?limit=100", cast("BrokenError | None", None)
+        for seen in await self._list(path, _after("after_id"), lambda page: page[-1].created_s < self._oldest_s(chunk)):
+            if seen.created_s < self._oldest_s(chunk) or seen.total not in (0, len(chunk.lines)) or seen.id in known:
                 continue
             try:
                 name = await self._first_id(seen)
