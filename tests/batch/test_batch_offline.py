@@ -9,6 +9,7 @@ from array import array
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import AsyncMock
 
 import openai
 import pytest
@@ -621,11 +622,27 @@ def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
     with pytest.raises(OutputError, match="the output lacks the results of"):
         one.start(mode="sync", environ={})
     one.emulator.advance(1_000)
-    other = one.start(environ=KEYS | {"OPENAI_API_KEY": "sk-fedcba9876543210"})
-    assert other[0] == 2
-    assert "with another key or address" in capsys.readouterr().err
     one.completes()
     assert one.start(mode="sync")[1]["skipped"] == 8
+
+
+@pytest.mark.parametrize("is_noted", [True, False], ids=["created", "intended"])
+@pytest.mark.parametrize("style", ["openai", "anthropic", "together"])
+def test_another_key_goes_on_with_the_batches_that_it_shows(run, monkeypatch, capsys, style, is_noted):
+    one = run(count=8, style=style, turnaround_s=1_000.0)
+    one.said = StopsSoon()
+    assert one.start()[0] == 130
+    if not is_noted:  # it was killed before it knew which batches they are
+        lines = one.journal.read_bytes().splitlines(keepends=True)
+        one.journal.write_bytes(b"".join(line for line in lines if b'"event": "batch"' not in line))
+    one.said, others = Said(), {name: f"{key}-2" for name, key in KEYS.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(Web, "call", AsyncMock(side_effect=RefusedError(404, "", "no such batch")))
+        assert one.start(environ=others)[0] == 2
+    assert "with another key or address" in capsys.readouterr().err
+    one.emulator.advance(1_000)
+    one.completes(environ=others)
+    assert one.batches()["created"] == 2
 
 
 def test_a_restart_leaves_the_journal_beside(run, capsys):

@@ -385,6 +385,23 @@ class Flight:
             self.tasks.remove(task)
             task.result()
 
+    async def sees(self, chunk: Chunk) -> bool:
+        """Whether the present key and address show a batch that was created with others: then they are of one account.
+
+        Raises:
+            StopError: The key is refused, or there was no usable answer for too long.
+        """
+        ends, outage = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing)
+        while True:
+            try:
+                with known_form():
+                    return bool(await ends.look(chunk) if chunk.batch else await self._look_for(chunk))
+            except (BrokenError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.status in ends.MISSING:
+                    return False
+                outage.note(error, chunk.kind, f"not known whether this key shows a batch of {chunk.kind.model[:100]}")
+            await asyncio.sleep(jittered(self.timing.retry_s))
+
     async def find_lost(self) -> bool:
         """Look once more for the batches whose creation had no answer; whether any batch is followed now."""
         for chunk in list(self.batches.lost):

@@ -152,9 +152,10 @@ class Offline:
         """Go on with the batches of an earlier process."""
         for chunk in list(self.batches.journal.chunks(self.batches.index)):
             lost, ends = self.batches.journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
-            if ends is None or ends.web.address.account != chunk.account:
-                if lost:
-                    continue
+            is_other = ends is None or ends.web.address.account != chunk.account
+            if is_other and lost:
+                continue
+            if is_other and (ends is None or not await self._flight.sees(chunk)):
                 raise StopError(
                     USAGE,
                     f"{self.batches.journal.path}: a batch of an earlier run was created at {chunk.account.partition(':')[0]} with another"
