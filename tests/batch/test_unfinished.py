@@ -8,12 +8,14 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
+from contextlib import suppress
 from itertools import product
 
 import pydantic
 import pytest
 from batch_helpers import Said, chat, errors_in, finish, message, read_answers, run_job, wait_for_lines, write_lines
 from batch_times import KEYS
+from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OpenAI, Unkind
 
 import paceline
@@ -396,6 +398,34 @@ def test_the_results_of_batches(tmp_path, monkeypatch, api):
         assert run(source, server, **raised)[1]["errors"] == wanted
         run(source, server, restart=True, **raised)
         assert Counter(most) == {20: 6 + 18 + 6, 80: 3 + 3}
+
+
+@pytest.fixture
+def cutting(tmp_path, monkeypatch):
+    """A server all of whose batches end with answers that are cut off, and the input of a run there."""
+    line = OpenAI.line
+
+    def cut(*args):
+        found = line(*args)
+        found["response"]["body"] = BODIES["cut_off"]
+        return found
+
+    monkeypatch.setattr(OpenAI, "line", cut)
+    with OpenAI(Unkind()) as server:
+        yield server, write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", text=f"question {n}") for n in range(2)])
+
+
+@pytest.mark.usefixtures("timing")
+def test_a_batch_of_an_earlier_process_is_asked_for_again_with_a_larger_maximum(cutting, monkeypatch):
+    server, source = cutting
+    with monkeypatch.context() as patch, suppress(CrashError):
+        Crashing(patch, 12)
+        run(source, server, mode="batch")
+    assert len(server.batches) == 1
+    for cut_off in (None, 70, 70):
+        run(source, server, mode="batch", cut_off=cut_off)
+    assert [error["error"]["max_tokens"] for error in records(source).values()] == [70, 70]
+    assert len(server.batches) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
-from paceline.batch.acceptance import UNREAD
+from paceline.batch.acceptance import UNREAD, maximum_of
 from paceline.batch.answers import Record, RunAnswers
 from paceline.batch.api import (
     BrokenError,
@@ -124,7 +124,7 @@ class AnswerWriter:
         self._maxima = array("L")  # of tokens, by line; 0 is unknown
 
     def note(self, line: int, maximum: int) -> None:
-        """Note the maximum of tokens of a request that is sent."""
+        """Note the maximum of tokens that a request has in the input."""
         if line >= len(self._maxima):
             self._maxima.extend([0] * (line + 1 - len(self._maxima)))
         self._maxima[line] = min(maximum, MAXIMUM_MOST)
@@ -162,7 +162,10 @@ class AnswerWriter:
             self.settle(line)
             return
         custom_id = self._index.shown(line, result.custom_id)
-        asked = {"max_tokens": most or None, "raised": acceptance.raises and State.CUT_OFF in (first, before)}
+        is_raised = acceptance.raises and State.CUT_OFF in (first, before)
+        if is_raised:
+            most = maximum_of(acceptance.raised({"max_tokens": most}) or {"max_tokens": most})
+        asked = {"max_tokens": most or None, "raised": is_raised}
         record = self._answers.record(line, custom_id, result.response, error, asked)
         if record.code and first is None and acceptance.takes_again(record.code, before):
             self._firsts.add(line, record)

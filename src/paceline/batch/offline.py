@@ -222,6 +222,7 @@ class Offline:
 
     def _items(self) -> Iterator[ChunkItem]:
         for found, metered in self._scan():
+            self._writer.note(found.line, maximum_of(found.body))  # a batch of an earlier process may have it, too
             if self.batches.holds(found.line) or self.batches.is_spent(found.line):
                 continue
             first = self._writer.first(found.line)
@@ -231,7 +232,6 @@ class Offline:
                 self._writer.settle(found.line)
                 continue
             request = found if most is None else replace(found, body=most)
-            self._writer.note(found.line, maximum_of(request.body))
             kind = BatchKind(request.provider.name, request.path, request.model)
             try:
                 content = filled(self._ends[kind.provider].encode(request))
