@@ -416,6 +416,20 @@ def cutting(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("timing")
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("at", range(0, 60, 2))
+def test_a_kill_between_two_batches_pays_for_no_third(cutting, monkeypatch, at):
+    server, source = cutting
+    for step in (at, 7):
+        with monkeypatch.context() as patch, suppress(CrashError):
+            Crashing(patch, step)
+            run(source, server, mode="batch", cut_off="raise")
+    run(source, server, mode="batch", cut_off="raise")
+    assert {one["error"]["max_tokens"] for one in records(source).values()} == {80}
+    assert [len(batch.requests) for batch in server.batches] == [2, 2]
+
+
+@pytest.mark.usefixtures("timing")
 def test_a_batch_of_an_earlier_process_is_asked_for_again_with_a_larger_maximum(cutting, monkeypatch):
     server, source = cutting
     with monkeypatch.context() as patch, suppress(CrashError):

@@ -6,7 +6,7 @@ import math
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from paceline.batch.chunks import BatchKind, Chunk, ProviderQueue
@@ -42,6 +42,7 @@ class Batches:
         self.most_bytes = defaultdict[str, float](lambda: math.inf)
         self._queues = defaultdict[BatchKind, ProviderQueue](lambda: ProviderQueue(queue))  # by provider and model
         self._lines = array("H")
+        self._read: list[tuple[Chunk, str]] = []  # with their states; their results are to be in the output
 
     @property
     def tokens(self) -> float:
@@ -77,11 +78,26 @@ class Batches:
     def drop(self, chunk: Chunk, state: str) -> None:
         """There is no such batch."""
         self.journal.ended(chunk, state)
+        self._release(chunk)
+        if state == LOST:
+            self.lost.append(chunk)
+
+    def end(self, chunk: Chunk, state: str) -> None:
+        """The results of a batch are read: its requests can be sent again."""
+        self._release(chunk)
+        self._read.append((chunk, state))
+
+    def note_written(self, is_kept: Callable[[int], object]) -> None:
+        """Say which of the batches that were read have all their results in the output. A crash loses what else is kept of a line."""
+        for one in list(self._read):
+            if not any(map(is_kept, one[0].lines)):
+                self.journal.ended(*one)
+                self._read.remove(one)
+
+    def _release(self, chunk: Chunk) -> None:
         self.queue(chunk.kind).held.pop(chunk.name, None)
         for line in filter(None, chunk.lines):
             self._lines[line] -= _HOLD
-        if state == LOST:
-            self.lost.append(chunk)
 
     def unanswered(self, chunk: Chunk) -> Iterator[int]:
         """The lines of a batch that have no result and are part of no other batch."""

@@ -8,7 +8,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -185,9 +185,10 @@ class AnswerWriter:
 
     def end(self) -> None:
         """Record the first answers whose requests have no second one yet."""
-        for line in self._firsts.lines():
-            self.settle(line)
-        self._firsts.close()
+        with closing(self._firsts):
+            for line in self._firsts.lines():
+                self.settle(line)
+        self._answers.results.sync()
 
     def record(self, line: int, code: str, message: str, response: dict[str, Any] | None = None) -> None:
         """Record that a request has failed; or the first answer, if there is one."""
@@ -443,7 +444,8 @@ class Flight:
         await self.answers.save()
         self.seen.pop(chunk.name, None)
         left, why = self._tell(chunk, seen, reading)
-        self.batches.drop(chunk, seen.state)
+        self.batches.end(chunk, seen.state)
+        self.batches.note_written(self.answers.first)
         self.returned = self.returned or left
         passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
         if seen.state != "failed":

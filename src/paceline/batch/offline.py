@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -144,9 +145,11 @@ class Offline:
             for task in (progress, looks, *self._flight.tasks):
                 task.cancel()
             await asyncio.gather(progress, looks, *self._flight.tasks, return_exceptions=True)
-            self._writer.end()
             restore()
             await client.close()
+            with suppress(OSError, OutputError):  # the same command reads these batches once more
+                self._writer.end()
+                self.batches.note_written(self._writer.first)
 
     async def _adopt(self) -> None:
         """Go on with the batches of an earlier process."""
