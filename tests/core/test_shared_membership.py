@@ -157,8 +157,13 @@ class TestSeen:
             "c": ("alive", 0.0, False),
         }
 
+    def test_one_that_is_known_to_have_ended_while_the_store_had_no_messages(self, shared):
+        shared.wait(20.0)
+        shared.ledger.apply(shared.now_ns, Message("c", 1), ended=lambda who, was_there: who == "b" and not was_there)
+        assert self.states(shared)["b"] == ("idle", 20.0, False)
+
     def test_one_that_is_known_to_have_ended(self, shared):
         shared.wait(4.0)
-        shared.ledger.apply(shared.now_ns, Message("c", 1), ended=lambda who: who == "b")
+        shared.ledger.apply(shared.now_ns, Message("c", 1), ended=lambda who, _: who == "b")
         shared.wait(4.0)
         assert self.states(shared)["b"] == ("idle", 8.0, False)

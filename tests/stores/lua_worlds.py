@@ -161,8 +161,8 @@ class World:
         assert ours == theirs, f"{pair[0]}\nPython {ours}\nLua    {theirs}"
         self._take(process, pair[0], marks, ours)
 
-    def _has_ended(self, who: str) -> bool:
-        ended = who in self.watched and who not in self.subscribed
+    def _has_ended(self, who: str, was_there: bool) -> bool:
+        ended = was_there and who in self.watched and who not in self.subscribed
         self._count("ended", ended)
         return ended
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paceline.core.quota import NS, Quota
+from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import StoreReply
 from paceline.stores import Prefixed, StoreError, sqlite
@@ -185,6 +185,23 @@ class TestBooks:
         take(store, number=2)
         assert len(reads) >= 2
         assert all(reads)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be asked for there without a right to it")
+@pytest.mark.parametrize("lives", [False, True])
+def test_one_that_was_killed_takes_no_share_along_after_a_time_without_messages(opened, lives):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    store = opened(clock=(clock := ManualClock()))
+    daily = replace(DAILY, rule=Rule.WINDOW)
+    wants = {"quotas": (daily,), "versions": [0], "headroom_s": 0.0}
+    store.exchange(
+        "pool",
+        message_of(f"here:{os.getpid() if lives else killed.pid}:a", 1, wants=[[100_001.0]], place_ns=NS, **wants),
+    )
+    clock.advance(20)
+    asked = message_of(f"here:{os.getpid()}:b", 1, wants=[[90_000.0]], place_ns=NS, **wants)
+    assert len(store.exchange("pool", asked).grants) == (not lives)
 
 
 OUTLIVES_ITS_PARENTS_STORE = """

@@ -68,17 +68,18 @@ class Kin:
         self._note()  # before the others are looked at: of two that begin at once, one sees the other
         if self._users is None or self._users[_TOLD]:
             return False
-        if not any(map(_lives, {*self._users[_FIRST:]} - {0, os.getpid()})):
+        if not any(map(lives, {*self._users[_FIRST:]} - {0, os.getpid()})):
             return False
         self._users[_TOLD] = 1
         return True
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Whether there is a process with this number."""
     try:
         os.kill(pid, 0)
-    except OSError as error:  # one of another user lives, too
-        return not isinstance(error, ProcessLookupError)
+    except (OSError, OverflowError) as error:  # one of another user lives, too
+        return isinstance(error, PermissionError)
     return True
 
 

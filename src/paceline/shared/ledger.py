@@ -91,13 +91,14 @@ class SharedLedger:
         self._last_ns = 0
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
-    def apply(self, now_ns: int, message: Message, ended: Callable[[str], bool] = lambda _: False) -> StoreReply:
+    def apply(self, now_ns: int, message: Message, ended: Callable[[str, bool], bool] = lambda *_: False) -> StoreReply:
         """Apply the news of a process, then grant its requests that fit: in all quotas, or in none.
 
         Args:
             now_ns: The present, in nanoseconds since the epoch, by a clock that all processes of the place agree on.
             message: The message.
-            ended: Whether a process, by its name ``who``, is known to have ended: it is asked about those that are overdue.
+            ended: Whether a process, by its name ``who``, is known to have ended: it is asked about those that are overdue. The second
+                argument says whether the store was there when they became so.
         """
         # A clock that is set back would lengthen each wait, so all instants are moved with it.
         if now_ns < self._last_ns:

@@ -253,7 +253,7 @@ class Peers:
         self._peers: dict[str, Peer] = {}
         self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
 
-    def advance(self, last_us: int, now_us: int, ended: Callable[[str], bool]) -> float:
+    def advance(self, last_us: int, now_us: int, ended: Callable[[str, bool], bool]) -> float:
         """Take the events that are due since the call at ``last_us``; ``ended``: see :meth:`SharedLedger.apply`.
 
         Returns:
@@ -282,7 +282,7 @@ class Peers:
             if self.places.until_us(who) < now_us:
                 self.places.remove(who)
             # In an outage all have lost the store, and a new server sees no process yet.
-            if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
+            if peer.due_us and peer.due_us <= now_us and ended(who, self.away_us <= peer.due_us):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
                 self._return(peer)

@@ -33,6 +33,7 @@ from weakref import WeakSet
 from paceline.core.quota import NS
 from paceline.core.results import StoreFormatError
 from paceline.pacing.clock import Clock, elapsed_ns
+from paceline.pacing.forks import lives
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Peers
@@ -192,7 +193,7 @@ class SQLiteStore:
         elif before is not None and step_ns:
             clock = before  # nothing changes with a clock that goes to and fro
         # All processes of a machine reach the file, or none: one that is overdue has not lost its way to it.
-        reply = ledger.apply(now_ns, message, ended=lambda _: True)
+        reply = ledger.apply(now_ns, message, ended=lambda who, was_there: was_there or _has_ended(who, message.who))
         state = ledger.dump() | {"clock": clock}
         connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(state)))
         if self._to_sweep and before is not None:  # and a step of the clock is known
@@ -349,6 +350,14 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, AttributeError, ValueError):
         return clock
+
+
+def _has_ended(who: str, other: str) -> bool:
+    """Whether the process ``who`` has ended, as far as the machine of the process ``other`` knows."""
+    (machine, _, rest), here = who.partition(":"), other.partition(":")[0]
+    number = rest.partition(":")[0]
+    known = sys.platform != "win32" and machine == here and number.isdecimal()
+    return known and not lives(int(number))
 
 
 def _present_ns(before: _Clock | None, elapsed_ns: int, wall_ns: int) -> int:
