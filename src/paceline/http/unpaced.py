@@ -111,7 +111,7 @@ def announce_kind(provider: str, host: str, kind: str, *, trial: bool = False) -
     """Log once that a kind is not paced at a host, and count it; provider and host are empty where they are unknown."""
     key = provider, host, kind
     if key in kinds:
-        kinds[key] += 1  # WEAK: without a lock, so that of two threads at once one may not count
+        kinds[key] += 1  # WEAK: without a lock: if two threads count at once, one is lost
     if key in kinds or len(kinds) >= KINDS_MAX:
         return
     kinds[key] = 1
