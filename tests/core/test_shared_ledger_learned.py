@@ -12,9 +12,9 @@ from paceline.core.meters import FULL_WAIT_NS
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import Expired, WaitUntil
-from paceline.shared.exchange import answer, ask
+from paceline.shared.exchange import RENEW_NS, answer, ask
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Charged, Settled
+from paceline.shared.messages import REJOIN_NS, Charged, Settled
 
 
 @pytest.fixture
@@ -192,10 +192,22 @@ class TestLostLedger:
 
     def test_what_is_recalled_is_used(self):
         pool = self.pool()
-        assert pool.ask("b", 41, 0, 0).binds == 0
+        pool.wait(3)
+        assert pool.ask("b", 44, 0, 0).binds == 0
         assert pool.ask("b", 0, 61, 0).binds == 1
         assert pool.ask("b", 0, 0, 21).binds == 2
-        assert pool.take("b", 40, 60, 1)
+        assert pool.take("b", 43, 60, 1)
+
+    def test_slots_are_free_again_when_those_that_hold_them_have_reported(self):
+        pool = Shared("5 concurrency")
+        pool.tell("a", recalled=[[4.0]])
+        reply = pool.ask("a", 1)
+        assert reply.wait_ns == REJOIN_NS
+        pool.wait(RENEW_NS / NS)  # by then one has that waits for nothing
+        pool.tell("b", held=[4.0])
+        pool.wait((reply.wait_ns - RENEW_NS) / NS)
+        assert pool.take("a", 1)
+        assert pool.ask("c", 1).binds == 0
 
 
 class TestClockSetBack:

@@ -10,7 +10,8 @@ Order between processes
 
 Ended processes
     A process that sends no message for ``LEASE_US`` is no longer counted, and its slots are free. Each message reports
-    what its process holds, so a lost reply or a lost ledger needs no repair.
+    what its process holds, so a lost reply needs no repair. In a new ledger, if a process remembers slots in use, nothing
+    is granted before those that hold them have reported, for ``REJOIN_NS`` at most.
 
 Shares
     Each reply tells the process its share of the limits while the store is lost. A share rises only when others have
@@ -169,6 +170,8 @@ class SharedLedger:
                 keys.append(key)
                 meter = new_meter(quota, now_ns, process.headroom_s, gentle=process.gentle)
                 of(meter).recall(meter, now_ns, process.recalled[n] if n < len(process.recalled) else [])
+                # Only those that hold the recalled slots know how many are still in use.
+                self._peers.awaited += isinstance(meter, Slots) and meter.used > 0
                 self._accounts.append(SharedAccount(meter, quota))
             index.append(keys.index(key))
             account = self._accounts[index[-1]]

@@ -240,7 +240,8 @@ class Peers:
         told: The sum of their shares.
         gone: The shares of the processes that vanished.
         away_us: The end of the last time in which all processes had lost the store.
-        awaited: How many of those that vanished in that time have not reported since, and may have spent something.
+        awaited: How many of those that vanished in that time have not reported since, and may have spent something; one more
+            for each quota whose slots were in use in a ledger before this one.
         held: What live processes hold, by account.
         places: The places of those that wait.
     """

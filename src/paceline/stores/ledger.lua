@@ -89,6 +89,7 @@ local function configure(fresh, gentle, headroom, windows, recalled)
         state.accounts[i] = {key = key, given = line, version = 0, charged = 0, spent = 0, meter = begin(s, headroom, gentle)}
         see_days(wrap(i), windows, n)
         recall(meters[i], recalled[n] or {})
+        if meters[i].kind == SLOTS and meters[i].s.used > 0 then state.awaited = state.awaited + 1 end
       elseif fresh then
         local account = state.accounts[i]
         found[account.given] = nil       -- a quota that comes twice is the last one
