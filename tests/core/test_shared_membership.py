@@ -3,14 +3,16 @@
 import pytest
 from core_shared_ledger import Shared
 
+from paceline.core.meters import Slots
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS, parse_quotas
+from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.core.results import StoreFormatError
 from paceline.shared.exchange import answer, ask, side_of
 from paceline.shared.holdings import Outbox
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.membership import Membership, State
-from paceline.shared.messages import POLL_NS, Message, StoreReply
+from paceline.shared.messages import POLL_NS, SHARED_PART, Message, StoreReply
+from paceline.shared.meters import of
 from shared_pools import shared_pool
 
 START = 1_000 * NS
@@ -124,6 +126,15 @@ def test_a_chain_of_forks_while_the_store_is_lost_keeps_the_least_share():
     for generation in range(20):
         process.pool.capacity.forked(f"child {generation}", process.now_ns)
     assert process.pool.capacity.fallback.share == process.pool.capacity.membership.share == 1e-6
+
+
+@pytest.mark.parametrize(("held", "slots"), [(0, 2), (1, 2), (2, 2), (3, 3)])
+def test_slots_that_were_free_at_the_last_reply_raise_a_process_to_its_share_of_all(held, slots):
+    """Others may have taken them since."""
+    meter = Slots(Quota("concurrency", 6.0, 0.0, rule=Rule.SLOTS))
+    part = of(meter).alone(meter, START, SHARED_PART / 3, held, START, START)
+    part.release(START, 0, held)
+    assert part.level(START) == slots
 
 
 class TestSeen:

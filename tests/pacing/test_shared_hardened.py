@@ -139,6 +139,21 @@ class TestSlots:
             for permit in taken:
                 permit.settle()
 
+    def test_those_that_came_free_as_the_store_was_lost_are_used_again(self, world):
+        limiters = [world.joined("60000 requests/min, 8 concurrency") for _ in range(2)]
+        held = [world.take(limiter) for limiter in limiters for _ in range(4)]
+        world.move(6.0)
+        world.store.failure = GONE
+        for permit in held:
+            permit.settle()
+        world.move(2.0)
+        assert [world.status(limiter)["store"]["state"] for limiter in limiters] == ["lost", "lost"]
+        for limiter in limiters:
+            taken = [limiter.try_acquire("jobs", tokens=0) for _ in range(5)]
+            assert [bool(one) for one in taken] == [True] * 4 + [False]
+            for permit in taken[:4]:
+                permit.settle()
+
 
 @pytest.mark.parametrize(
     ("quota", "lease_s"), [("1000 requests/min window utc", 60.0), ("600 requests/s window utc", None)]

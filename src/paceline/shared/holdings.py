@@ -176,6 +176,7 @@ class Holdings:
     def take(self, now_ns: int, asked: Message, reply: StoreReply) -> bool:
         """Take the state of the quotas and the grants of a reply, and learn; whether quotas have changed."""
         changed = self.snapshot.update(now_ns, reply, self.learning)
+        self.snapshot.held = [sum(one) for one in zip(asked.held, *asked.wants[: len(reply.grants)], strict=True)]
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self.leases.leases.append(lease)
@@ -196,6 +197,7 @@ class Holdings:
         """
         self.outbox = Outbox()
         self.leases.give_back(now_ns, everything=True)
+        self.snapshot.held = []
         if self.fallback is not None:
             self.fallback.news(now_ns)
         for ledger in self._ledgers:

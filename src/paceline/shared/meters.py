@@ -158,12 +158,13 @@ class SlotsSharing(Sharing[Slots]):
     charged = False
 
     def alone(self, m: Slots, now_ns: int, share: float, held: float, as_of_ns: int, asked_ns: int) -> Meter:  # noqa: ARG002
-        """The slots that the process holds, and its share of the free ones."""
+        """The slots that the process holds, and of the free ones its share of them, up to its share of all."""
         # With all of it, as in mode fail_open, what others hold is left out of account.
         free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
+        times = min(share / SHARED_PART, 1.0)
         part = Slots(m.quota)
         # Slots are whole: seven eighths of one are none, and a share that has just begun to wane still counts in full.
-        part.used = m.quota.amount - floor(free * min(share / SHARED_PART, 1.0) + 0.1)
+        part.used = m.quota.amount - floor(max(min(free * times, m.quota.amount * times - held), 0.0) + 0.1)
         return part
 
     def standing(self, m: Slots, now_ns: int) -> tuple[int, float, float]:  # noqa: ARG002

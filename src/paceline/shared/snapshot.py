@@ -27,6 +27,7 @@ class Snapshot:
         as_of_ns: The time of the last reply.
         versions: For each quota, the version of its learned state; -1: none.
         noted: Which notes of the pool are known here.
+        held: For each quota of slots, how many the store counts as this process's.
     """
 
     def __init__(self, ledger: Ledger, now_ns: int) -> None:
@@ -35,6 +36,7 @@ class Snapshot:
         self.versions: list[int] = []
         self.as_of_ns = now_ns
         self.noted = 0
+        self.held: list[float] = []
 
     def _introduce_new(self) -> None:
         """Add the quotas that became known to all further messages."""
@@ -148,9 +150,11 @@ class Fallback(LocalCapacity):
         shared = snapshot.ledger
         ledger = Ledger([], now_ns, headroom_s=shared.headroom_s, ttl_s=shared.ttl_ns / NS)
         for i, entry in enumerate(shared.entries):
-            m, held = entry.meter, shared.in_use(i)
+            m, held = entry.meter, max(shared.in_use(i), *snapshot.held[i : i + 1], 0.0)
             left = of(m).alone(m, now_ns, share, held, snapshot.as_of_ns, asked_ns)
             ledger.entries.append(entry.with_meter(left))
+            if i in shared.entries.slots:
+                left.release(now_ns, 0, held - shared.in_use(i))  # it uses those that are free since the last reply
         ledger.pause.until_ns = shared.pause.until_ns
         self.share = share
         self._phase = phase
