@@ -176,6 +176,27 @@ def test_a_finalizer_may_set_a_timer_within_another_one():
     assert clock.next_ns == 20
 
 
+def test_another_greenlet_may_ask_while_the_thread_of_timers_starts():
+    """To a lock from before gevent's patch all greenlets are one thread."""
+    greenlets, found = [], []
+
+    class Starting(ManualClock):
+        def call_at(self, at_ns, callback):
+            while greenlets:
+                greenlets.pop()()
+            return super().call_at(at_ns, callback)
+
+    limiter = limiter_of("60 tokens/min", clock=Starting())
+    held = limiter.acquire("jobs", tokens=60).wait()
+    waits = started(limiter.acquire("jobs", tokens=60).wait)
+    until(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+    greenlets.append(lambda: found.append(limiter.try_acquire("jobs", tokens=1)))
+    held.settle(tokens=10)  # the other one goes sooner, by another timer
+    assert isinstance(found[0], paceline.Later)
+    limiter.pacer.settings.clock.advance(60)
+    join(waits)
+
+
 def test_timers_that_are_not_needed_any_more_do_not_pile_up():
     limiter = limiter_of("1 requests/day burst 1")
     limiter.acquire("jobs").wait()

@@ -258,9 +258,10 @@ class Section:
                     for waiter in granted:
                         if isinstance(waiter.outcome, Reservation):
                             self.lateness.granted(waiter.outcome)
-                self._arm(now_ns)
             finally:
                 self._busy = False
+            # It may start a thread. Meanwhile gevent runs other greenlets, and a lock from before its patch lets them in.
+            self._arm(now_ns)
             if not self._deferred:
                 return done
 
