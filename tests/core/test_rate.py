@@ -30,7 +30,6 @@ from paceline.core.unstated.rate import (
     STATED_MAX_S,
     STRIKES,
     WAIT_S,
-    Finding,
     Mark,
     MeasuredRate,
     RatePhase,
@@ -48,7 +47,7 @@ def go(rate: MeasuredRate, amount: float = 1.0, now_ns: int = 0):
     return rate.sent(at_ns, amount)
 
 
-def refuse(rate: MeasuredRate, note, asked_s: float | None = None) -> Finding:
+def refuse(rate: MeasuredRate, note, asked_s: float | None = None) -> bool:
     return rate.refused(note.sent_ns + SOON_NS, note, None if asked_s is None else round(asked_s * NS))
 
 
@@ -100,7 +99,7 @@ def test_the_time_between_two_attempts_is_the_cost_of_the_first_one_at_the_prese
 def test_the_first_refusal_of_an_opening_halves_the_rate():
     rate = MeasuredRate(T0)
     notes = [go(rate) for _ in range(30)]
-    assert refuse(rate, notes[-1]) is Finding.EARLY
+    assert refuse(rate, notes[-1])
     assert rate.cycle.top == notes[-1].rate / 2
     assert rate.rate == pytest.approx(rate.cycle.top * (1 - BELOW))
     assert rate.phase is RatePhase.RISING
@@ -111,7 +110,7 @@ def test_an_opening_measures_no_more_than_was_admitted_in_it():
     note, later = go(rate), rate.sent(T0 + 60 * NS // 1_000, 1.0)  # 60 ms
     rate.rate = 1_000.0
     last = rate.sent(T0 + 120 * NS // 1_000, 1.0)
-    assert refuse(rate, last) is Finding.EARLY
+    assert refuse(rate, last)
     assert rate.cycle.top == pytest.approx(3 / 0.120, rel=0.05)  # two were admitted, and one may be left
     assert (note.number, later.number) == (1, 2)
 
@@ -142,10 +141,12 @@ def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s,
             bucket.admit(note.sent_ns)
             continue
         empty_ns.add(note.sent_ns)
-        finding = rate.refused(note.sent_ns, note)
+        phase, cut_count = rate.phase, rate.tally.cut_count
+        rate.refused(note.sent_ns, note)
         if rate.chance.share:  # a rate that was measured far too high is taken for chance
             break
-        if finding is Finding.EARLY and from_ns in empty_ns:
+        is_measured = phase is rate.phase is RatePhase.RISING and rate.tally.cut_count > cut_count
+        if is_measured and from_ns in empty_ns:
             span_s = (note.sent_ns - from_ns) / NS
             assert min(per_s, note.rate) - 1e-6 <= rate.cycle.top <= per_s + 2 / span_s + 1e-6
 
@@ -153,10 +154,10 @@ def test_what_is_admitted_between_two_empty_instants_is_the_refill(burst, per_s,
 def test_a_measurement_goes_on_until_eight_attempts_were_admitted(rate):
     start_ns = rate.empty.at_ns
     first = [go(rate) for _ in range(4)][-1]
-    assert refuse(rate, first) is Finding.EARLY
+    assert refuse(rate, first)
     assert rate.empty.at_ns == start_ns
     second = [go(rate) for _ in range(6)][-1]
-    assert refuse(rate, second) is Finding.EARLY
+    assert refuse(rate, second)
     assert rate.cycle.top == pytest.approx((3 + 5 + 1) / ((second.sent_ns - start_ns) / NS))
     assert rate.empty.at_ns == second.sent_ns
 
@@ -167,7 +168,7 @@ def test_a_refusal_of_an_attempt_before_the_cut_is_only_counted(rate):
     refuse(rate, two)
     before = (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase)
     admitted = rate.tally.admitted
-    assert refuse(rate, one, asked_s=30.0) is Finding.OLD  # it states no wait, either
+    assert not refuse(rate, one, asked_s=30.0)  # it states no wait, either
     assert (rate.rate, rate.next_at_ns, rate.cycle.top, rate.phase) == before
     assert rate.tally.admitted == admitted - 1
 
@@ -245,7 +246,7 @@ def test_a_refused_test_finds_what_was_admitted_in_it(rate):
     start = rate.test
     notes = [go(rate) for _ in range(60)]
     assert rate.cycle.top == 10.0
-    assert refuse(rate, notes[-1]) is Finding.LATE
+    assert refuse(rate, notes[-1])
     tested = (60 - 1 + 1) / ((notes[-1].sent_ns - start.at_ns) / NS)  # the attempt at the beginning of the test is one
     assert rate.cycle.top == pytest.approx(tested, rel=0.02)
     assert 10 < rate.cycle.top < notes[-1].rate
@@ -258,7 +259,7 @@ def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
             notes.append(go(rate))
         for note in notes[: round(lost * len(notes))]:
             rate.explained(note.sent_ns, note)
-        assert refuse(rate, go(rate)) is Finding.LATE
+        assert refuse(rate, go(rate))
         assert rate.cycle.top == pytest.approx(top, rel=0.05)
 
 
@@ -272,7 +273,8 @@ def test_waits_double_while_nothing_is_admitted():
         waits_s.append((rate.next_at_ns - rate.last_ns) / NS)
         note = go(rate)
         assert rate.block.probe is note
-        assert refuse(rate, note) is Finding.BLOCKED
+        assert refuse(rate, note)
+        assert rate.phase is RatePhase.BLOCKED
     assert all(1.9 < b / a < 2.5 for a, b in itertools.pairwise(waits_s[:5]))
     assert waits_s[-1] == WAIT_S
 
@@ -286,8 +288,9 @@ def test_the_wait_of_a_slow_provider_is_three_attempts_long():
 
 def test_nothing_admitted_from_the_beginning():
     rate = MeasuredRate(T0)
-    findings = [refuse(rate, go(rate)) for _ in range(10)]
-    assert findings == [Finding.UNDECIDED] * 2 + [Finding.BLOCKED] * 8
+    for number in range(1, 11):
+        assert refuse(rate, go(rate))
+        assert (rate.phase is RatePhase.BLOCKED) == (number >= STRIKES)
     assert rate.next_at_ns - T0 > 60 * NS  # there is no known rate that bounds the wait
 
 
@@ -428,8 +431,10 @@ def test_what_the_rate_has_not_refused_is_no_strike(rate, why):
         else:
             rate.explained(note.sent_ns + SOON_NS, note)
     for _ in range(STRIKES - 1):
-        assert refuse(rate, go(rate)) is Finding.UNDECIDED
-    assert refuse(rate, go(rate)) is Finding.BLOCKED
+        assert refuse(rate, go(rate))
+        assert rate.phase is not RatePhase.BLOCKED
+    assert refuse(rate, go(rate))
+    assert rate.phase is RatePhase.BLOCKED
 
 
 def test_after_attempts_that_were_not_sent_no_more_than_the_time_since_the_last_one_is_left_out(rate):
@@ -503,10 +508,10 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
     notes = [rate.sent(T0 + i, 1.0) for i in range(100)]
     assert rate.earliest_ns(T0 + 100) <= T0 + 100
     assert (rate.phase, rate.rate) == (RatePhase.OFF, inf)
-    assert refuse(rate, notes[40]) is Finding.DENIED
+    assert refuse(rate, notes[40])
     assert (rate.phase, rate.rate) == (RatePhase.OPENING, START)
     assert rate.empty == (notes[40].sent_ns, 40)
-    assert refuse(rate, notes[41]) is Finding.OLD
+    assert not refuse(rate, notes[41])
     more = [go(rate) for _ in range(5)]
     refuse(rate, more[-1])
     since_s = (more[-1].sent_ns - notes[40].sent_ns) / NS
@@ -520,7 +525,7 @@ def test_a_stated_limit_turns_it_off_until_the_first_refusal():
 def test_a_stated_wait_is_kept_up_to_a_minute(rate, asked_s, left):
     rate.block.stated_waits.left = left
     note = go(rate)
-    assert refuse(rate, note, asked_s=asked_s) is Finding.UNDECIDED  # what it is taken for stays
+    assert refuse(rate, note, asked_s=asked_s)
     assert rate.phase is RatePhase.BLOCKED
     assert rate.next_at_ns == note.sent_ns + SOON_NS + round(asked_s * NS)
 
@@ -810,7 +815,7 @@ def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are
     earlier = [go(rate) for _ in range(9)]
     refuse(rate, earlier.pop())
     for note in earlier:
-        assert rate.refused(rate.last_ns, note) is Finding.OLD
+        assert not rate.refused(rate.last_ns, note)
     asked(rate, EVIDENCE_N)
     assert rate.phase is RatePhase.RISING
     assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) <= rate.last_ns
@@ -846,7 +851,7 @@ def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measur
     rate.lean(note.sent_ns, common)  # of several processes, the others may have had what it lacks
     rate.phase = RatePhase.TESTING
     rate.empty = rate.test = Mark(note.sent_ns - 2 * NS, 0.0)  # five a second were admitted since
-    assert refuse(rate, note) is Finding.LATE
+    assert refuse(rate, note)
     assert rate.phase is phase
 
 
@@ -854,8 +859,9 @@ def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measur
 def test_a_check_that_admits_nothing_ends_the_share_when_chance_may_not_refuse_all_of_it(share, doubted):
     rate = checking()
     rate.chance.share = share
-    findings = [refuse(rate, go(rate)) for _ in range(doubted + 1)]
-    assert findings == [Finding.DOUBTED] * doubted + [Finding.BLOCKED]
+    for number in range(doubted + 1):
+        assert refuse(rate, go(rate))
+        assert (rate.phase is RatePhase.BLOCKED) == (number == doubted)
     assert rate.chance.share == 0.0
 
 
@@ -962,7 +968,7 @@ def test_no_more_than_the_whole_of_a_wait_is_kept():
 
 def test_the_last_attempt_before_a_cut_moves_no_instant_if_it_was_not_sent(rate):
     notes = [go(rate) for _ in range(6)]
-    assert refuse(rate, notes[-2]) is Finding.EARLY
+    assert refuse(rate, notes[-2])
     before_ns = rate.next_at_ns
     rate.unsent(notes[-1])
     assert rate.next_at_ns == before_ns

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from math import inf
 
 from paceline.core.unstated.delays import RefusalDelay
-from paceline.core.unstated.rate import STRIKES, Finding, MeasuredRate, RateNote
+from paceline.core.unstated.rate import STRIKES, MeasuredRate, RateNote
 
 RECENT_N = 50
 """The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from
@@ -36,10 +36,6 @@ attempt in 120 is refused."""
 ROW_MAX = 4
 """The bound explains so many refusals in a row, and no more. It falls with each of them, so another reason is likelier
 then."""
-
-NO_EVIDENCE = frozenset({Finding.OLD, Finding.LATE, Finding.CHANCE})
-"""These findings are no evidence for a bound: the attempt was sent before the last change, was a test of the rate, or
-was refused by chance."""
 
 
 class InFlightNote:
@@ -357,7 +353,7 @@ def blame(
     bound: InFlightBound,
     bound_note: InFlightNote,
     asked_ns: int | None = None,
-) -> Finding | None:
+) -> bool:
     """Learn from a refusal that no stated limit explains: it is the number in flight, or the rate.
 
     Args:
@@ -369,15 +365,15 @@ def blame(
         asked_ns: The wait that the refusal states.
 
     Returns:
-        What the rate has taken it for; ``None`` if the number in flight explains it.
+        Whether the number in flight explains it.
     """
     if rate.chance.share:
         bound.forget()  # it was found from such refusals
     if bound.refused(now_ns, bound_note):
         rate.explained(now_ns, rate_note)
-        return None
-    finding = rate.refused(now_ns, rate_note, asked_ns, only=not bound.may_explain(bound_note))
-    if finding not in NO_EVIDENCE and bound.add_witness(bound_note):
+        return True
+    only = not bound.may_explain(bound_note)
+    is_bound = rate.refused(now_ns, rate_note, asked_ns, only=only) and bound.add_witness(bound_note)
+    if is_bound:
         rate.reopen(now_ns)
-        return None
-    return finding
+    return is_bound

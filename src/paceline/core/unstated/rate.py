@@ -92,19 +92,6 @@ DOUBTS: Final = frozenset({RatePhase.ASKING, RatePhase.CHECKING, RatePhase.TRYIN
 """The phases in which it is not known whether chance refuses attempts."""
 
 
-class Finding(Enum):
-    """What a refusal was taken for."""
-
-    OLD = "old"  # the attempt was sent before the last change of the rate, and says nothing about the rate since
-    UNDECIDED = "undecided"  # nothing was admitted since the last change of the rate, but few attempts were sent
-    DENIED = "denied"  # the stated limit is not the one of the provider
-    EARLY = "early"  # the attempt went at the measured rate, or below: the rate has fallen, or was measured too high
-    LATE = "late"  # the attempt went above the measured rate, as a test
-    BLOCKED = "blocked"  # nothing is admitted, or the provider asks to wait
-    CHANCE = "chance"  # no larger share is refused than by chance
-    DOUBTED = "doubted"  # it is not known yet whether it was chance
-
-
 class RateNote(NamedTuple):
     """What is kept of an attempt until its outcome.
 
@@ -392,7 +379,7 @@ class MeasuredRate:
         """Stay at the measured rate: in a forecast there is no refusal, which would end a test."""
         self.cycle.steady, self.cycle.progress = inf, 1.0
 
-    def refused(self, now_ns: int, note: RateNote, asked_ns: int | None = None, *, only: bool = True) -> Finding:
+    def refused(self, now_ns: int, note: RateNote, asked_ns: int | None = None, *, only: bool = True) -> bool:
         """Learn from a refusal that nothing else explains.
 
         Args:
@@ -401,20 +388,27 @@ class MeasuredRate:
             asked_ns: The wait that the refusal states.
             only: Whether the rate and chance are the only reasons that are left. If the number in flight is one, too,
                 the refusal ends a row of early ones.
+
+        Returns:
+            Whether it is evidence for a bound on the number in flight, too. It is none if it comes by chance, or if its
+            attempt was sent before the last change of the rate.
         """
         again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
         self.tally.blamed += 1
         if not self.tally.has(note):
-            return Finding.OLD
+            return False
         self.tally.recent_refused += 1
         between = self.chance.count(note.number, counts=self.phase is RatePhase.RISING)
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.takes(between):
-            return Finding.CHANCE
-        finding = self._doubted(now_ns, note) if self.phase in DOUBTS else self._find(now_ns, note, only=only)
+            return False
+        if self.phase in DOUBTS:
+            self._doubted(now_ns, note)
+        else:
+            self._find(now_ns, note, only=only)
         if asked_ns is not None:
             self._obey(now_ns, note, asked_ns, again=again)
-        return finding
+        return True
 
     def _lose(self, note: RateNote) -> None:
         """Count an attempt as not admitted."""
@@ -452,8 +446,8 @@ class MeasuredRate:
         if self.tally.recent_tried >= enough and self.tally.recent - self.tally.recent_lost > 1:  # not this one alone
             self._end_check(now_ns)
 
-    def _doubted(self, now_ns: int, note: RateNote) -> Finding:
-        """What a refusal shows in one of :data:`DOUBTS`."""
+    def _doubted(self, now_ns: int, note: RateNote) -> None:
+        """Take a refusal in one of :data:`DOUBTS`."""
         refused = self.tally.recent_refused
         if self.phase is RatePhase.ASKING:
             if self._is_limit:
@@ -463,8 +457,7 @@ class MeasuredRate:
                 self._end_check(now_ns)
         elif refused >= max(STRIKES, -RARE / log(min(self.chance.share or self.chance.usual, SHARE_MAX))):
             self.chance.share = 0.0
-            return self._find_none(now_ns, note)
-        return Finding.DOUBTED
+            self._find_none(now_ns, note)
 
     def _end_check(self, now_ns: int) -> None:
         """Let the share be what was refused in a check. After a slow test, fewer than three refusals show none."""
@@ -544,41 +537,37 @@ class MeasuredRate:
         self._go_at(now_ns, max(START * self.tally.mean, top))
         self.empty = self.test = Mark(now_ns, self.tally.admitted)
 
-    def _find(self, now_ns: int, note: RateNote, *, only: bool) -> Finding:
-        """What a refusal shows. It sets the rate from now on."""
+    def _find(self, now_ns: int, note: RateNote, *, only: bool) -> None:
+        """Take a refusal. It sets the rate from now on."""
         admitted = note.total - self.tally.lost  # before this attempt
         if self.phase is RatePhase.OFF:
             self.phase = RatePhase.OPENING
             self.empty = Mark(note.sent_ns, admitted)
             self._go_at(now_ns, START * self.tally.mean)
-            return Finding.DENIED
-        if not self.tally.lost_all_to(note):
-            return self._weigh(now_ns, note, admitted, only=only)
-        if self.tally.recent_refused < STRIKES and self.phase is not RatePhase.BLOCKED:
-            return Finding.UNDECIDED
-        return self._find_none(now_ns, note)
+        elif not self.tally.lost_all_to(note):
+            self._weigh(now_ns, note, admitted, only=only)
+        elif self.tally.recent_refused >= STRIKES or self.phase is RatePhase.BLOCKED:
+            self._find_none(now_ns, note)
 
-    def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> Finding:
+    def _weigh(self, now_ns: int, note: RateNote, admitted: float, *, only: bool) -> None:
         """Measure the rate, and ask again at once after a refusal that the last measurement does not explain."""
         is_early, before = self.phase is RatePhase.RISING, self.cycle.top
-        finding = self._measure(now_ns, note, admitted)
+        self._measure(now_ns, note, admitted)
         is_early = is_early or (self._is_alone and self.cycle.top < FELL * before)
         if self.chance.share:
             self._check(now_ns)
         elif self.chance.is_due(self.cycle.top, early=is_early and only):
             self._ask(now_ns)
-        return finding
 
-    def _find_none(self, now_ns: int, note: RateNote) -> Finding:
+    def _find_none(self, now_ns: int, note: RateNote) -> None:
         """Wait: nothing is admitted."""
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.tally.mean / self.rate, VERDICT_MIN_NS / NS)
         wait_s /= 1 - BELOW  # as at the beginning of a cycle, so that a bucket refills
         known = max(self.cycle.top, self.common.rate)
         longest_s = max(WAIT_S, WAIT_N * self.tally.mean / known) if known else STATED_MAX_S
         self._block(now_ns, min(wait_s, longest_s))
-        return Finding.BLOCKED
 
-    def _measure(self, now_ns: int, note: RateNote, admitted: float) -> Finding:
+    def _measure(self, now_ns: int, note: RateNote, admitted: float) -> None:
         """Measure the rate: from what was admitted since the last empty instant, and in a test since its beginning."""
         span_s, since = seconds(self.empty.at_ns, note.sent_ns), max(admitted - self.empty.admitted, 0.0)
         # Nothing was left at the first refusal, and at this one less than one attempt: both are refill, with what went.
@@ -596,7 +585,6 @@ class MeasuredRate:
         self.phase = RatePhase.RISING
         self.cycle.span_s = span_s
         self._begin_cycle(now_ns, min(found, note.rate), lengthen=late)
-        return Finding.LATE if late else Finding.EARLY
 
     def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> None:
         """Wait as a refusal states, if that is longer than the rate makes wait."""
