@@ -431,16 +431,6 @@ class TestInstantsOfFull:
         assert len(use_up(pool, at(35))) == 60
 
 
-@pytest.mark.parametrize(("left", "restarts"), [((0, 0), True), ((0, 6), False)])
-def test_a_reset_that_comes_nearer_while_nothing_is_back_is_a_restart(left, restarts):
-    """Resets that are shorter than the period may be those of a smaller bucket, which refills meanwhile."""
-    pool = local_pool([quota("30 requests/min")], learns=True)
-    for second, remaining in zip((40, 45), left, strict=True):
-        attempt = pool.try_grant(at(second), Waiter({"requests": 1}))
-        pool.observe(at(second), [Reading("requests", 30, remaining, reset_s=60.0 - second)], attempt)
-    assert pool.ledger.entries[0].meter.restarts_by_answers is restarts
-
-
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():
     pool = local_pool([quota("600 requests/min")], learns=True)
     account = pool.ledger.entries[0]

@@ -235,7 +235,7 @@ class Readings:
             return False
         lack = reading.limit - reading.remaining
         named = tracker.restarts.read(sent_ns, now_ns, reset_s, lack, instant=told.whole.until_s is not None)
-        if named is None or not (counts or tracker.restarts.stays(sent_ns, lack, reset_s, reading.resolution)):
+        if named is None or not counts:
             pass
         elif _contradicts(named, m, now_ns, lack):
             self._corrections.refute_restarts(now_ns, index)

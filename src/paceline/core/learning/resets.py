@@ -244,8 +244,6 @@ class Restarts:
         self._late_ns = 0  # by how much the restarts are later than stated
         self._due_ns = 0  # when the present one should have come, if it is late; else 0
         self._most = 0.0  # the most that the quota has lacked since
-        self._reset_ns = 0  # the reset of the answer that has named it first
-        self._nearer_ns = 0  # by how much less the last answer has stated, at least
 
     def read(self, sent_ns: int, now_ns: int, reset_s: float, lack: float, *, instant: bool = False) -> Named | None:
         """Take the reset of an answer that came now, and what the quota lacked.
@@ -264,8 +262,7 @@ class Restarts:
         if self._written is not None:
             sent_ns, now_ns = self._written_between(sent_ns, now_ns)
         reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
-        most_ns, self._nearer_ns = reset_ns + written_ns - sent_ns, 0
-        self._longest_ns = max(self._longest_ns, most_ns)
+        self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
         if self._longest_ns <= ROUNDED_NS:
             return None
         if now_ns - written_ns > JUMP * self._longest_ns:
@@ -278,7 +275,7 @@ class Restarts:
             return Named.LATE
         if low_ns <= self.high_ns and high_ns >= self.low_ns and sent_ns < self.high_ns:
             self.low_ns, self.high_ns = max(self.low_ns, low_ns), min(self.high_ns, high_ns)
-            self._most, self._nearer_ns = max(self._most, lack), self._reset_ns - most_ns
+            self._most = max(self._most, lack)
             return Named.SAME
         if high_ns < self.low_ns and sent_ns < self._since_ns:
             return Named.EARLIER
@@ -286,13 +283,7 @@ class Restarts:
             self.refuted = True
             return Named.NONE
         self._follow(sent_ns, low_ns, now_ns + reset_ns + ROUNDED_NS, lack)
-        self._reset_ns = reset_ns
         return Named.NEXT
-
-    def stays(self, sent_ns: int, lack: float, reset_s: float, rough: float) -> bool:
-        """Whether a shorter reset names it again, and the quota lacks no less: a bucket's reset would be as long."""
-        is_kept = sent_ns < self.low_ns and self._nearer_ns >= LEAST_NS and lack >= self._most
-        return is_kept and self._nearer_ns / NS * lack > ROUGH * rough * reset_s
 
     def _written_between(self, sent_ns: int, now_ns: int) -> tuple[int, int]:
         """When the reset of an answer was written, at the earliest and at the latest."""
