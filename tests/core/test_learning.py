@@ -677,7 +677,7 @@ class TestPeriods:
     def test_a_process_that_shares_a_quota_keeps_its_period_and_the_amount_is_converted(self):
         pool, reports = pool_of("600 requests/min"), []
         pool.capacity.learning = learning.Learning(pool.ledger, reports.append)
-        pool.observe(T0, [Reading("requests", limit=50, remaining=49, reset_s=10.0)], send(pool, 0))
+        pool.observe(T0, [Reading("requests", limit=50, remaining=44, reset_s=10.0)], send(pool, 0))
         assert pool.ledger.names == ["50 requests/min"]
         pool.observe(T0 + NS, [Reading("requests", limit=50, remaining=49, reset_s=5.0)], send(pool, 1))
         assert pool.ledger.names == ["600 requests/min"]

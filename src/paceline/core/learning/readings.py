@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from paceline.core.changes import What
 from paceline.core.learning.corrections import Corrections
-from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, PERIOD_MARGIN, ROUNDED_NS, Refill, fits_bucket
-from paceline.core.learning.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
+from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, MARGIN, ROUNDED_NS, Refill, fits_bucket
+from paceline.core.learning.tracker import Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation
@@ -184,7 +184,7 @@ class Readings:
             if remaining is not None:  # the bucket may be smaller than the limit
                 rough = reading.resolution + reading.reset_resolution_s * per_s
                 holds = remaining + reset_s * per_s
-                size = holds if holds < QUANTISED_MARGIN * size - rough else size
+                size = holds if holds < (1 - MARGIN) * size - rough else size
             reset_s /= share
         return replace(
             reading,
@@ -285,7 +285,7 @@ class Readings:
         """
         entry, quota = self._entries[index], tracker.entry.meter.quota
         known_s = tracker.stated_period_s or quota.period_s
-        if abs(period_s - known_s) <= PERIOD_MARGIN * known_s:
+        if abs(period_s - known_s) <= MARGIN * known_s:
             return False
         tracker.stated_period_s = period_s
         if not bucket:
@@ -336,7 +336,7 @@ def _sane_reading(reading: Reading) -> Reading:
             wrong[name] = instead
     limit, remaining = wrong.get("limit", reading.limit), reading.remaining
     if remaining is not None:
-        size, most = (LIMIT_MAX, LIMIT_MAX) if limit is None else (limit, CLOCK_MARGIN * limit)
+        size, most = (LIMIT_MAX, LIMIT_MAX) if limit is None else (limit, (1 + MARGIN) * limit)
         if not -size <= remaining <= most:
             wrong["remaining"] = None
         if remaining % wrong.get("resolution", reading.resolution):

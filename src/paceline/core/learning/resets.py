@@ -20,8 +20,9 @@ ROUGH = 3
 REFILL_READINGS = 5
 """How many readings show the period of a bucket, if they agree."""
 
-PERIOD_MARGIN = 0.1
-"""A learned period that differs by a smaller share from the known one is the known one."""
+MARGIN = 0.1
+"""A learned period that differs by a smaller share from the known one is the known one. A quota whose
+``remaining + reset x rate`` is above its burst by a larger share is not a bucket, and below it a smaller bucket."""
 
 PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
 """The usual periods, the most usual ones first."""
@@ -73,7 +74,7 @@ class BucketReadings:
         self.low_s, self.high_s = max(self.low_s, low_s), min(self.high_s, high_s)
         assert self.low_s <= self.high_s
         self.least, self.most, self.count = min(self.least, share), max(self.most, share), self.count + 1
-        agree = self.high_s <= (1 + 2 * PERIOD_MARGIN) * self.low_s and self.most >= 1.5 * self.least
+        agree = self.high_s <= (1 + 2 * MARGIN) * self.low_s and self.most >= 1.5 * self.least
         return agree and self.count >= REFILL_READINGS
 
 
@@ -169,10 +170,10 @@ class Refill:
         if reading.period_s is not None and reset_s % 1 == 0:
             reading = replace(reading, reset_resolution_s=max(reading.reset_resolution_s, 1.0))
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
-        if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
-            return usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
+        if abs(limit / reset_s / (known / known_s) - 1) <= MARGIN and low_s >= LONGER_PERIOD * known_s:
+            return usual((1 - MARGIN) * reset_s, (1 + MARGIN) * reset_s)
         longest_s = max(reset_s, self._counter.reset_s)
-        before_ns = sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS)
+        before_ns = sent_ns - round((1 + MARGIN) * longest_s * NS)
         if gap_s > self._counter.reset_s:
             self._counter = CounterReadings(sent_ns)
             longest_s, gap_s = reset_s, 0.0

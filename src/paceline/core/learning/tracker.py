@@ -12,7 +12,7 @@ from typing import NamedTuple
 from paceline.core.changes import What
 from paceline.core.entry import BucketEntry
 from paceline.core.learning.charges import Charges
-from paceline.core.learning.resets import LONGER_PERIOD, TRANSIT_NS, Refill, Restarts
+from paceline.core.learning.resets import LONGER_PERIOD, MARGIN, TRANSIT_NS, Refill, Restarts
 from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
@@ -25,12 +25,6 @@ HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
 provider has left, by its headers. The headroom is halved if with half of it so much would still have been left. It
 stays if more than twice the headroom was left at all times, because then the quota was not in demand. A late attempt,
 and a refusal that raises the headroom, begin the test again."""
-
-CLOCK_MARGIN = 1.15
-"""A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
-
-QUANTISED_MARGIN = 0.9
-"""A quota whose ``remaining + reset x rate`` is below this share of the burst is a smaller bucket."""
 
 COUNTER_PART, COUNTER_NS = 20, 2 * NS
 """A bucket asks to wait until it has refilled the refused amount. A refusal is a counter's if it asks to wait longer,
@@ -382,10 +376,10 @@ class QuotaTracker:
                 return True
             rough_ns += round(reading.reset_resolution_s * NS)
             size_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
-            if size_ns > CLOCK_MARGIN * burst_ns + rough_ns:
+            if size_ns > (1 + MARGIN) * burst_ns + rough_ns:
                 return not self.refill.sure
             low, high = (size_ns - rough_ns) / unit_ns, (size_ns + rough_ns) / unit_ns
-            is_smaller = high < QUANTISED_MARGIN * bucket.quota.burst
+            is_smaller = high < (1 - MARGIN) * bucket.quota.burst
             if not low <= bucket.burst_cap <= (high if is_smaller else math.inf):  # else it may hold what is known
                 self._cap_burst(now_ns, low if is_smaller else math.inf)
             if is_smaller:
