@@ -15,9 +15,9 @@ from paceline.core.quota import NS
 from paceline.core.unstated.chance import (
     ALARM,
     CHECK_SHARE,
-    COUNTED_N,
     EARLY_N,
     EVIDENCE_N,
+    RECENT_N,
     SHARE_MAX,
     Chance,
 )
@@ -881,7 +881,7 @@ def test_the_numbers_of_a_share_have_bounds(numbers, share):
     for number, counts in numbers:
         chance.takes(chance.count(number, counts=counts))
         assert 0 < chance.usual <= 1
-        assert chance.seen <= 2 * COUNTED_N + 2_000
+        assert chance.seen <= 2 * RECENT_N + 2_000
         assert 0 <= chance.weight < ALARM
 
 

@@ -36,8 +36,10 @@ CHECK_SHARE = 0.8
 """A share is checked at this part of the rate that a limit admits: it refuses nothing there. A limit that falls step by
 step has lost less during the check."""
 
-COUNTED_N = 128
-"""A share is counted over the last attempts, so many to twice as many."""
+RECENT_N = 50
+"""A share is counted over the last 50 to 100 attempts, and the largest number in flight that was admitted is looked for
+in as many. An older one may be from before a change at the provider. While there are witnesses it is kept, so that all
+of them are compared with the same attempts."""
 
 SHARE_MAX = 0.75
 """No larger share is taken for chance. It would be an outage, or a rate."""
@@ -115,7 +117,7 @@ class Chance:
         between, self.last = max(number - self.last - 1, 0), max(self.last, number)
         if counts:
             self.seen, self.lost = self.seen + between + 1, self.lost + 1
-        if self.seen > 2 * COUNTED_N:
+        if self.seen > 2 * RECENT_N:
             self.seen, self.lost = self.seen / 2, self.lost / 2
         return between
 

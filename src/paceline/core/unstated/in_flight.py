@@ -20,13 +20,9 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 
+from paceline.core.unstated.chance import RECENT_N
 from paceline.core.unstated.delays import RefusalDelay
 from paceline.core.unstated.rate import STRIKES, MeasuredRate, RateNote
-
-RECENT_N = 50
-"""The largest number in flight that was admitted is looked for in the last 50 to 100 attempts. An older one may be from
-before a change at the provider. While there are witnesses it is kept, so that all of them are compared with the same
-attempts."""
 
 FULL_N, FULL_MAX_N = 4, 120
 """A bound is tested after ``FULL_N`` attempts were admitted that filled it, or after as many as it is, if that is more.
