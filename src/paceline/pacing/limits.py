@@ -189,8 +189,8 @@ class Limits:
             return _given(name, self.given[given])
         known = ", ".join(sorted(self.given)) or "none"
         raise QuotaError(
-            f"no quota for {name!r}; known: {known}{did_you_mean(name, self.given) or '.'}"
-            " Write a provider's model like 'openai/gpt-6-luna', or give the limiter a quota of that name"
+            f"no quota for {name!r}; known: {known}. Write a provider's model like 'openai/gpt-6-luna', or give the"
+            f" limiter a quota of that name{did_you_mean(name, self.given)}"
         )
 
     def _provider_in(self, name: str, owner: str) -> str:
