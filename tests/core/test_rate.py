@@ -246,7 +246,7 @@ def test_a_refused_test_finds_what_was_admitted_in_it(rate):
     start = rate.test
     notes = [go(rate) for _ in range(60)]
     assert rate.cycle.top == 10.0
-    assert refuse(rate, notes[-1])
+    assert not refuse(rate, notes[-1])
     tested = (60 - 1 + 1) / ((notes[-1].sent_ns - start.at_ns) / NS)  # the attempt at the beginning of the test is one
     assert rate.cycle.top == pytest.approx(tested, rel=0.02)
     assert 10 < rate.cycle.top < notes[-1].rate
@@ -259,7 +259,7 @@ def test_a_refused_test_lowers_the_rate_only_if_much_less_was_admitted():
             notes.append(go(rate))
         for note in notes[: round(lost * len(notes))]:
             rate.explained(note.sent_ns, note)
-        assert refuse(rate, go(rate))
+        assert not refuse(rate, go(rate))
         assert rate.cycle.top == pytest.approx(top, rel=0.05)
 
 
@@ -851,7 +851,7 @@ def test_a_test_upward_that_measures_much_less_counts_as_a_refusal_at_the_measur
     rate.lean(note.sent_ns, common)  # of several processes, the others may have had what it lacks
     rate.phase = RatePhase.TESTING
     rate.empty = rate.test = Mark(note.sent_ns - 2 * NS, 0.0)  # five a second were admitted since
-    assert refuse(rate, note)
+    assert not refuse(rate, note)
     assert rate.phase is phase
 
 

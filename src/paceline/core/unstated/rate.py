@@ -390,8 +390,8 @@ class MeasuredRate:
                 the refusal ends a row of early ones.
 
         Returns:
-            Whether it is evidence for a bound on the number in flight, too. It is none if it comes by chance, or if its
-            attempt was sent before the last change of the rate.
+            Whether it is evidence for a bound on the number in flight, too. It is none if it comes by chance, ends a
+            test of a higher rate, or if its attempt was sent before the last change of the rate.
         """
         again = self.phase is RatePhase.BLOCKED
         self.explained(now_ns, note)
@@ -402,13 +402,14 @@ class MeasuredRate:
         between = self.chance.count(note.number, counts=self.phase is RatePhase.RISING)
         if self.phase not in (RatePhase.BLOCKED, RatePhase.CHECKING) and self.chance.takes(between):
             return False
+        is_test = self.phase is RatePhase.TESTING
         if self.phase in DOUBTS:
             self._doubted(now_ns, note)
         else:
             self._find(now_ns, note, only=only)
         if asked_ns is not None:
             self._obey(now_ns, note, asked_ns, again=again)
-        return True
+        return not is_test
 
     def _lose(self, note: RateNote) -> None:
         """Count an attempt as not admitted."""
