@@ -637,9 +637,10 @@ def test_another_key_goes_on_with_the_batches_that_it_shows(run, monkeypatch, ca
         one.journal.write_bytes(b"".join(line for line in lines if b'"event": "batch"' not in line))
     one.said, others = Said(), {name: f"{key}-2" for name, key in KEYS.items()}
     with monkeypatch.context() as patch:
-        patch.setattr(Web, "call", AsyncMock(side_effect=RefusedError(404, "", "no such batch")))
-        assert one.start(environ=others)[0] == 2
-    assert "with another key or address" in capsys.readouterr().err
+        for status in (404, 403, 400):
+            patch.setattr(Web, "call", AsyncMock(side_effect=RefusedError(status, "", "no such batch")))
+            assert one.start(environ=others)[0] == 2
+            assert "with another key or address" in capsys.readouterr().err
     one.emulator.advance(1_000)
     one.completes(environ=others)
     assert one.batches()["created"] == 2

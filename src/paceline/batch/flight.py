@@ -49,6 +49,9 @@ PASSING: Final = frozenset([408, 409, 425])
 MAXIMUM_MOST: Final = 2**32 - 1
 """The largest maximum of tokens that is noted: what an array holds on every system."""
 
+NOT_SHOWN: Final = frozenset([400, 403, 404, 410, 422])
+"""The refusals of a look at a batch that is another account's, or whose id has another server's form."""
+
 GONE: Final = "gone"
 """The state of a batch that the provider does not know any more."""
 
@@ -401,7 +404,7 @@ class Flight:
                 with known_form():
                     return bool(await ends.look(chunk) if chunk.batch else await self._look_for(chunk))
             except (BrokenError, RefusedError) as error:
-                if isinstance(error, RefusedError) and error.status in ends.MISSING:
+                if isinstance(error, RefusedError) and error.status in NOT_SHOWN:
                     return False
                 outage.note(error, chunk.kind, f"not known whether this key shows a batch of {chunk.kind.model[:100]}")
             await asyncio.sleep(jittered(self.timing.retry_s))
