@@ -165,6 +165,17 @@ def test_a_batch_is_found_by_its_time_also_where_this_machines_clock_is_two_hour
     one.completes(batches=1)
 
 
+@APIS
+def test_a_batch_is_found_where_the_date_of_answers_is_two_days_too_late(start, api, monkeypatch):
+    now = datetime.now(UTC)
+    monkeypatch.setattr(unkind_batches, "CREATED_S", int(now.timestamp()))
+    monkeypatch.setattr(unkind_batches, "TIME", now.isoformat())
+    later = format_datetime(now + timedelta(days=2), usegmt=True)
+    monkeypatch.setattr(unkind_batches._Handler, "date_time_string", lambda _: later)
+    one = start(api, Unkind(lost=(0,)), count=4)
+    one.completes(batches=1)
+
+
 def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(start, monkeypatch):
     """The first creation is lost and the second one killed, with the same requests. Then the batch of the first appears."""
     one = start(Anthropic, Unkind(lost=(0,), late=100, work=0), count=4)

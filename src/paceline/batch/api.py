@@ -249,7 +249,7 @@ class Web:
         proxy: The proxy's URL.
         calls: How many calls were made.
         refused: How many of them were refused with a 429.
-        ahead_s: How far this machine's clock was ahead of the provider's at the last answer.
+        ahead_s: How far this machine's clock was ahead of the provider's at the last answer; 0 if it was behind.
     """
 
     client: aiohttp.ClientSession
@@ -339,7 +339,8 @@ class Web:
                     self._reach.connected(root, time.monotonic())  # few connections are older: calls are rare
                     self._reach.answered(root, sent_s, time.monotonic())
                     now_s = time.time()
-                    self.ahead_s = now_s - answered_s(response.headers, now_s)
+                    # A date in the future would hide batches from the search, and they would be created again. It is taken for wrong.
+                    self.ahead_s = max(0.0, now_s - answered_s(response.headers, now_s))
                 content = await self._parts(response, most, file)
                 return response.status, response.headers, self.secrets(content)
         except TimeoutError:
