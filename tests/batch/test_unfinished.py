@@ -442,6 +442,21 @@ def test_a_batch_of_an_earlier_process_is_asked_for_again_with_a_larger_maximum(
     assert len(server.batches) == 2
 
 
+@pytest.mark.usefixtures("timing")
+def test_a_batch_of_an_earlier_process_that_is_read_before_a_new_one_is_created_has_its_maxima(cutting, monkeypatch):
+    server, source = cutting
+    lines = [chat(f"r{n}", text=f"question {n}") for n in range(6)]
+    write_lines(source, lines[5:])
+    with monkeypatch.context() as patch, suppress(CrashError):
+        Crashing(patch, 12)
+        run(source, server, mode="batch")
+    assert len(server.batches) == 1
+    server.unkind.work = 0
+    write_lines(source, lines)
+    run(source, server, mode="batch", batch_lines=1)
+    assert [one["error"].get("max_tokens") for one in records(source).values()] == [20] * 6
+
+
 @pytest.mark.parametrize(
     ("schema", "place"),
     [({"type": "objekt"}, "$.type"), ({"type": "object", "properties": {"n": {"type": "int"}}}, "$.properties.n.type")],

@@ -169,6 +169,10 @@ class Offline:
             else:
                 self.batches.hold(chunk)
                 self._flight.follow(chunk)
+        if self._flight.tasks or self.batches.lost:
+            # These can be read before the scan that cuts new ones has come to their lines.
+            for found, _ in self._scan():
+                self._writer.note(found.line, maximum_of(found.body))
         if self._flight.tasks:
             self._answers.view.say(f"continuing with {counted(len(self._flight.tasks), 'batch')} of an earlier run")
 
@@ -225,9 +229,9 @@ class Offline:
 
     def _items(self) -> Iterator[ChunkItem]:
         for found, metered in self._scan():
-            self._writer.note(found.line, maximum_of(found.body))  # a batch of an earlier process may have it, too
             if self.batches.holds(found.line) or self.batches.is_spent(found.line):
                 continue
+            self._writer.note(found.line, maximum_of(found.body))
             first = self._writer.first(found.line)
             is_cut = State.CUT_OFF in (first, self._answers.before.get(found.line))
             most = self._answers.acceptance.raised(found.body) if is_cut else None
