@@ -4,6 +4,7 @@ import asyncio
 import csv
 import json
 import re
+import signal
 import sys
 import threading
 import urllib.request
@@ -22,7 +23,7 @@ import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.acceptance import Acceptance, maximum_of, require_schema
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
-from paceline.batch.results import encode_answer
+from paceline.batch.results import ResultsFile, encode_answer
 from paceline.batch.tables import RecordedAnswers
 from paceline.batch.timing import StopError
 
@@ -455,6 +456,32 @@ def test_a_batch_of_an_earlier_process_that_is_read_before_a_new_one_is_created_
     write_lines(source, lines)
     run(source, server, mode="batch", batch_lines=1)
     assert [one["error"].get("max_tokens") for one in records(source).values()] == [20] * 6
+
+
+class StopsFull(Said):
+    """Interrupts a run when a batch was read whose answers are asked for once more, and fills all disks."""
+
+    def __init__(self, patch):
+        super().__init__()
+        self.patch = patch
+
+    def say(self, text):
+        super().say(text)
+        if "asked for once more" in text:
+            self.patch.setattr(ResultsFile, "write_kept", lambda _: False)
+            self.patch.setattr(ResultsFile, "_save", lambda _: None)
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("timing")
+def test_first_answers_that_fit_nowhere_at_the_end_are_read_again(cutting, monkeypatch):
+    server, source = cutting
+    with monkeypatch.context() as patch:
+        code, report = run(source, server, StopsFull(patch), mode="batch", cut_off="raise")
+    assert (code, report["batches_in_progress"], len(server.batches)) == (130, 1, 1)
+    run(source, server, mode="batch", cut_off="raise")
+    assert [one["error"]["max_tokens"] for one in records(source).values()] == [80, 80]
+    assert len(server.batches) == 2
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,13 @@ class AnswerWriter:
         """Record the first answer: there is no second one."""
         self._write(line, self._firsts.pop(line))
 
-    def end(self) -> None:
-        """Record the first answers whose requests have no second one yet."""
+    def end(self) -> bool:
+        """Record the first answers whose requests have no second one yet; whether the output has all results."""
         with closing(self._firsts):
             for line in self._firsts.lines():
                 self.settle(line)
         self._answers.results.sync()
+        return not self._answers.results.kept
 
     def record(self, line: int, code: str, message: str, response: dict[str, Any] | None = None) -> None:
         """Record that a request has failed; or the first answer, if there is one."""

@@ -148,8 +148,8 @@ class Offline:
             restore()
             await client.close()
             with suppress(OSError, OutputError):  # the same command reads these batches once more
-                self._writer.end()
-                self.batches.note_written(self._writer.first)
+                if self._writer.end():
+                    self.batches.note_written(self._writer.first)
 
     async def _adopt(self) -> None:
         """Go on with the batches of an earlier process."""
