@@ -22,7 +22,7 @@ from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
 from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.files import FILE_GONE, GoneError, filled
-from paceline.batch.flight import AnswerWriter, Flight
+from paceline.batch.flight import Flight
 from paceline.batch.journal import BatchJournal
 from paceline.batch.packs import Described
 from paceline.batch.redact import Secrets
@@ -30,6 +30,7 @@ from paceline.batch.results import OutputError
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.timing import CALL_S, FULL_ALL_S, Deadline, StopError, Timing
 from paceline.batch.transport import session
+from paceline.batch.writer import AnswerWriter
 from paceline.core.hints import counted
 from paceline.responses.finish import State
 
