@@ -10,7 +10,7 @@ import pytest
 from batch_helpers import Said, chats, ids_in, run_job, write_lines
 from batch_times import KEYS, QUICK
 
-from paceline.batch import flight, runner
+from paceline.batch import runner, writer
 from paceline.batch.journal import BatchJournal
 from paceline.batch.results import OutputError, ResultsFile
 from paceline.pacing import durable
@@ -64,7 +64,7 @@ class Spoiled:
         emulator.reset(batches=QUICK)
         monkeypatch.setattr(durable, "LOOK_S", 0.0)
         monkeypatch.setattr(runner, "WRITE_AGAIN_S", 0.01)
-        monkeypatch.setattr(flight, "WRITE_AGAIN_S", 0.01)
+        monkeypatch.setattr(writer, "WRITE_AGAIN_S", 0.01)
         self.append, self.settle, self.monkeypatch = ResultsFile.append, ResultsFile.settle, monkeypatch
 
     def start(self, spoil=lambda: None, after=AFTER):
