@@ -3,11 +3,12 @@
 import csv
 import json
 import math
+from unittest.mock import Mock
 
 import pytest
 from batch_helpers import call, chat, read_answers
 
-from paceline.batch import tables
+from paceline.batch import cost, tables
 from paceline.batch.results import OutputError
 from paceline.batch.tables import Table
 from paceline.core.results import SettingsError
@@ -109,6 +110,13 @@ def test_a_table_that_cannot_be_written_loses_no_answer(run, tmp_path, monkeypat
     assert f"out.csv{words}" in said
     assert "nothing has been sent" not in said
     assert not (tmp_path / "out.csv").exists()
+    assert len(read_answers(tmp_path / "out.csv.results.jsonl")) == 3
+
+
+def test_a_second_interrupt_at_the_end_does_not_say_that_nothing_was_sent(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "in_words", Mock(side_effect=KeyboardInterrupt))
+    said = run(TEXT, *WORDS, code=130)
+    assert said.endswith("paceline run: interrupted; the same command again sends the rest\n")
     assert len(read_answers(tmp_path / "out.csv.results.jsonl")) == 3
 
 

@@ -149,7 +149,7 @@ def command(
         with logged(shown):
             code, report = job.run(shown)
     except KeyboardInterrupt:
-        click.echo("paceline run: interrupted; nothing has been sent", err=True)
+        click.echo("paceline run: interrupted; the same command again sends the rest", err=True)
         sys.exit(INTERRUPTED)
     try:
         sys.stderr.flush()
