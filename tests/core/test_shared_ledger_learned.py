@@ -203,7 +203,7 @@ class TestLostLedger:
         pool.tell("a", recalled=[[4.0]])
         reply = pool.ask("a", 1)
         assert reply.wait_ns == REJOIN_NS
-        pool.wait(RENEW_NS / NS)  # by then one has that waits for nothing
+        pool.wait(RENEW_NS / NS)  # by then a process has reported that waits for nothing
         pool.tell("b", held=[4.0])
         pool.wait((reply.wait_ns - RENEW_NS) / NS)
         assert pool.take("a", 1)

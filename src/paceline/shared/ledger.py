@@ -131,7 +131,7 @@ class SharedLedger:
         within_ns = message.report_within_ns(reply)
         # One that was alone is overdue at once, because it spends its share until it takes grants from here.
         peer.due_us = now_us if message.alone else now_us + (within_ns + GRACE_NS) // 1_000 if within_ns else 0
-        # Many processes report more rarely, by POLL_NS. Three of their reports may be missing.
+        # Many processes report more rarely, by POLL_NS. Two of their reports may be missing.
         peer.lease_us = max(LEASE_US, 3 * reply.peers * POLL_NS // 1_000)
         if message.closed:
             peer.share = peer.due_us = 0
@@ -184,7 +184,7 @@ class SharedLedger:
         return index
 
     def _take_news(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> None:
-        # Before the loop: each change raises the version, and the second one of a message still holds.
+        # Compared before the loop: each change raises the version, and the second one of a message applies, too.
         fresh = [self._accounts[i].version == known for i, known in zip(index, message.known.versions, strict=True)]
         for news in message.news:
             if isinstance(news, Settled):

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.shared.messages import SHARED_PART, WANE_NS, WANES
 
-# Three times RENEW_NS, so that a report or two of a process with slots may be lost.
+# More than six times RENEW_NS, so that a process keeps its slots if it cannot report for 12 s.
 LEASE_US = 15_000_000
 """How long a process counts after its last message, and keeps its slots; longer where that many may not report so often."""
 

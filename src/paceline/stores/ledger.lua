@@ -171,7 +171,7 @@ local function note(key, text)                     -- the newest last
 end
 
 local function take_news(list, versions, who, gentle)
-  -- Before the loop: each change raises the version, and the second one of a message still holds.
+  -- Compared before the loop: each change raises the version, and the second one of a message applies, too.
   local fresh = {}
   for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
   for _, news in ipairs(list) do

@@ -356,6 +356,7 @@ def _has_ended(who: str, other: str) -> bool:
     """Whether the process ``who`` has ended, as far as the machine of the process ``other`` knows."""
     (machine, _, rest), here = who.partition(":"), other.partition(":")[0]
     number = rest.partition(":")[0]
+    # WEAK: of containers with one hostname, each with numbers of its own, one that lives may seem to have ended.
     known = sys.platform != "win32" and machine == here and number.isdecimal()
     return known and not lives(int(number))
 
