@@ -210,7 +210,7 @@ def body_of(content: bytes) -> dict[str, Any]:
         for name, value in _texts_in(content):
             form.setdefault(name, value)
         number = form.get("n", "")
-        # ``isdigit`` alone takes the digit "²", which no ``int`` has.
+        # ``isdigit`` alone is true of "²", which ``int`` refuses.
         images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
         return form | {"stream": form.get("stream") == "true", "n": images, AUDIO_SECONDS: _seconds_in(content)}
     try:

@@ -109,7 +109,7 @@ class Exchange:
             response = await self._attempts()
         except BaseException as error:
             if self.charge is not None:
-                # Billed is only what was sent, unless urllib3 raises for an answer that has no result.
+                # Only what was sent is billed, and no answer without a result, for which urllib3 may raise.
                 if self.waits or is_of_answer(error) or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
                     self.charge.cancel()
                 self.charge.end()

@@ -250,7 +250,7 @@ class Accounts:
                 continue
             if self._pools.forget(*pools.get(name, ()), unserved=not account.served):
                 self._forget(name, account)
-        # In one pass after all: there are several claims for each account, and none leads back from it.
+        # In one pass, after the loop: an account has several claims, and does not know them.
         for claim in [one for one, of in self._by_claim.items() if not of.credentials]:
             del self._by_claim[claim]
         return len(self._by_name) < before

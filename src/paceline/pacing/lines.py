@@ -301,7 +301,7 @@ class Lines:
 
     def _may(self, event: str, now_ns: int, *, counts: bool = True) -> bool:
         """Whether another line of this kind may be written in this second; if not, it is counted."""
-        # WEAK: without a lock, so that threads may write some lines more in a second, or count some less.
+        # WEAK: without a lock, so threads may write a few lines too many in a second, or count a few too few.
         count = self._counts.setdefault(event, [0, 0, 0])
         if count[0] != now_ns // NS:
             count[:2] = now_ns // NS, 0

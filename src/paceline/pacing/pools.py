@@ -247,7 +247,7 @@ class Pools:
                 self._made[resolved.pool] = scheduler
                 account = resolved.pool.partition("/")[0]
                 self._of_account[account] = (*self.of_account(account), scheduler)
-            # Of more names than ten for a pool, each call looks up the pool again: they come from callers, too.
+            # Beyond that many names, each call looks up its pool again: names come from callers, and memory is bounded.
             if len(self.named) < 10 * POOLS_MAX:
                 self.named[name] = scheduler  # last: from here on others find it without the lock
                 self._names.setdefault(resolved.pool, set()).add(name)

@@ -279,7 +279,7 @@ class RetryBudget:
         """
         self._earn(now_ns, admitted)
         self._left -= 1
-        # One that was left is due at once. Otherwise what is missing has to be earned first.
+        # If a retry was left, it is due at once. Otherwise the missing ones must be earned first.
         return self._earned + max(-self._left, 0.0)
 
     def wait_s(self, now_ns: int, admitted: int, due: float) -> float:

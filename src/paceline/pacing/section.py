@@ -260,7 +260,7 @@ class Section:
                             self.lateness.granted(waiter.outcome)
             finally:
                 self._busy = False
-            # It may start a thread. Meanwhile gevent runs other greenlets, which a lock from before its patch lets in.
+            # It may start a thread, and gevent runs other greenlets meanwhile. A lock from before its patch lets them in.
             self._arm(now_ns)
             if not self._deferred:
                 return done
