@@ -260,7 +260,8 @@ class Section:
                             self.lateness.granted(waiter.outcome)
             finally:
                 self._busy = False
-            # It may start a thread, and gevent runs other greenlets meanwhile. A lock from before its patch lets them in.
+            # Only now, because it may start a thread. Meanwhile gevent runs other greenlets, and a lock from before its
+            # patch lets them in.
             self._arm(now_ns)
             if not self._deferred:
                 return done
