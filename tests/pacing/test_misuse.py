@@ -176,24 +176,55 @@ def test_a_finalizer_may_set_a_timer_within_another_one():
     assert clock.next_ns == 20
 
 
-def test_another_greenlet_may_ask_while_the_thread_of_timers_starts():
-    """To a lock from before gevent's patch all greenlets are one thread."""
-    greenlets, found = [], []
+class Starting(ManualClock):
+    """A clock that makes calls while its thread starts."""
 
-    class Starting(ManualClock):
-        def call_at(self, at_ns, callback):
-            while greenlets:
-                greenlets.pop()()
-            return super().call_at(at_ns, callback)
+    def __init__(self):
+        super().__init__()
+        self.meanwhile = []
 
-    limiter = limiter_of("60 tokens/min", clock=Starting())
+    def call_at(self, at_ns, callback):
+        while self.meanwhile:
+            self.meanwhile.pop()()
+        return super().call_at(at_ns, callback)
+
+
+def test_a_signal_handler_that_asks_while_the_thread_of_timers_starts_gets_an_error():
+    """If it waited, its thread would hold the lock of the pool, so that nothing could let it go."""
+    limiter = limiter_of("60 tokens/min", clock=(clock := Starting()))
     held = limiter.acquire("jobs", tokens=60).wait()
     waits = started(limiter.acquire("jobs", tokens=60).wait)
     until(lambda: limiter.status()["pools"]["jobs"]["waiting"])
-    greenlets.append(lambda: found.append(limiter.try_acquire("jobs", tokens=1)))
+
+    def handler():
+        with pytest.raises(RuntimeError, match="from a signal handler"):
+            limiter.try_acquire("jobs", tokens=1)
+
+    clock.meanwhile.append(handler)
+    held.settle(tokens=10)
+    assert not clock.meanwhile
+    assert isinstance(limiter.try_acquire("jobs", tokens=1), paceline.Later)
+    clock.advance(60)
+    join(waits)
+
+
+def test_another_greenlet_may_ask_while_the_thread_of_timers_starts(monkeypatch):
+    """To a lock from before gevent's patch all greenlets are one thread. They have numbers of their own."""
+    found = []
+    limiter = limiter_of("60 tokens/min", clock=(clock := Starting()))
+
+    def other_greenlet():
+        with monkeypatch.context() as patch:
+            patch.setattr(threading, "get_ident", lambda: -1)
+            found.append(limiter.try_acquire("jobs", tokens=1))
+
+    held = limiter.acquire("jobs", tokens=60).wait()
+    waits = started(limiter.acquire("jobs", tokens=60).wait)
+    until(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+    clock.meanwhile.append(other_greenlet)
     held.settle(tokens=10)  # the other one goes sooner, by another timer
     assert isinstance(found[0], paceline.Later)
-    limiter.pacer.settings.clock.advance(60)
+    clock.advance(60)
     join(waits)
 
 

@@ -94,6 +94,7 @@ class Section:
         self.lateness, self._exchanges = Lateness(pool), exchanges
         self._lock = threading.RLock()  # reentrant, for finalizers and signal handlers
         self._busy = False  # whether the thread that holds the lock is in the section
+        self._arming = set[int]()  # the threads, and greenlets of gevent, that set the timer
         self._deferred: deque[Callable[[int], object]] = deque()  # changes
         self._postponed: deque[Callable[[], None]] = deque()  # calls outside of the section
         self._alarm = Alarm(clock, self._on_timer)
@@ -109,7 +110,8 @@ class Section:
         if (kin := self.kin) is not None and kin.forked and kin.are_to_be_told():
             self.lines.hint_at_store()
         with self._lock:
-            if self._busy:  # in this thread, because the lock is held; its pool is half changed
+            # In this thread, which has the lock: the pool is half changed, or the thread would wait with the lock.
+            if self._busy or (self._arming and threading.get_ident() in self._arming):
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
@@ -270,12 +272,19 @@ class Section:
 
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
-        wake_ns = self._pool.wake_ns
-        if self._exchanges is not None:
-            at_ns = self._exchanges.look(self._pool.capacity, now_ns)
-            wake_ns = at_ns if wake_ns is None else min(wake_ns, at_ns)
-        if wake_ns is not None:
-            self._alarm.set(wake_ns)
+        thread = threading.get_ident()
+        is_inner = thread in self._arming
+        try:
+            self._arming.add(thread)
+            wake_ns = self._pool.wake_ns
+            if self._exchanges is not None:
+                at_ns = self._exchanges.look(self._pool.capacity, now_ns)
+                wake_ns = at_ns if wake_ns is None else min(wake_ns, at_ns)
+            if wake_ns is not None:
+                self._alarm.set(wake_ns)
+        finally:
+            if not is_inner:
+                self._arming.discard(thread)
 
     def _on_timer(self) -> None:
         done: list[Waiter] = []
@@ -355,6 +364,7 @@ class Section:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
         # Another thread may have held the lock at the fork, and does not exist here, nor does the thread of the timers.
         self._lock, self._busy = threading.RLock(), False
+        self._arming.clear()
         self._alarm = Alarm(self._clock, self._on_timer)
         self._deferred.clear()
         self._postponed.clear()
