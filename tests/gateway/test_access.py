@@ -2,11 +2,15 @@
 
 import json
 import os
+import sys
 import time
 from multiprocessing.pool import ThreadPool
+from types import SimpleNamespace
 
+import pytest
 from gateway_helpers import CHAT, chat
 
+from paceline.gateway import access
 from paceline.gateway.access import AccessLog
 from paceline.gateway.incoming import Incoming, RequestHead
 from paceline.gateway.keys import KeyFile
@@ -44,6 +48,7 @@ def test_no_process_writes_over_the_line_of_another(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "write", as_on_windows)
     monkeypatch.setattr(os, "O_APPEND", 0)
+    monkeypatch.setattr(access, "sys", SimpleNamespace(platform="win32"))
     logs = [AccessLog(tmp_path / "access.log") for _ in range(2)]
     with ThreadPool(2) as pool:
         pool.map(lambda number: logs[number % 2].write({"number": number}), range(40), 1)
@@ -51,6 +56,20 @@ def test_no_process_writes_over_the_line_of_another(tmp_path, monkeypatch):
         one.close()
     lines = (tmp_path / "access.log").read_bytes().decode().split("\n")
     assert sorted(json.loads(line)["number"] for line in lines if line) == list(range(40))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes take turns there")
+def test_a_lock_of_another_program_keeps_no_request_waiting(tmp_path):
+    import fcntl
+
+    log = AccessLog(file := tmp_path / "access.log")
+    with file.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        began_s = time.monotonic()
+        log.write({"number": 1})
+        assert time.monotonic() - began_s < 10
+    log.close()
+    assert json.loads(file.read_text()) == {"number": 1}
 
 
 def test_a_request_is_shown_without_its_key_and_its_body():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +34,9 @@ class AccessLog:
 
     def __init__(self, file: Path) -> None:
         self._fd = open_binary(str(file), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        self._turn = WriteTurn(self._fd)  # on Windows, to append is to look for the end, and to write there
+        self._turn: AbstractContextManager[None] = nullcontext()
+        if sys.platform == "win32":  # to append is to look for the end there, and to write then
+            self._turn = WriteTurn(self._fd)
 
     def begin(self, scope: Event, send: Send) -> AccessEntry:
         """The entry of a request; its ``send`` is to be used in place of ``send``."""
