@@ -107,6 +107,14 @@ def test_each_name_goes_to_its_server_with_its_key(routed, servers, client, ask)
     assert [row["id"] for row in client.get(f"{running.url}/v1/models").json()["data"]] == ["smart", "quick", "all"]
 
 
+def test_a_server_can_have_a_name_in_another_script(routed, servers, ask, monkeypatch):
+    monkeypatch.setenv("KEY_D", "sk-of-d")
+    with stub(servers) as url:
+        server = {"provider": "openai", "base_url": f"{url}/a", "key_env": "KEY_D"}
+        answer = ask(routed({"smart": "\u65e5\u672c/gpt-5"}, {"\u65e5\u672c": server}), "smart")
+    assert (answer.status_code, servers.seen[0][3]) == (200, "Bearer sk-of-d")
+
+
 def test_a_form_and_a_large_body(routed, servers, client, ask, large):
     servers.status["a"] = 503
     running = routed({"smart": ["a/gpt-5", "b/gpt-5"]})

@@ -6,7 +6,9 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from string import punctuation
 from typing import Final
+from urllib.parse import quote
 
 from paceline.core.quota import NS
 from paceline.gateway.connection import Headers
@@ -119,7 +121,7 @@ async def _lead_back(request: Incoming, reply: ClientReply) -> None:
         return
     forwarded_as, root = request.head.header("x-forwarded-proto"), upstream.root.encode() + b"/"
     scheme = "https" if forwarded_as.startswith("https") else request.connection.scope["scheme"]
-    here = f"{scheme}://{host}/{upstream.name}/".encode("latin-1")
+    here = f"{scheme}://{host}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
     reply.headers = [
         (name, here + value.removeprefix(root) if name == b"location" and value.startswith(root) else value)
         for name, value in reply.headers
