@@ -17,6 +17,7 @@ import tracemalloc
 import zlib
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 from attack_helpers import ANSWER, BODY, GOOD, answers, connect, post, raw_server, read, talk
@@ -1070,6 +1071,26 @@ class TestProcesses:
         talk(one.url, post(b"/openai/v1/unheard"))  # which is sent without a permit, as the log says
         until(lambda: "/v1/unheard" in one.log())
         assert all(json.loads(line)["level"] for line in one.log().splitlines())
+
+    def test_workers_end_when_the_first_process_was_killed(self, process, upstream):
+        def is_there(pid):
+            try:
+                return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            except OSError:
+                return False
+
+        one = process("--workers", 2, "--drain", 0, upstream=upstream.url)
+        until(lambda: len(one.workers()) == 2)
+        until(lambda: answers(talk(one.url, post())) == [200])
+        workers = one.workers()
+        one.signal(signal.SIGKILL)
+        try:
+            until(lambda: not any(map(is_there, workers)))
+        finally:
+            for pid in filter(is_there, workers):
+                os.kill(pid, signal.SIGKILL)
+        with pytest.raises(OSError):
+            connect(one.url)
 
     @pytest.fixture
     def slow_start(self, tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.protocol import KEEP_S, HttpProtocol
-from paceline.gateway.signals import came_early, end_by_signals, heed, held_back
+from paceline.gateway.signals import came_early, end_by_signals, end_with_parent, heed, held_back
 from paceline.gateway.teams import unheeded
 from paceline.gateway.upstreams import Upstreams
 from paceline.limiter.limiter import Limiter
@@ -130,6 +130,7 @@ class ProcessSettings(GatewaySettings):
         self.logs()
         gateway = self.gateway()
         heed(gateway.life, self.drain_s, succeed)
+        end_with_parent()
         gc.freeze()  # what is imported stays
         gc.set_threshold(*GC_THRESHOLD)
         return _otel().Traced(gateway) if self.otel else gateway

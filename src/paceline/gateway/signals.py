@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -98,6 +99,21 @@ def heed(life: Life, drain_s: float, succeed: Callable[[], None]) -> None:
     _mask("SIG_UNBLOCK")
     if came_early():
         succeed()
+
+
+def end_with_parent() -> None:
+    """Let this process, if it is one of several, end as at SIGTERM when the first one was killed: it would keep the port."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def _on(loop: asyncio.AbstractEventLoop, number: int, call: Callable[[], None]) -> None:
