@@ -185,7 +185,7 @@ def test_what_a_shell_starts_is_paced_once_through_the_gateway_or_in_its_process
 def test_a_program_that_sends_nothing_to_its_gateway():
     key = {"OPENAI_API_KEY": "k"}
     _, err = run("true", environ=key)
-    assert "\npaceline exec: no request was paced: none came to the gateway" in err
+    assert "\npaceline exec: no request was paced: none to pace came to the gateway" in err
     run("true", environ=key, options=("--strict",), code=125)
     _, err = run("--no-gateway", "true", environ=key)
     assert "add --gateway" in err
@@ -348,7 +348,7 @@ def test_an_interpreter_without_paceline_says_so(tmp_path):
     environ, options = {"OPENAI_API_KEY": "k"}, ("--gateway",)
     out, err = run("env", f"PYTHONPATH={SITE}", bare, "-c", lines, cwd=tmp_path, environ=environ, options=options)
     assert out == "went on\n"
-    assert "\npaceline exec: no request was paced: none came to the gateway" in err
+    assert "\npaceline exec: no request was paced: none to pace came to the gateway" in err
 
 
 @LONG

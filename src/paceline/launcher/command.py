@@ -35,7 +35,7 @@ KINDS_SHOWN: Final = 10
 _PLAIN: Final = re.compile(r"[\w+\-./:?@]+")
 _BEFORE_QUOTE: Final = re.compile(r'(\\*)("|\Z)')
 
-NOTHING: Final = "no request was paced: none came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
+NOTHING: Final = "no request was paced: none to pace came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
 FORCE: Final = "to pace it through a gateway, add --gateway: the program then reads its address from OPENAI_BASE_URL, ..., and needs no paceline in its environment"
 
 
