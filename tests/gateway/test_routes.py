@@ -10,6 +10,7 @@ from gateway_helpers import FORM, FORM_KIND, bearer, chat, read_body, stub, tell
 
 from paceline.config import Config
 from paceline.gateway import errors, fallback
+from paceline.gateway.relay import ClientReply
 from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.lack import Lack
@@ -113,6 +114,13 @@ def test_a_server_can_have_a_name_in_another_script(routed, servers, ask, monkey
         server = {"provider": "openai", "base_url": f"{url}/a", "key_env": "KEY_D"}
         answer = ask(routed({"smart": "\u65e5\u672c/gpt-5"}, {"\u65e5\u672c": server}), "smart")
     assert (answer.status_code, servers.seen[0][3]) == (200, "Bearer sk-of-d")
+
+
+def test_a_good_answer_is_the_clients_whatever_its_headers_say():
+    """Its place has been paid for it."""
+    said = [(b"x-paceline", b"timeout")]
+    assert fallback.why_failed(ClientReply(200, said)) == ""
+    assert fallback.why_failed(ClientReply(503, said)) == "timeout"
 
 
 def test_a_form_and_a_large_body(routed, servers, client, ask, large):

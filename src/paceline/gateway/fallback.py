@@ -31,6 +31,8 @@ def why_failed(outcome: ClientReply | Exception) -> str:
     """Why a request is to go on to the next place, in words that name nothing of it; empty for an answer that its client gets."""
     if isinstance(outcome, Exception):
         return cause_of_error(outcome) or ""
+    if outcome.is_good:
+        return ""
     word = dict(outcome.headers).get(b"x-paceline", b"").decode("latin-1")
     if word:
         return word if word in _OWN else ""
