@@ -263,8 +263,8 @@ class SimulatedStore:
 
         time.after(time.random.uniform(*TRIP_S), arrive)
 
-    def _has_ended(self, process: str) -> bool:
-        return self._sees_ends and process in self.ended
+    def _has_ended(self, process: str, was_there: bool) -> bool:
+        return was_there and self._sees_ends and process in self.ended
 
     def _now_ns(self) -> int:
         """Its own clock."""

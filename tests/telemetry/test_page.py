@@ -359,7 +359,7 @@ class TestMetrics:
     def test_waits_are_histograms_by_pool_and_by_lane(self):
         async def main(clock):
             limiter = paceline.Limiter(dict.fromkeys("ab", "60 requests/min burst 1"), clock=clock)
-            for number in range(103):  # the bucket of the first is not full yet: it starts a headroom below
+            for number in range(102):
                 with paceline.lane(f"lane_{number}"):
                     limiter.try_acquire("b")
                     clock.advance(2)
