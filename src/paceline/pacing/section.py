@@ -107,11 +107,11 @@ class Section:
         Raises:
             RuntimeError: This thread is in the section.
         """
-        if (kin := self.kin) is not None and kin.forked and kin.are_to_be_told():
-            self.lines.hint_at_store()
+        if self.kin is not None and self.kin.forked:
+            self._hint_at_store(self.kin)
         with self._lock:
             # In this thread, which has the lock: the pool is half changed, or the thread would wait with the lock.
-            if self._busy or (self._arming and threading.get_ident() in self._arming):
+            if self._busy or threading.get_ident() in self._arming:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
@@ -139,6 +139,10 @@ class Section:
         if waits:
             self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
+
+    def _hint_at_store(self, kin: Kin) -> None:
+        if kin.are_to_be_told():
+            self.lines.hint_at_store()
 
     def change(self, change: Callable[[int, *Ts], object], *args: *Ts) -> None:
         """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section."""
