@@ -13,7 +13,7 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 from paceline.core.unstated.measured import RateMeter
 from paceline.core.unstated.rate import RatePhase
-from paceline.shared.exchange import RENEW_NS, answer, ask
+from paceline.shared.exchange import SPEED_NS, answer, ask
 from paceline.shared.ledger import SharedLedger
 from shared_pools import shared_pool
 
@@ -105,7 +105,7 @@ class TestGrants:
     def test_a_process_that_waits_or_has_attempts_in_flight_reports_now_and_then(self, fleet, pool):
         held = fleet.take(pool)
         fleet.exchange(pool)
-        assert pool.capacity.exchange_ns == pytest.approx(fleet.now_ns + RENEW_NS, abs=NS // 10)
+        assert pool.capacity.exchange_ns == pytest.approx(fleet.now_ns + SPEED_NS, abs=NS // 10)
         pool.settle(fleet.now_ns, held, {"requests": 1.0})
         assert pool.capacity.exchange_ns > fleet.now_ns + 3_600 * NS
 
