@@ -33,7 +33,8 @@ RENEW_NS = 9 * NS // 4
 """How often a process that holds slots reports them: sooner than in ``REJOIN_NS``."""
 
 SPEED_NS = 5 * NS
-"""How often a process that has measured a limit reports its rate. At ``RENEW_NS`` each request cost a quarter more messages."""
+"""How often a process that has measured a limit reports its rate. At ``RENEW_NS``, four processes at a host of 60 requests a minute
+sent up to 1.26 messages for every request, and 0.58 at this pace."""
 
 
 class Head:
@@ -155,7 +156,7 @@ class StoreSide(Holdings):
 
     @property
     def _report_ns(self) -> int:
-        """How long after a message the next one follows that only repeats what it holds, or its rate."""
+        """How long after a message the process reports its slots, or its measured rate, again; ``FAR_NS``: it has neither."""
         ledger = self.snapshot.ledger
         if ledger.entries.slots and ledger.in_flight:
             return RENEW_NS

@@ -104,7 +104,7 @@ class SharedLedger:
         # A clock that is set back would lengthen each wait, so all instants are moved with it.
         if now_ns < self._last_ns:
             self.clock_was_set(now_ns - self._last_ns)
-        # For the processes, by a clock that never was set.
+        # Without the steps of the clock: in a step no process was silent.
         last_us, now_us = (self._last_ns - self._set_ns) // 1_000, (now_ns - self._set_ns) // 1_000
         spent_ns = self._peers.advance(last_us, now_us, ended) * 1e-6
         for m in self._meters:
