@@ -11,6 +11,7 @@ from paceline.emulator.world import World
 from paceline.pacing.retry import RetryPolicy
 from paceline.planner import wire
 from paceline.planner.forecast import eta
+from paceline.planner.timeline import end
 
 HOUR_S = 3_600.0
 PATIENT = RetryPolicy(max_retry_after_s=1e6, faults=True, max_attempts=12)
@@ -39,7 +40,7 @@ class Plan(Fleet):
             self.first_end_s = self.first_end_s or self.ends_s
             lines = [(name.encode(), value.encode()) for name, value in headers.items()]
             answer = HttpAnswer(429, lines, json.dumps({"type": "error", "error": error}).encode())
-            call.network.to_caller(lambda: outcome.set(call._reply(answer)))
+            call.network.to_caller(lambda: end(outcome, call._reply(answer)))
 
         monkeypatch.setattr(wire.SimulatedHttp, "_refuse", refuse)
         monkeypatch.setattr(World, "levels", lambda *_: [])

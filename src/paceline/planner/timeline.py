@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from paceline.core.quota import NS
 from paceline.pacing.clock import Timer
@@ -49,32 +49,15 @@ class Timeline:
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the task for ``seconds``; as :func:`asyncio.sleep`, with half as many rounds of the event loop."""
-        over: Outcome[None] = Outcome()
-        timer = self.after(seconds, partial(over.set, None))
+        over: asyncio.Future[None] = asyncio.Future()
+        timer = self.after(seconds, partial(end, over, None))
         try:
-            await over.future
+            await over
         finally:
             timer.cancel()
 
 
-class Outcome(Generic[T]):
-    """What a task waits for, and a later event sets; the task may have left by then.
-
-    Attributes:
-        future: To be awaited.
-    """
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def set(self, value: T) -> None:
-        """Let the task continue with ``value``."""
-        if not self.future.done():
-            self.future.set_result(value)
-
-    def fail(self, error: Exception) -> None:
-        """Let the task continue with ``error``."""
-        if not self.future.done():
-            self.future.set_exception(error)
+def end(waited_for: asyncio.Future[T], value: T) -> None:
+    """Let the task that waits continue with ``value``; it may have left by then."""
+    if not waited_for.done():
+        waited_for.set_result(value)

@@ -5,6 +5,7 @@ The answers are the emulator's: its status, headers and bodies, which the limite
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from paceline.http.tap import Tap
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 from paceline.pacing.scheduler import Scheduler
-from paceline.planner.timeline import Outcome, Timeline
+from paceline.planner.timeline import Timeline, end
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.registry import is_provider, provider_named
 from paceline.providers.verdict import Beginning
@@ -247,11 +248,11 @@ class SimulatedHttp:
 
     async def send(self, permit: Permit | None = None) -> CallReply:  # noqa: ARG002
         """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
-        outcome: Outcome[CallReply] = Outcome()
+        outcome: asyncio.Future[CallReply] = asyncio.Future()
         self.network.to_provider(partial(self._arrive, outcome))
-        return await outcome.future
+        return await outcome
 
-    def _arrive(self, outcome: Outcome[CallReply]) -> None:
+    def _arrive(self, outcome: asyncio.Future[CallReply]) -> None:
         """The provider gets the request, and answers."""
         request, pool = self.request, self.route.scheduler.pool.name
         network, time, world = self.network, self.network.time, self.network.world
@@ -289,22 +290,23 @@ class SimulatedHttp:
         after_s = admitted.first_s if request.stream else admitted.duration_s
         network.to_caller(partial(self._answer, outcome, admitted), after_s)
 
-    def _answer(self, outcome: Outcome[CallReply], admitted: Admitted) -> None:
+    def _answer(self, outcome: asyncio.Future[CallReply], admitted: Admitted) -> None:
         """The process gets the answer, or the beginning of it."""
         if admitted.fault == "drop":
-            outcome.fail(ConnectionResetError("the connection was closed"))
+            if not outcome.done():
+                outcome.set_exception(ConnectionResetError("the connection was closed"))
         elif admitted.fault == "500":
-            outcome.set(self._reply(self.route.dialect.failure(self.serial)))
+            end(outcome, self._reply(self.route.dialect.failure(self.serial)))
         else:
-            outcome.set(CallReply(200, {}, admitted=admitted))
+            end(outcome, CallReply(200, {}, admitted=admitted))
 
-    def _refuse(self, outcome: Outcome[CallReply], refused: Refused, levels: list[Level]) -> None:
+    def _refuse(self, outcome: asyncio.Future[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
         dialect = self.route.dialect
         answer = dialect.refusal(refused, self.network.world.settings, self.serial)
         if levels:
             answer.headers.extend(dialect.rate_headers(levels, self.network.time.epoch_s))
-        self.network.to_caller(lambda: outcome.set(self._reply(answer)))
+        self.network.to_caller(lambda: end(outcome, self._reply(answer)))
 
     def _reply(self, answer: HttpAnswer) -> CallReply:
         return CallReply(answer.status, self._decoded(answer.headers), answer.body)
@@ -352,9 +354,9 @@ class SimulatedHttp:
             pieces = self.route.dialect.events(self._sized.ask, admitted, self.serial)
             if self.request.stream and (rest_s := admitted.duration_s - admitted.first_s):
                 tap.feed(next(pieces)[1])
-                rest: Outcome[None] = Outcome()
-                self.network.to_caller(partial(rest.set, None), rest_s)
-                await rest.future
+                rest: asyncio.Future[None] = asyncio.Future()
+                self.network.to_caller(partial(end, rest, None), rest_s)
+                await rest
             if admitted.fault == "stream":
                 raise ConnectionResetError("the answer breaks off")
             for _, piece in pieces:
