@@ -69,6 +69,10 @@ class _Deployment:
         return f"{self.server}/{self.model}"
 
 
+class _LeftOutError(Exception):
+    """The server of a deployment is in no table; the message says why."""
+
+
 def convert(
     values: Mapping[str, Any],
     environ: Mapping[str, str] | None = None,
@@ -104,7 +108,6 @@ class _Conversion:
         self._lost: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
         self._needed: dict[str, None] = {}
-        self._servers: dict[tuple[str, str, str | None], str] = {}
         self._upstreams: dict[str, dict[str, Any]] = {}
         self._deployments: list[_Deployment] = []
         self._patterns: dict[str, list[str]] = {}
@@ -179,7 +182,11 @@ class _Conversion:
         if not model:
             raise SettingsError(f"{place}: litellm_params.model has no model behind its provider")
         limits = self._limits({**entry, **params}, place)
-        server = self._server(provider, self._addressed(provider, params), place)
+        try:
+            server = self._server(provider, self._addressed(provider, params), place)
+        except _LeftOutError as error:
+            server = ""
+            self._lose(place, str(error))
         if "*" in name + model:
             self._add_pattern(name, f"{server}/{model}" if server else "", place, limits=bool(limits))
             return
@@ -221,20 +228,20 @@ class _Conversion:
         return limits
 
     def _server(self, provider: str, params: Mapping[str, Any], place: str) -> str:
-        """The name in ``[upstreams]`` of the server of a deployment; empty for one that the gateway cannot serve."""
+        """The name in ``[upstreams]`` of the server of a deployment.
+
+        Raises:
+            _LeftOutError: The gateway cannot serve it.
+        """
         key, known = str(params.get("api_key") or ""), PROVIDERS.get(provider)
         if provider in SIGNED and not key:
             instead = f"; with a key in {SIGNED[provider]} it can" if SIGNED[provider] else ""
             why = f"requests are signed, so that paceline serve cannot pass them on{instead}; its limits apply"
-            self._lose(place, why)
-            return ""
+            raise _LeftOutError(why)
         root = self._root(provider, params, place)
         if root == "" and (known is None or host_root(provider_named(provider)) is None):
             why = f"{provider} has no usual address: add an entry with its base_url to [upstreams]; its limits apply"
-            self._lose(place, why)
-            return ""
-        if root is None:
-            return ""
+            raise _LeftOutError(why)
         if known is not None and urlsplit(root).hostname in known.hosts:
             root = ""
         if provider == "azure" and not urlsplit(root).path:
@@ -265,28 +272,28 @@ class _Conversion:
 
     def _entry(self, provider: str, root: str, variable: str | None) -> str:
         """The name of a server, which is added to ``[upstreams]`` when it comes first."""
-        identity = (provider, root, variable)
-        if identity not in self._servers:
-            words = _words(provider, root, variable or "")
-            server, number = words, 2
-            while server in self._upstreams:
-                server, number = f"{words}_{number}", number + 1
-            self._servers[identity] = server
-            settings = {
-                "provider": provider if server != provider else None,
-                "base_url": root or None,
-                "key_env": variable,
-            }
-            self._upstreams[server] = {key: value for key, value in settings.items() if value is not None}
-        return self._servers[identity]
+        settings = {"base_url": root or None, "key_env": variable}
+        own = {"provider": provider} | {name: value for name, value in settings.items() if value is not None}
+        for server, known in self._upstreams.items():
+            if {"provider": server} | known == own:
+                return server
+        words = _words(provider, root, variable or "")
+        server, number = words, 2
+        while server in self._upstreams:
+            server, number = f"{words}_{number}", number + 1
+        if server == provider:
+            del own["provider"]
+        self._upstreams[server] = own
+        return server
 
-    def _root(self, provider: str, params: Mapping[str, Any], place: str) -> str | None:
-        """The address of a deployment; empty for the provider's own, and ``None`` for one that is not known here.
+    def _root(self, provider: str, params: Mapping[str, Any], place: str) -> str:
+        """The address of a deployment; empty for the provider's own.
 
-        The key of a service that is not known must not go to the provider's own host: then nothing is written.
+        Raises:
+            _LeftOutError: It is not known here. The key must not go to the provider's own host: nothing is written.
         """
         base, key = params.get("api_base") or params.get("base_url") or "", str(params.get("api_key") or "")
-        found = str(self._value(base))
+        found, root = str(self._value(base)), ""
         why = next((f"{name}: {said}" for name, said in ELSEWHERE.items() if params.get(name)), "")
         if not why and found.startswith(VARIABLE):
             variable = found.removeprefix(VARIABLE)
@@ -296,20 +303,15 @@ class _Conversion:
                 root = parse_base_url(found)
             except ValueError as error:
                 why = f"api_base: {error}"
-            else:
-                if found != base:
-                    told = f"api_base: the address that {str(base).removeprefix(VARIABLE)} has now is written"
-                    self._lose(place, told)
-                return root
-        if not why:
-            return ""
-        variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else "..."
-        entry = f'{{ provider = "{provider}", base_url = "https://...", key_env = "{variable}" }}'
-        self._lose(
-            place,
-            f"{why}. Its server is left out: add NAME = {entry} to [upstreams], and its name to [models]; its limits apply",
-        )
-        return None
+        if why:
+            variable = key.removeprefix(VARIABLE) if key.startswith(VARIABLE) else "..."
+            entry = f'{{ provider = "{provider}", base_url = "https://...", key_env = "{variable}" }}'
+            instead = f"add NAME = {entry} to [upstreams], and its name to [models]; its limits apply"
+            raise _LeftOutError(f"{why}. Its server is left out: {instead}")
+        if found != base:
+            told = f"api_base: the address that {str(base).removeprefix(VARIABLE)} has now is written"
+            self._lose(place, told)
+        return root
 
     # What is of the whole file.
 
