@@ -80,11 +80,9 @@ def version_text(*, verbose: bool) -> str:
     text = f"paceline, version {VERSION}\n"
     if not verbose:
         return text
-    from datetime import date
-
     from paceline.facts import standing
 
-    known = standing(date.today())  # noqa: DTZ011  (an age in days)
+    known = standing()
     lines = [
         f"facts about providers: of {known['day']}{', installed' if known['installed'] else ''}",
         *known["places"],

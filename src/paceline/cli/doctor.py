@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -113,7 +113,7 @@ class Page:
                 self.problems.append(str(error))
 
     def _facts(self) -> Iterator[Row]:
-        known = standing(date.today())  # noqa: DTZ011  (an age in days)
+        known = standing()
         age = "" if known["age_days"] is None else f", {counted(known['age_days'], 'day')} old"
         yield "data set", f"of {known['day']}{age}, {'installed' if known['installed'] else 'of this version'}"
         yield from (("next to it", place) for place in known["places"])

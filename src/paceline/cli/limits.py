@@ -179,7 +179,7 @@ def show(provider: str | None, model: str | None, tier: str | None, file: Path |
     _print(rows, today)
     if assumed := [name for name, row in rows if row.origin == ASSUMED]:
         _say_assumed(assumed, tier, config)
-    if remark := facts.standing(today)["remark"]:
+    if remark := facts.standing()["remark"]:
         click.echo(remark, err=True)
 
 

@@ -260,9 +260,9 @@ def day() -> str:
     return str(newer["day"]) if newer is not None else shipped_day()
 
 
-def standing(today: date) -> dict[str, Any]:
+def standing(today: date | None = None) -> dict[str, Any]:
     """The data set that is used, as JSON values: its day and age, the user's places beside it, and what is to be said of them."""
-    remark = None
+    today, remark = today or date.today(), None  # noqa: DTZ011  (an age in days needs no zone)
     try:
         age_days, is_used = (today - date.fromisoformat(day())).days, _newer() is not None
         places = [layer.where for layer in _layers()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import date
 from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
@@ -328,13 +327,13 @@ class Limiter(BaseLimiter):
         from paceline.facts import standing
         from paceline.http.unpaced import rows
 
-        now_ns, day = self.pacer.clock.now_ns(), date.today()  # noqa: DTZ011  (an age in days)
+        now_ns = self.pacer.clock.now_ns()
         return {
             "pools": self.pacer.status(queue),
             "plans": self.pacer.pools.plan_status(now_ns),
             "answers": self.pacer.answers.rows(now_ns / NS),
             "unpaced": rows(),
-            "facts": standing(day),
+            "facts": standing(),
         }
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
