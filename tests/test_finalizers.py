@@ -3,7 +3,6 @@
 import ast
 import asyncio
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from paceline.stores.redis import _Connection
 from paceline.stores.redis_presence import Presence
 from paceline.stores.sqlite import SQLiteStore
 from shared_pools import message_of
-from waits import BOUND_S, join
+from waits import BOUND_S, join, run_all
 
 PLAIN = {
     "cli/standing.py": "the page asks, in its threads",
@@ -36,22 +35,6 @@ PLAIN = {
     "telemetry/history.py": "it begins once",
 }
 """The files with a lock that is not reentrant, and why no finalizer and no handler comes to it."""
-
-
-def within(work):
-    """Do ``work`` in a thread that may wait for itself; what it raised."""
-    raised = []
-
-    def run():
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001  (the test looks at it)
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    join(thread)
-    return raised
 
 
 def exchange(store):
@@ -91,14 +74,14 @@ def test_a_thread_is_woken_by_itself():
         sys.settrace(wake)  # at each line of what it calls
         owner.wait()
 
-    assert within(wait) == []
+    run_all([wait])
 
 
 def test_a_thread_that_is_awake_is_woken_again():
     owner = ThreadOwner()
     owner.wake({})
     owner.wake({})
-    assert within(owner.wait) == []
+    run_all([owner.wait])
     assert owner._woken.locked(), "its next wait needs another one"
 
 
@@ -114,7 +97,7 @@ def test_a_store_in_memory(act):
             yield error
 
     store = MemoryStore(clock=clock)
-    assert within(lambda: exchange(store)) == []
+    run_all([lambda: exchange(store)])
     assert [str(error) for error in errors] == ["this thread is using the store already"] * (act == "exchange")
     exchange(store)
 
@@ -122,8 +105,8 @@ def test_a_store_in_memory(act):
 @pytest.mark.parametrize("act", [SQLiteStore.close, exchange])
 def test_a_store_in_a_file(tmp_path, act):
     store = SQLiteStore(tmp_path / "quotas.db", clock=Interrupting(lambda: act(store)))
-    (error,) = within(lambda: exchange(store))
-    assert isinstance(error, StoreError)
+    with pytest.raises(StoreError):
+        run_all([lambda: exchange(store)])
     exchange(store)
     store.close()
 
@@ -137,8 +120,8 @@ def test_a_connection_to_redis():
             pass
 
     connection = _Connection(Connected(), Presence(Connected))
-    (error,) = within(lambda: connection.execute("PING"))
-    assert "this thread is using the store already" in str(error)
+    with pytest.raises(StoreError, match="this thread is using the store already"):
+        run_all([lambda: connection.execute("PING")])
 
 
 def test_a_presence():
@@ -147,7 +130,7 @@ def test_a_presence():
         raise ConnectionError
 
     presence = Presence(connect)
-    assert within(lambda: presence.join("a")) == []
+    run_all([lambda: presence.join("a")])
 
 
 def test_a_group():
@@ -162,7 +145,7 @@ def test_a_group():
     choice._weights = Collecting(choice._weights)
     acts = [lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None))]
     chosen = []
-    assert within(lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None))) == []
+    run_all([lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None))])
     assert len(chosen) == 2
 
 
@@ -183,7 +166,7 @@ async def test_a_crowd():
     one, other = calls.join(), calls.join()
     acts = [lambda: calls.leave(other)]
     calls._lock = Collecting(calls._lock)
-    assert await asyncio.to_thread(within, lambda: calls.leave(one)) == []
+    await asyncio.to_thread(run_all, [lambda: calls.leave(one)])
     assert calls.ahead == 0
 
 
