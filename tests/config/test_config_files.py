@@ -290,10 +290,20 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         limits = load(write(text, "a.yaml")).limits
         assert [quota.amount for quota in sorted(limits["gpt-5-mini"], key=lambda quota: quota.unit)] == [6, 100]
 
-    def test_secrets_stay_out(self, write):
-        text = "stor: redis://:hunter2@h\nstore: 'redis://:hunter2@h:port'\napi_key: hunter2\nx: [hunter2\n"
-        for name in (write(text, "a.yaml"), write(text.replace("x: [hunter2\n", ""), "b.yaml")):
-            assert "hunter2" not in message(name)
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "stor: redis://:hunter2@h",
+            "store: 'redis://:hunter2@h:port'",
+            "store: 'redi://:hunter2@h'",
+            "store: {url: 'redis://:hunter2@h'}",
+            "api_key: hunter2",
+            "provider: ['redis://:hunter2@h']",
+            "x: [hunter2\n",
+        ],
+    )
+    def test_secrets_stay_out(self, write, text):
+        assert "hunter2" not in message(write(text, "a.yaml"))
 
     def test_without_pyyaml_the_extra_is_named(self, write, monkeypatch):
         monkeypatch.setitem(sys.modules, "yaml", None)
@@ -320,26 +330,31 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         ran = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert ran.stderr == "paceline: PACELINE_KEEP is not a setting of paceline\n"
 
-    def test_a_provider_of_one_s_own_that_looks_like_a_mistake(self, write):
-        with pytest.warns(PacelineWarning, match="'opnai' is used as a provider of your own; did you mean 'openai'"):
-            assert load(write("concurrency.opnai = 3")).concurrency == {"opnai": 3}
-
     @pytest.mark.parametrize("provider", ["opnai", "acme", "ollama"])
     @pytest.mark.filterwarnings("ignore:'opnai' is used")
-    def test_no_tier_of_it_is_known(self, write, provider):
+    def test_no_tier_of_a_provider_of_one_s_own_is_known(self, write, provider):
         text = message(write(f'provider = "{provider}"\ntier = 99'))
         assert text.startswith(f"paceline.toml: no tiers of {provider} are known")
         assert ("did you mean 'openai'" in text) == (provider == "opnai")
 
-    @pytest.mark.parametrize("text", ["concurrency:\n  opnai: 3\n", "defaults:\n  opnai: {default: {rpm: 5}}\n"])
-    def test_it_is_told_where_it_stands_at_the_line_that_loads_it(self, write, text):
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "concurrency:\n  opnai: 3\n",
+            "defaults:\n  opnai: {default: {rpm: 5}}\n",
+            "joint_limits:\n  'opnai/*': 9 requests/min\n",
+        ],
+    )
+    def test_a_provider_that_looks_like_a_mistake_is_told_at_the_line_that_loads_it(self, write, text):
         name = write(text, "a.yaml")
         with pytest.warns(PacelineWarning) as caught:
             paceline.Limiter.load(name)
         (warning,) = caught
         assert warning.filename == __file__
         assert linecache.getline(__file__, warning.lineno).strip() == "paceline.Limiter.load(name)"
-        assert str(warning.message).startswith(f"a.yaml:2: {text.partition(':')[0]}")
+        said = str(warning.message)
+        assert said.startswith(f"a.yaml:2: {text.partition(':')[0]}")
+        assert "'opnai' is used as a provider of your own; did you mean 'openai'" in said
 
 
 @pytest.mark.parametrize(
@@ -359,16 +374,6 @@ def test_units_that_some_provider_counts_and_those_of_pools_of_one_s_own(write):
     assert len(load(write(text)).limits) == 5
 
 
-@pytest.mark.parametrize(
-    "url", ["redi://:hunter2@host", "redis://:hunter2@host:port", {"url": "redis://:hunter2@host"}]
-)
-def test_a_password_is_not_shown(url):
-    with pytest.raises(SettingsError) as error:
-        Config.load(environ={}, given={"store": url})
-    assert "command line: store: " in str(error.value)
-    assert "hunter2" not in str(error.value)
-
-
 def test_a_password_is_not_in_the_repr():
     config = Config.load(environ={"PACELINE_STORE": "redis://:hunter2@host"})
     assert config.store == "redis://:hunter2@host"
@@ -384,21 +389,12 @@ def test_a_password_is_not_in_the_repr():
         ("headroom_s = nan", "headroom_s: nan"),
         ("provider = 5", "provider: 5: it must be a text"),
         ("base_url = 'api.openai.com'", "base_url: it must be an address like"),
-        ("rpm_override = 5", "rpm_override: no such setting"),
         ("retry.backoff_s = -1", "retry.backoff_s: -1: it must be seconds from 0 to 86,400"),
-        (
-            "lanes.wrap.priority = 'high'",
-            "lanes.wrap.priority: 'high': it must be a whole number from -1,000,000 to 1,000,000",
-        ),
         ("limits.openai.gpt-5.rpm = 'fast'", "limits: openai: gpt-5: rpm: 'fast': it must be a number from 0.001 to"),
         ("limits = 5", "limits: write a table"),
         ("[limits]\ngpt-5 = 5", "limits: gpt-5: 5: write texts"),
-        ("[limits]\ngpt-5 = '500 rpx'", "limits: gpt-5: '500 rpx' has no period"),
-        ("[limits]\ngpt-5 = '0 requests/min'", "limits: gpt-5: amount of requests is 0"),
         ("store = 5", "store: it must be a text like 'sqlite:PATH'"),
         ("store = 'sqlit:state.db'", "store: no store is called 'sqlit': did you mean 'sqlite'"),
-        ("store = 'state.db'", "store: a store is given by its URL: did you mean 'sqlite:state.db"),
-        ("store = 'sqlite:'", "store: sqlite: has no path"),
         (
             "on_store_failure = 'fail_close'",
             "on_store_failure: 'fail_close': it must be 'fail_safe', 'fail_closed' or 'fail_open'; did you mean 'fail_closed'?",

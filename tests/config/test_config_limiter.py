@@ -11,7 +11,6 @@ from paceline import Limiter
 from paceline.config import Config
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, Reading, SettingsError
-from paceline.estimation.calibration import TokenCalibration
 from paceline.stores import open_store
 from paceline.testing import ManualClock
 from virtual_time import virtual
@@ -71,10 +70,6 @@ class TestEstimates:
         assert limiter.pacer.calibrations.of(*MODEL) is lessons
         assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
 
-    def test_without_one_the_spread_is(self):
-        lessons = limiter_of(ManualClock()).pacer.calibrations.of(*MODEL)
-        assert lessons.input.apply(1_000) == TokenCalibration().input.apply(1_000)
-
 
 class TestRetry:
     def test_a_batch_is_patient_unless_told_otherwise(self):
@@ -90,26 +85,24 @@ class TestRetry:
 
 
 class TestLimits:
-    def test_a_provider_without_a_page(self):
-        limits = {"acme": {"default": {"rpm": 5}, "m2": {"rpm": 6}}, "default": {"rpm": 1}, "starts": "7 starts/min"}
+    def test_a_provider_without_a_page_and_one_with_several_names(self):
+        limits = {
+            "acme": {"default": {"rpm": 5}, "m2": {"rpm": 6}},
+            "default": {"rpm": 1},
+            "starts": "7 starts/min",
+            "google": {"default": {"rpm": 4}},
+            "claude/x": {"rpm": 3},
+        }
         limiter = limiter_of(ManualClock(), limits=limits)
         expected = {
             "acme/m1": "5 requests/min",
             "acme/m2": "6 requests/min",
             "who/m": "1 requests/min",
             "starts": "7 starts/min",
+            "gemini/gemini-2.5-pro": "4 requests/min",
+            "anthropic/x": "3 requests/min",
         }
         assert {name: str(*limiter.limits.resolve(name).quotas) for name in expected} == expected
-
-    def test_another_name_for_a_provider(self):
-        limiter = limiter_of(ManualClock(), limits={"google": {"default": {"rpm": 5}}, "claude/x": {"rpm": 6}})
-        assert str(*limiter.limits.resolve("gemini/gemini-2.5-pro").quotas) == "5 requests/min"
-        assert str(*limiter.limits.resolve("anthropic/x").quotas) == "6 requests/min"
-
-    def test_waiting_and_time_to_live(self):
-        limiter = limiter_of(ManualClock(), limits={"jobs": "1 requests/day"}, ttl_s=10, waiting_max=1)
-        assert limiter.pacer.pools.scheduler("jobs").pool.ledger.ttl_ns == 10 * NS
-        assert limiter.pacer.pools.scheduler("jobs").pool._waiting_max == 1
 
     def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(self, tmp_path):
         said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import paceline
 from paceline import Limiter
 from paceline.config import Config
 from paceline.config.show import rows
@@ -63,8 +62,3 @@ def test_what_is_wrong_is_named_with_its_line(write, entry, said):
     with pytest.raises(SettingsError) as caught:
         Config.load(Path(write(f"joint_limits:\n  {entry}\n", "limits.yaml")))
     assert str(caught.value).startswith(f"limits.yaml:{said}")
-
-
-def test_a_misspelled_provider_is_named(write):
-    with pytest.warns(paceline.PacelineWarning, match=r"joint_limits: opnai/\*: .* did you mean 'openai'"):
-        Config.load(Path(write('[joint_limits]\n"opnai/*" = "9 requests/min"\n')))
