@@ -248,23 +248,22 @@ def installed() -> dict[str, Any] | None:
 
 
 @cached
-def _newer() -> dict[str, Any] | None:
-    """The installed data set, if it is newer than the one that comes with paceline."""
+def _newer() -> dict[str, Any]:
+    """The installed data set, if it is newer than the one that comes with paceline; else one without a day."""
     found = installed()
-    return found if found is not None and found["day"] > shipped_day() else None
+    return found if found is not None and found["day"] > shipped_day() else {"day": "", "providers": {}}
 
 
 def day() -> str:
     """The day of the data set that is used."""
-    newer = _newer()
-    return str(newer["day"]) if newer is not None else shipped_day()
+    return str(_newer()["day"] or shipped_day())
 
 
 def standing(today: date | None = None) -> dict[str, Any]:
     """The data set that is used, as JSON values: its day and age, the user's places beside it, and what is to be said of them."""
     today, remark = today or date.today(), None  # noqa: DTZ011  (an age in days needs no zone)
     try:
-        age_days, is_used = (today - date.fromisoformat(day())).days, _newer() is not None
+        age_days, is_used = (today - date.fromisoformat(day())).days, bool(_newer()["day"])
         places = [layer.where for layer in _layers()]
         if installed() is not None and not is_used:
             remark = "the installed data set is older than the one of this version, and not used: paceline limits update --undo"
@@ -319,7 +318,7 @@ def of_organization(provider: str, text: str, where: str) -> dict[str, dict[str,
         SettingsError: They have another form, or are too many.
     """
     values = _values(text, where)
-    head = _shipped()[provider] | (_newer() or {"providers": {}})["providers"].get(provider, {})
+    head = _shipped()[provider] | _newer()["providers"].get(provider, {})
     ladders = [
         [rung for one in ladder for rung in ([one, [ORGANIZATION]] if head["default_tier"] in one else [one])]
         for ladder in head["ladders"]
@@ -337,8 +336,7 @@ def _layers() -> list[Layer]:
 def heads() -> dict[str, dict[str, Any]]:
     """What is known of each provider as a whole, by its name."""
     found = {name: dict(head) for name, head in _shipped().items()}
-    newer = _newer()
-    for layer in [*([Layer("", newer["providers"], trusted=False)] if newer else []), *_layers()]:
+    for layer in [Layer("", _newer()["providers"], trusted=False), *_layers()]:
         for name, head in layer.providers.items():
             found[name] = _joined(name, found.get(name), head, trusted=layer.trusted)
     return found
@@ -382,9 +380,9 @@ def rows(provider: str, kind: str) -> list[Row]:
 
 def data_rows(provider: str, kind: str) -> list[Row]:
     """The rows of the data set that is used."""
-    newer = _newer()
-    if newer is not None and provider in newer["providers"]:
-        return list(newer["providers"][provider].get(kind, ()))
+    newer = _newer()["providers"]
+    if provider in newer:
+        return list(newer[provider].get(kind, ()))
     has_table = TABLES.joinpath(f"{provider}.toml").exists()
     shipped: list[Row] = _table(provider)["providers"][provider].get(kind, []) if has_table else []
     return [row | {"as_of": str(row.get("day", row.get("about")))} for row in shipped]
