@@ -11,7 +11,6 @@ from copy import copy
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
-from itertools import count
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
@@ -104,13 +103,11 @@ class Network:
     Attributes:
         on_admit: Called with the pool of each admitted request, and the cost that the provider holds, without what it reads from
             its cache and does not count.
-        next_serial: The number of a further answer.
     """
 
     def __init__(self, time: Timeline, world: World, net_s: tuple[float, float]) -> None:
         self.time, self.world = time, world
         self.on_admit: Callable[[str, Cost], None] | None = None
-        self.next_serial = count(1).__next__
         self._net_s = net_s
 
     def to_provider(self, event: Callable[[], None]) -> None:
@@ -125,6 +122,9 @@ class Network:
         """How long a message is on its way, in seconds."""
         return self.time.random.uniform(*self._net_s)
 
+
+SERIAL: Final = 0
+"""The number of an answer, which only people read."""
 
 SIZES_MAX: Final = 1_024
 """Of how many sizes of requests it is kept what both sides see of them: many plans have few."""
@@ -224,17 +224,15 @@ class SimulatedHttp:
         network: The way to the provider.
         request: The request.
         route: Where it goes.
-        serial: The number of the answer.
     """
 
     is_async = True
-    __slots__ = ("_levels", "_sized", "_tap", "network", "request", "route", "serial")
+    __slots__ = ("_levels", "_sized", "_tap", "network", "request", "route")
 
     def __init__(self, network: Network, route: Route, request: Request, sized: Sized) -> None:
         self.network, self.route, self.request, self._sized = network, route, request, sized
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
         self._tap: Tap | None = None
-        self.serial = 0
 
     @property
     def address(self) -> str:
@@ -257,7 +255,6 @@ class SimulatedHttp:
         request, pool = self.request, self.route.scheduler.pool.name
         network, time, world = self.network, self.network.time, self.network.world
         now_s = time.epoch_s
-        self.serial = network.next_serial()
         if request.invalid:
             self._refuse(outcome, world.refuse(now_s, Refused("invalid", pool, detail="invalid request")), [])
             return
@@ -296,14 +293,14 @@ class SimulatedHttp:
             if not outcome.done():
                 outcome.set_exception(ConnectionResetError("the connection was closed"))
         elif admitted.fault == "500":
-            end(outcome, self._reply(self.route.dialect.failure(self.serial)))
+            end(outcome, self._reply(self.route.dialect.failure(SERIAL)))
         else:
             end(outcome, CallReply(200, {}, admitted=admitted))
 
     def _refuse(self, outcome: asyncio.Future[CallReply], refused: Refused, levels: list[Level]) -> None:
         """Send the refusal as the provider writes it."""
         dialect = self.route.dialect
-        answer = dialect.refusal(refused, self.network.world.settings, self.serial)
+        answer = dialect.refusal(refused, self.network.world.settings, SERIAL)
         if levels:
             answer.headers.extend(dialect.rate_headers(levels, self.network.time.epoch_s))
         self.network.to_caller(lambda: end(outcome, self._reply(answer)))
@@ -335,7 +332,7 @@ class SimulatedHttp:
         elif admitted.fault == "stream":
             raise ConnectionResetError("the answer breaks off")
         else:
-            beginning.take(b"", self.route.dialect.answer(self._sized.ask, admitted, self.serial))
+            beginning.take(b"", self.route.dialect.answer(self._sized.ask, admitted, SERIAL))
 
     def tap(self, response: CallReply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         """See ``Binding``."""
@@ -351,7 +348,7 @@ class SimulatedHttp:
         if tap is None or admitted is None:
             return
         try:
-            pieces = self.route.dialect.events(self._sized.ask, admitted, self.serial)
+            pieces = self.route.dialect.events(self._sized.ask, admitted, SERIAL)
             if self.request.stream and (rest_s := admitted.duration_s - admitted.first_s):
                 tap.feed(next(pieces)[1])
                 rest: asyncio.Future[None] = asyncio.Future()
