@@ -91,26 +91,25 @@ def _get(scheme: str, where: str, path: str, key: str | None, timeout_s: float) 
         raise ValueError(scheme)
     kind: Any = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
     connection = kind(where, timeout=timeout_s)
-    found: list[tuple[int, bytes]] = []
-    failed: list[Exception] = []
+    ended: list[tuple[int, bytes] | Exception] = []
 
     def get() -> None:
         try:
             connection.request("GET", path, headers={"authorization": f"Bearer {key}"} if key else {})
             answer = connection.getresponse()
-            found.append((answer.status, answer.read(BYTES_MAX)))
+            ended.append((answer.status, answer.read(BYTES_MAX)))
         except Exception as error:  # noqa: BLE001  (raised below)
-            failed.append(error)
+            ended.append(error)
         finally:
             connection.close()
 
     thread = threading.Thread(target=get, daemon=True)
     thread.start()
     thread.join(timeout_s)
-    if found or failed:
-        if failed:
-            raise failed[0]
-        return found[0]
-    with suppress(OSError, AttributeError):  # it may have no socket yet
-        connection.sock.shutdown(socket.SHUT_RDWR)  # ends the thread
-    raise TimeoutError
+    if not ended:
+        with suppress(OSError, AttributeError):  # it may have no socket yet
+            connection.sock.shutdown(socket.SHUT_RDWR)  # ends the thread
+        raise TimeoutError
+    if isinstance(ended[0], Exception):
+        raise ended[0]
+    return ended[0]

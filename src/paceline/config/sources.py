@@ -37,15 +37,12 @@ Place = tuple[str, ...]
 """The path of a setting in its source, outermost name first, as written."""
 
 
-class Problems:
-    """What is wrong with the configuration, in the order in which it was found."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
+class Problems(list[str]):
+    """What is wrong with the configuration, a line for each problem, in the order in which they were found."""
 
     def add(self, place: str, message: object) -> None:
         """Record that ``message`` holds for the setting at ``place``."""
-        self._lines.append(f"{place}: {message}")
+        self.append(f"{place}: {message}")
 
     def check(self) -> None:
         """Raise all problems at once, if there are any.
@@ -53,9 +50,9 @@ class Problems:
         Raises:
             SettingsError: With a line for each problem, at most 20.
         """
-        if self._lines:
-            more = len(self._lines) - PROBLEMS_MAX
-            raise SettingsError("\n".join([*self._lines[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]))
+        if self:
+            more = len(self) - PROBLEMS_MAX
+            raise SettingsError("\n".join([*self[:PROBLEMS_MAX], *([f"and {more} more"] if more > 0 else [])]))
 
 
 @dataclass(frozen=True, slots=True)
