@@ -81,7 +81,6 @@ gpt-5 = "500 requests/min, 2M tokens/min"
 starts = "7 starts/min window"
 """
 OVERRIDES = ("--json", "--rpm-override", "400")
-BOTH = (*OVERRIDES, "--tpm-override", "9000")
 
 
 @pytest.fixture
@@ -159,12 +158,6 @@ def test_what_is_wrong(show, write):
         "paceline config: other.toml: workr: no such setting; did you mean 'workers'?",
         "other.toml: tier: '': it must be a text",
     ]
-
-
-def test_nothing_said_is_shown_too(monkeypatch):
-    result = CliRunner().invoke(app, ["config"])
-    assert result.exit_code == 0
-    assert "workers" in result.stdout
 
 
 def test_budgets_and_limits_of_lanes_are_shown_as_they_are_written(write):

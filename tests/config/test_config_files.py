@@ -440,11 +440,3 @@ def test_overrides_in_the_environment(write):
         "PACELINE_RPM_OVERRIDE: 'x': it must be a number from 0.001 to 1,000,000,000,000",
         "PACELINE_TPM_OVERIDE: no such setting; did you mean 'tpm_override'?",
     ]
-
-
-def test_the_examples_of_the_documentation_hold(write):
-    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
-    files = re.findall(r"```(toml|yaml)\n(.*?)```", text, re.DOTALL)
-    assert [language for language, _ in files] == ["toml", "yaml", "yaml"]
-    for language, body in files:
-        assert paceline.Limiter.load(write(body, f"example.{language}")).limits.given

@@ -20,14 +20,14 @@ priorities:
 
 
 @pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "starts.yaml"
-    path.write_text(SEED)
-    return path
+def file(write):
+    return write(SEED, "starts.yaml")
 
 
 def test_each_backend_has_a_limit(file):
-    limits = {name: [str(quota) for quota in quotas] for name, quotas in Config.load(file, {}).limits.items()}
+    limits = {
+        name: [str(quota) for quota in quotas] for name, quotas in paceline.Limiter.load(file).limits.given.items()
+    }
     assert limits == {
         "starts/gemini": ["7 starts/min exact"],
         "starts/gemini/gemini-2.5-pro": ["2 starts/min exact"],

@@ -12,6 +12,12 @@ T, LATER, END = "2026-11-01T10:00:00Z", "2026-11-01T10:00:30Z", "2026-11-01T10:0
 T_S, LATER_S = 1_793_527_200, 1_793_527_230
 
 
+def written(folder, content, name="log.json"):
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
 def read(path):
     """As the command reads it."""
     with read_rows(str(path), cut=OWN) as rows:

@@ -6,18 +6,12 @@ import json
 import pytest
 from click.testing import CliRunner
 from tests.planner import logs
-from tests.planner.logs import END, LATER, SECRET, T_S, T, lines, read
+from tests.planner.logs import END, LATER, SECRET, T_S, T, lines, read, written
 
 from paceline.cli.app import app
 from paceline.core.results import SettingsError
 from paceline.planner.logs import FORMS, Logged
 from paceline.planner.simulation import Request
-
-
-def written(tmp_path, content, name="log.json"):
-    file = tmp_path / name
-    file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return file
 
 
 @pytest.fixture

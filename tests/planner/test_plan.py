@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.planner import logs
 
 import paceline
 from paceline.cli.app import app
@@ -16,17 +18,8 @@ from paceline.planner.plan import plan
 from paceline.planner.simulation import Request
 from paceline.planner.workload import of_calls, read_workload, seconds_of
 
-PAPERS = """
-workers = 500
-duration = "40min"
-phases = [
-  { name = "prep", models = "arcee", input_tokens = 900 },
-  { name = "expensive", models = "pony", calls = 3, parallel = true, input_tokens = 2000, output_tokens = 400 },
-  { name = "wrap", models = "arcee", calls = 4, weight = 4, input_tokens = [500, 1300] },
-]
-provider = { latency_s = 1.0, latency_per_token_s = 0.02, jitter = 0.3 }
-limits = { arcee = "200 requests/min", pony = "100 requests/min" }
-"""
+EXAMPLES = Path(__file__).parents[2] / "examples"
+written = partial(logs.written, name="work.toml")
 
 ACM = """
 items = 75
@@ -59,15 +52,9 @@ max_output_tokens = 80
 """
 
 
-def written(folder, text, name="work.toml"):
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
 @pytest.mark.long("a world of thousands of requests")
-def test_the_paper_pipeline_finishes_33_papers_a_minute(tmp_path):
-    work = read_workload(written(tmp_path, PAPERS))
+def test_the_paper_pipeline_finishes_33_papers_a_minute():
+    work = read_workload(EXAMPLES / "plan" / "papers.toml")
     made = plan(work, {"quotas": work.limits})
     assert made.items_per_min == pytest.approx(33.3, abs=0.7)
     assert made.refused == 0
@@ -91,7 +78,7 @@ def test_fifty_agents_start_when_the_limit_allows(rule, starts):
 
 @pytest.mark.long("a world of thousands of requests")
 def test_the_evaluation_takes_a_minute(tmp_path):
-    limits = Config.load(Path(__file__).parents[2] / "examples/acm/limits.yaml").arguments(patient=False)
+    limits = Config.load(EXAMPLES / "acm" / "limits.yaml").arguments(patient=False)
     made = plan(read_workload(written(tmp_path, ACM)), limits)
     assert made.calls == 750
     assert made.seconds == pytest.approx(62, rel=0.05)  # as the example measures it
@@ -304,7 +291,7 @@ class TestTheCommand:
         ],
     )
     def test_the_address_names_the_limits_as_in_a_run(self, tmp_path, options, pool):
-        file = written(tmp_path, "prompt\nWhy?\n", "in.csv")
+        file = written(tmp_path, "prompt\nWhy?\n", name="in.csv")
         done = run("plan", file, "--model", "gpt-5", "--json", *options)
         if pool is None:
             said = "no published limits apply at 127.0.0.1: give the limits of gpt-5, e.g. --limit 'gpt-5="
@@ -314,7 +301,7 @@ class TestTheCommand:
             assert list(made["pools"]) == [pool]
 
     def test_a_table_of_prompts_as_of_a_run(self, tmp_path):
-        file = written(tmp_path, "id,text\n" + "".join(f"{row},hello\n" for row in range(20)) + "20,\n", "in.csv")
+        file = written(tmp_path, "id,text\n" + "".join(f"{row},hello\n" for row in range(20)) + "20,\n", name="in.csv")
         rows = ["--model", "gpt-5-mini", "--column", "text", "--max-tokens", "100"]
         done = run("plan", file, *rows, "--tier", "1", "--json")
         assert done.exit_code == 0, done.output
@@ -341,7 +328,7 @@ class TestTheCommand:
     def test_wrong_options(self, tmp_path, monkeypatch, words, message):
         monkeypatch.chdir(tmp_path)
         for name, ends in (("three.toml", "items = 3"), ("minute.toml", 'duration = "1min"')):
-            written(tmp_path, f'{ends}\nphases = [{{name = "a", models = "openai/gpt-5"}}]', name)
+            written(tmp_path, f'{ends}\nphases = [{{name = "a", models = "openai/gpt-5"}}]', name=name)
         done = run("plan", *words.split())
         assert (done.exit_code, "Traceback" in done.output) == (2, False)
         assert message in done.output
