@@ -369,19 +369,17 @@ class _Conversion:
         for one in self._deployments:
             apart = one.server in grouped and one.server != one.provider
             name = f"{one.provider}@{one.server}/{one.model}" if apart else f"{one.provider}/{one.model}"
-            before = limits.get(name)
+            before, twice = limits.get(name), (one.name, name) in added  # the same server twice in a group of litellm
             if not before:
                 limits[name] = one.limits
-            elif (one.name, name) in added:  # the same server twice in a group of litellm
-                limits[name] = {
-                    unit: before.get(unit, 0.0) + one.limits.get(unit, 0.0) for unit in {**before, **one.limits}
+            elif twice or (one.limits and before != one.limits):
+                both = {
+                    unit: [own[unit] for own in (before, one.limits) if unit in own] for unit in before | one.limits
                 }
-                self._lose(one.place, "a second deployment of the same server and model: their limits are added")
-            elif one.limits and before != one.limits:
-                limits[name] = {
-                    unit: min(before.get(unit, amount), amount) for unit, amount in {**before, **one.limits}.items()
-                }
-                self._lose(one.place, f"{name} has other limits above: the lower ones apply, because they are one pool")
+                limits[name] = {unit: sum(amounts) if twice else min(amounts) for unit, amounts in both.items()}
+                added_up = "a second deployment of the same server and model: their limits are added"
+                lower = f"{name} has other limits above: the lower ones apply, because they are one pool"
+                self._lose(one.place, added_up if twice else lower)
             added.add((one.name, name))
         return {name: own for name, own in limits.items() if own}
 
