@@ -17,38 +17,28 @@ def program(folder, head, name="tool"):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["python x.py", "python3.13 x.py", "python3.14t", "pythonw.exe", "pypy3", "py -3", "uv run x", "uvx tool", "/usr/bin/python3"],
-)  # fmt: skip
-def test_interpreters_and_their_tools_are_python(command):
-    assert is_python(command.split())
-
-
-@pytest.mark.parametrize("command", ["node x.js", "no-such-command", "pythonic", "sh -c python", "curl python"])
-def test_other_commands_are_not(command):
-    assert not is_python(command.split())
+@pytest.mark.parametrize(("command", "python"), [
+    *((command, True) for command in ("python x.py", "python3.13 x.py", "python3.14t", "pythonw.exe", "pypy3", "py -3")),
+    *((command, True) for command in ("uv run x", "uvx tool", "/usr/bin/python3")),
+    *((command, False) for command in ("node x.js", "no-such-command", "pythonic", "sh -c python", "curl python")),
+])  # fmt: skip
+def test_a_command_is_python_by_its_name(command, python):
+    assert is_python(command.split()) is python
 
 
 @POSIX
-@pytest.mark.parametrize(
-    "head",
-    [
-        "#!/usr/bin/env python3",
-        "#!/opt/venv/bin/python",
-        "#!/usr/bin/env -S uv run --script",
-        "#!/bin/sh\n'''exec' \"/a long path/bin/python\" \"$0\" \"$@\"\n' '''",
-        '#!/usr/bin/env bash\nset -e\nprogram="${0##*/}"\nexec "/root/.pyenv/libexec/pyenv" exec "$program" "$@"',
-    ],
-)
-def test_a_script_or_an_installed_program_is_python_by_its_head(tmp_path, head):
-    assert is_python([program(tmp_path, head), "--option"])
-
-
-@POSIX
-@pytest.mark.parametrize("head", ["#!/usr/bin/env node", "#!/bin/sh\npython x.py", "\x7fELF python"])
-def test_other_programs_are_not_by_theirs(tmp_path, head):
-    assert not is_python([program(tmp_path, head)])
+@pytest.mark.parametrize(("head", "python"), [
+    ("#!/usr/bin/env python3", True),
+    ("#!/opt/venv/bin/python", True),
+    ("#!/usr/bin/env -S uv run --script", True),
+    ("#!/bin/sh\n'''exec' \"/a long path/bin/python\" \"$0\" \"$@\"\n' '''", True),
+    ('#!/usr/bin/env bash\nset -e\nprogram="${0##*/}"\nexec "/root/.pyenv/libexec/pyenv" exec "$program" "$@"', True),
+    ("#!/usr/bin/env node", False),
+    ("#!/bin/sh\npython x.py", False),
+    ("\x7fELF python", False),
+])  # fmt: skip
+def test_a_script_or_an_installed_program_is_python_by_its_head(tmp_path, head, python):
+    assert is_python([program(tmp_path, head), "--option"]) is python
 
 
 def test_a_folder_and_a_file_that_cannot_be_run_are_not(tmp_path):
