@@ -95,6 +95,11 @@ def limits(write):
     return limits
 
 
+def are_in_effect(shown, resolved):
+    for name, those in resolved.items():
+        assert [str(quota) for quota in those.quotas] == shown[name][0]
+
+
 def test_overrides_change_the_limits_that_are_shown(limits):
     text = f"provider = 'openai'{RATES}"
     shown = limits(text, *OVERRIDES)
@@ -104,8 +109,7 @@ def test_overrides_change_the_limits_that_are_shown(limits):
         "starts": (["7 starts/min window", "400 requests/min"], "rates.toml, command line"),
     }
     held = load_limiter("rates.toml", {}, rpm_override=400).limits
-    for name, (quotas, _) in shown.items():
-        assert [str(quota) for quota in held.resolve(name).quotas] == quotas
+    are_in_effect(shown, {name: held.resolve(name) for name in shown})
 
 
 def test_overrides_change_published_limits_too(limits):
@@ -128,8 +132,7 @@ def test_a_bare_model_beside_the_provider_s_own_says_where_it_does_not_hold(limi
     assert shown["openai/gpt-5"] == (["100 requests/min"], "rates.toml")
     assert shown["gpt-4o"] == (["7 requests/min"], "rates.toml")
     held = load_limiter("rates.toml", {}).limits
-    for name, resolved in {"gpt-5": held.model("azure", "gpt-5"), "openai/gpt-5": held.resolve("gpt-5")}.items():
-        assert [str(quota) for quota in resolved.quotas] == shown[name][0]
+    are_in_effect(shown, {"gpt-5": held.model("azure", "gpt-5"), "openai/gpt-5": held.resolve("gpt-5")})
     assert limits(text, "--json")["gpt-5"][1] == "rates.toml", "by hand, without a provider, it holds"
     assert limits(f"provider = 'openai'\n{text}", *OVERRIDES)["gpt-5"][1] == "command line", "both are 400"
     shown = limits("provider = 'openai'\n[limits]\n'*' = '1 requests/s'\n'openai/*' = '2 requests/s'\n", "--json")
@@ -142,12 +145,10 @@ def test_overrides_leave_pools_of_one_s_own(limits):
     assert shown["starts"] == (["7 starts/min window"], "rates.toml")
     assert shown["*/starts"] == (["7 starts/min window", "400 requests/min"], "rates.toml, command line")
     held = load_limiter("rates.toml", {}, rpm_override=400).limits
-    for name, resolved in {
-        "gpt-5": held.resolve("gpt-5"),
-        "starts": held.resolve("starts"),
-        "*/starts": held.model("openai", "starts"),
-    }.items():
-        assert [str(quota) for quota in resolved.quotas] == shown[name][0]
+    are_in_effect(
+        shown,
+        {"*/starts": held.model("openai", "starts"), **{name: held.resolve(name) for name in ("gpt-5", "starts")}},
+    )
     assert not [name for name in limits(RATES, "--json") if name.startswith("*")], "nothing is overridden"
 
 

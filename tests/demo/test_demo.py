@@ -56,37 +56,24 @@ def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_picture_says_what_happened(tmp_path: Path) -> None:
+def test_the_end_says_what_happened(tmp_path: Path) -> None:
     from paceline.demo.picture import draw, title  # matplotlib takes a second
+    from paceline.demo.show import table, unfinished, verdict
 
     halves = half("SDK alone", refused=7, stopped=True), half()
     assert title(halves) == "The same 10 requests: 7 refusals without paceline, none with it"
-    svg, png = draw(halves, 2.0, tmp_path / "x")
-    assert svg.stat().st_size < 300_000
-    assert png.stat().st_size < 300_000
-
-
-def test_empty_halves_can_be_drawn(tmp_path: Path) -> None:
-    from paceline.demo.picture import draw
-    from paceline.demo.show import table
-
-    assert len(draw((Half("a", 5), Half("b", 5)), 2.0, tmp_path / "x")) == 2
-    assert table((Half("a", 5), Half("b", 5))).row_count == 8
-
-
-def test_verdict_names_refusals_and_missing_answers() -> None:
-    from paceline.demo.show import verdict
-
+    for both in (halves, (Half("a", 5), Half("b", 5))):  # and of two that have sent nothing
+        assert all(0 < file.stat().st_size < 300_000 for file in draw(both, 2.0, tmp_path / "x"))
+        assert table(both).row_count == 8
     assert verdict(half()) == []
     assert "refused 3 attempts" in verdict(half(refused=3))[0]
     assert "1 requests of the paced half were not answered" in verdict(half(done=9))[0]
+    assert unfinished(half(refused=5, done=8)) == 2
 
 
 def test_half_counts() -> None:
-    from paceline.demo.show import unfinished
-
     one = half(refused=5, done=8)
-    assert (one.attempts, unfinished(one), one.span_s(0.5)) == (13, 2, 1.0)
+    assert (one.attempts, one.span_s(0.5)) == (13, 1.0)
     assert one.timeline() == [(6, 0), (0, 0), (0, 0), (2, 5)]
     assert one.speed == 0.99
     assert half(stopped=True).speed == 0.5  # up to the stop: 2 s of work at best in 4 s
