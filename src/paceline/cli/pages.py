@@ -52,10 +52,25 @@ def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "G
 
     import httpx2
 
-    from paceline.batch.reach import UNTRUSTED, reason
+    from paceline.batch.reach import UNTRUSTED, certificates, reason
+
+    async def ask() -> tuple[int, bytes]:
+        """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        trusted = certificates()  # httpx2 reads this variable only together with the proxies
+        client = httpx2.AsyncClient(
+            timeout=None, verify=trusted, trust_env=False, follow_redirects=True, headers=headers
+        )
+        async with asyncio.timeout(timeout_s), client, client.stream(method, where) as response:
+            body = bytearray()
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > BYTES_MAX:
+                    raise httpx2.ReadError(f"more than {BYTES_MAX // 2**20} MB")
+            return response.status_code, bytes(body)
 
     try:
-        code, body = asyncio.run(_ask(method, where, key, timeout_s))
+        code, body = asyncio.run(ask())
     except TimeoutError:
         raise ReadError(f"{where} did not answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as error:
@@ -78,23 +93,3 @@ def gateway_url(url: str | None, path: str) -> httpx2.URL:
     """The address of ``path`` at a gateway: the one at ``url``, the one of the `paceline exec` around this command, or the usual one."""
     where = page_url(url or os.environ.get(GATEWAY) or USUAL)
     return where.copy_with(path=where.path.rstrip("/").removesuffix(path) + path)
-
-
-async def _ask(method: str, url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int, bytes]:
-    """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
-    import asyncio
-
-    import httpx2
-
-    from paceline.batch.reach import certificates
-
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    trusted = certificates()  # httpx2 reads this variable only together with the proxies
-    client = httpx2.AsyncClient(timeout=None, verify=trusted, trust_env=False, follow_redirects=True, headers=headers)
-    async with asyncio.timeout(timeout_s), client, client.stream(method, url) as response:
-        body = bytearray()
-        async for part in response.aiter_bytes():
-            body += part
-            if len(body) > BYTES_MAX:
-                raise httpx2.ReadError(f"more than {BYTES_MAX // 2**20} MB")
-        return response.status_code, bytes(body)

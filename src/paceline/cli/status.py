@@ -13,7 +13,7 @@ import click
 
 from paceline.cli import plan_words
 from paceline.cli.guides import Helped
-from paceline.cli.line import GATEWAY, plain
+from paceline.cli.line import GATEWAY, plain, show, text
 from paceline.cli.options import KEY, print_table, timeout
 from paceline.cli.pages import ReadError, fetch, page_url
 from paceline.core.hints import counted
@@ -63,8 +63,6 @@ def command(
     """
     _refuse_pairs(url, store, page, as_json=as_json, line=line)
     if line:
-        from paceline.cli.line import show, text
-
         show(text(url, key, 1.0 if timeout_s is None else timeout_s))
         return
     timeout_s = 5.0 if timeout_s is None else timeout_s
