@@ -137,31 +137,27 @@ class TestCommandReadsAPage:
         assert line.split("\t")[:3] == ["a?[2J[red]", "?", "-"]
 
 
+@contextmanager
+def other_user(file, *, folder, rights):
+    """Be nobody, where the test runs as root, for whom such rights are all there is."""
+    where, root = file.parent, os.geteuid() == 0
+    files = list(where.iterdir())
+    for path in files:
+        path.chmod(rights)
+    where.chmod(folder)
+    if root:
+        os.seteuid(65_534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        where.chmod(0o700)
+        for path in files:
+            path.chmod(0o600)
+
+
 class TestCommandReadsAStore:
-    @pytest.fixture
-    def other_user(self):
-        """Be nobody, where the test runs as root, for whom such rights are all there is."""
-
-        @contextmanager
-        def be(file, *, folder, rights):
-            where, root = file.parent, os.geteuid() == 0
-            files = list(where.iterdir())
-            for path in files:
-                path.chmod(rights)
-            where.chmod(folder)
-            if root:
-                os.seteuid(65_534)
-            try:
-                yield
-            finally:
-                if root:
-                    os.seteuid(0)
-                where.chmod(0o700)
-                for path in files:
-                    path.chmod(0o600)
-
-        return be
-
     @pytest.fixture
     def store(self):
         """In a folder that any user may enter."""
@@ -211,7 +207,7 @@ class TestCommandReadsAStore:
         assert not (tmp_path / "none.db").exists()
 
     @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
-    def test_a_reader_needs_no_right_to_write(self, store, other_user):
+    def test_a_reader_needs_no_right_to_write(self, store):
         file = Path(store.removeprefix("sqlite:"))
         before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
         with other_user(file, folder=0o555, rights=0o444):
@@ -220,7 +216,7 @@ class TestCommandReadsAStore:
         assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
 
     @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
-    def test_while_a_program_writes_there(self, store, other_user):
+    def test_while_a_program_writes_there(self, store):
         limiter = paceline.Limiter({"jobs": "5 requests/day"}, store=store)
         limiter.acquire("jobs").wait().settle()
         file = Path(store.removeprefix("sqlite:"))
@@ -233,7 +229,7 @@ class TestCommandReadsAStore:
 
     @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
     @pytest.mark.parametrize(("folder", "rights"), [(0o755, 0o000), (0o000, 0o644)])
-    def test_without_the_right_to_read(self, store, other_user, folder, rights):
+    def test_without_the_right_to_read(self, store, folder, rights):
         with other_user(Path(store.removeprefix("sqlite:")), folder=folder, rights=rights):
             shown = paceline_status("--store", store)
         assert (shown.exit_code, "this user needs to read the file" in shown.output) == (1, True), shown.output
