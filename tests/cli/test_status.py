@@ -169,7 +169,8 @@ class TestCommandReadsAStore:
             yield f"sqlite:{folder}/quotas.db"
 
     def test_what_is_left_and_who_shares_it(self, store):
-        assert json.loads(paceline_status("--store", store, "--json").output)["pools"].keys() == {"openai/gpt-5"}
+        pools = json.loads(paceline_status("--store", store, "--json").output)["pools"]
+        assert {name: pool["processes"]["count"] for name, pool in pools.items()} == {"openai/gpt-5": 1}
         shown = paceline_status("--store", store)  # which the first one has not joined
         assert shown.exit_code == 0
         requests, tokens, slots = (line.split("\t") for line in shown.output.splitlines()[1:])
