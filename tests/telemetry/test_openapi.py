@@ -85,7 +85,7 @@ def planned():
     return limiter
 
 
-OF_ONE = {"quotas", "lanes_waited_s", "wait_s", "metrics", "store"}
+OF_ONE = {"quotas", "wait_s", "metrics", "store"}
 """What ``merged`` joins by hand, or takes from the process that the store has told last."""
 
 

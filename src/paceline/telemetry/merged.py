@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from paceline.pacing.answers import PASSED
@@ -21,15 +22,9 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     What the store knows (the quotas, what is left of them) is taken from the process that the store has told it last;
     requests, counts and waits are added up. Of a plan's window the newest reading counts.
     """
-    pools: dict[str, list[Any]] = {}
-    for name, pool in (named for status in statuses for named in status.get("pools", {}).items()):
-        pools.setdefault(name, []).append(pool)
-    used: dict[str, dict[str, Any]] = {}
-    for by, table in ((by, status[by]) for by in ("keys", "teams") for status in statuses if by in status):
-        found = used.setdefault(by, {})
-        found |= {name: summed((found.get(name, {}), sums)) for name, sums in table.items()}
+    used = {by: [status[by] for status in statuses if by in status] for by in ("keys", "teams")}
     together: dict[str, Any] = {
-        "pools": {name: _pool(found) for name, found in sorted(pools.items())},
+        "pools": dict(sorted(_by_name((status.get("pools", {}) for status in statuses), _pool).items())),
         "plans": [_plan(found) for found in _grouped(_rows(statuses, "plans"), "account", "window")],
         "answers": _answers(_rows(statuses, "answers")),
         "unpaced": [
@@ -37,7 +32,15 @@ def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for found in _grouped(_rows(statuses, "unpaced"), "provider", "host", "kind")
         ],
     }
-    return dict(statuses[0]) | together | used
+    return dict(statuses[0]) | together | {by: _by_name(tables, summed) for by, tables in used.items() if tables}
+
+
+def _by_name(tables: Iterable[Mapping[str, Any]], join: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """What the tables have under each name, as one."""
+    found: dict[str, list[Any]] = {}
+    for name, value in (named for table in tables for named in table.items()):
+        found.setdefault(name, []).append(value)
+    return {name: join(values) for name, values in found.items()}
 
 
 def _rows(statuses: Sequence[Mapping[str, Any]], name: str) -> Iterator[Any]:
@@ -109,8 +112,6 @@ def _pool(found: list[Any]) -> dict[str, Any]:
         return first
     for name, joined in _JOINED.items():
         first[name] = joined([pool.get(name) for pool in found])
-    waited = [pool["lanes_waited_s"] for pool in found]
-    first["lanes_waited_s"] = {lane: max(each.get(lane, 0.0) for each in waited) for lane in first["lanes"]}
     if stores := [pool["store"] for pool in found if "store" in pool]:
         first["store"] = max(stores, key=lambda store: ("reason" in store, store["state"] == "joined"))
     granted = [pool["counts"].get("granted", 0) for pool in found]
@@ -134,21 +135,17 @@ def together(pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def added(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The ``waits`` of several statuses, added up by lane."""
-    total: dict[str, Any] = {}
-    for lane, row in ((lane, row) for table in tables for lane, row in table.items()):
-        before = total.get(lane, {"counts": [0] * len(row["counts"]), "sum_s": 0.0})
-        counts = [a + b for a, b in zip(before["counts"], row["counts"], strict=True)]
-        total[lane] = {"counts": counts, "sum_s": before["sum_s"] + row["sum_s"]}
-    return total
+    return _by_name(tables, _wait)
+
+
+def _wait(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    counts = [sum(each) for each in zip(*(row["counts"] for row in rows), strict=True)]
+    return {"counts": counts, "sum_s": sum(row["sum_s"] for row in rows)}
 
 
 def summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Tables of numbers, added up by name."""
-    total: dict[str, Any] = {}
-    for table in tables:
-        for name, number in table.items():
-            total[name] = total.get(name, 0) + number
-    return total
+    return _by_name(tables, sum)
 
 
 def _cache(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
@@ -159,23 +156,17 @@ def _cache(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
     return summed(tables) | most
 
 
-def _estimates(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    total: dict[str, Any] = {}
-    for unit, row in ((unit, row) for table in tables for unit, row in table.items()):
-        before = total.get(unit, {"estimated": 0.0, "actual": 0.0})
-        estimated, actual = row["estimated"] + before["estimated"], row["actual"] + before["actual"]
-        ratio = round(actual / estimated, 4) if estimated else None
-        total[unit] = {"estimated": round(estimated, 3), "actual": round(actual, 3), "ratio": ratio}
-    return total
+def _estimate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    estimated, actual = (round(sum(row[name] for row in rows), 3) for name in ("estimated", "actual"))
+    return {"estimated": estimated, "actual": actual, "ratio": round(actual / estimated, 4) if estimated else None}
 
 
 def _first(values: Iterable[Any]) -> Any:
     return next((value for value in values if value), None)
 
 
-def _longest(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
+def _longest(values: Sequence[Any]) -> float | None:
+    return None if None in values else max(values)
 
 
 def _largest(values: Sequence[float | None]) -> float | None:
@@ -190,6 +181,6 @@ def _queue(queues: Iterable[Sequence[Any]]) -> list[Any]:
 _JOINED: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
     "waiting": sum, "in_flight": sum, "lanes": summed, "counts": summed, "finishes": summed, "queue": _queue,
     "binds": _first, "cool_down_s": max, "paused": _first, "stopped": _first, "by_chance": _largest, "eta_s": _longest, "waits": added,
-    "estimates": _estimates, "cache": _cache,
+    "estimates": partial(_by_name, join=_estimate), "cache": _cache, "lanes_waited_s": partial(_by_name, join=max),
 }  # fmt: skip
 """How the values that pools of one name have in several processes become one, by the name of the value."""
