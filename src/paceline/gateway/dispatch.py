@@ -90,7 +90,7 @@ class Dispatch:
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._metering = Metering(limiter)
         self._refusals = CredentialRefusals()
-        limiter.pacer.accounts.forgotten = self._forget
+        limiter.pacer.accounts.forgotten = self._metering.models.forget
         self._usage = StreamUsage()
         self._bodies = Bodies()
         self.held = HeldRequests(life, self._bodies)
@@ -106,11 +106,6 @@ class Dispatch:
         self.held.expire(now_s)
         self._metering.models.expire(now_s)
         self._bodies.expire(now_s)
-
-    def _forget(self, account: str) -> None:
-        """An account of a client's own credential is forgotten."""
-        self._metering.models.forget(account)
-        self._refusals.forget(account)
 
     async def relay(self, request: Incoming) -> None:
         """Pass a request on, and its answer back.

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.core.results import Refusal, RefusalScope
 from paceline.gateway.connection import Headers
-from paceline.pacing.accounts import Payer
+from paceline.pacing.accounts import Account, Payer
 from paceline.pacing.scheduler import Scheduler
 
 KEPT_MAX: Final = 16_384
@@ -130,19 +130,14 @@ class CredentialRefusals:
     """The last refusals of clients' own credentials. An account has several by what its clients claim, which is not checked."""
 
     def __init__(self) -> None:
-        self._of_pool: WeakKeyDictionary[Scheduler, LastRefusal] = WeakKeyDictionary()
-        self._of_account: dict[str, LastRefusal] = {}
+        self._last: WeakKeyDictionary[Scheduler | Account, LastRefusal] = WeakKeyDictionary()
 
     def of(self, scheduler: Scheduler, payer: Payer) -> RequestRefusals:
         """The last ones for a request to a pool."""
-        credential, name = payer.credential, payer.account.name
-        last, of_all = self._of_pool.get(scheduler), self._of_account.get(name)
-        if last is None or last.credential != credential:
-            last = self._of_pool[scheduler] = LastRefusal(credential)
-        if of_all is None or of_all.credential != credential:
-            of_all = self._of_account[name] = LastRefusal(credential)
-        return RequestRefusals(last, of_all)
+        return RequestRefusals(*(self._about(one, payer.credential) for one in (scheduler, payer.account)))
 
-    def forget(self, account: str) -> None:
-        """Forget what was said of an account."""
-        self._of_account.pop(account, None)
+    def _about(self, which: Scheduler | Account, credential: bytes) -> LastRefusal:
+        last = self._last.get(which)
+        if last is None or last.credential != credential:
+            last = self._last[which] = LastRefusal(credential)
+        return last

@@ -59,7 +59,7 @@ class Account:
         sessions: Whether its requests name no person, but their session.
     """
 
-    __slots__ = ("credentials", "is_login", "provider", "refused", "served", "sessions", "used_s")
+    __slots__ = ("__weakref__", "credentials", "is_login", "provider", "refused", "served", "sessions", "used_s")
 
     def __init__(self, provider: Provider, *, is_login: bool) -> None:
         self.provider, self.is_login = provider, is_login
