@@ -153,10 +153,10 @@ async def _send_parts(connection: ServerConnection, answer: Answer, upload: Uplo
                 answer.watch.starves = True
         if upload.length is None:
             await connection.send(b"0\r\n\r\n")
-        answer.unsent = False
+        connection.unsent = False
         answer.watch.renew()
 
-    answer.watch.starves = answer.unsent = True
+    answer.watch.starves = connection.unsent = True
     sending = asyncio.create_task(send())
     try:
         await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)

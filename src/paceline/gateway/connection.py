@@ -29,10 +29,7 @@ IDLE_MAX: Final = 2_000
 """Connections without a request that are kept to one server."""
 
 HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
-"""Bytes in one header, headers, and bytes in the head of an answer."""
-
-EARLY_MAX: Final = 2_000
-"""Answers with a status below 200 before the answer itself."""
+"""Bytes in one header, headers, and bytes in the head of an answer, with those of answers below 200 before it."""
 
 READ_MAX: Final = 65_536
 """Bytes that are taken from a connection in one step."""
@@ -120,7 +117,12 @@ class NoConnectionError(ConnectionRefusedError):
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """A connection: it has one answer at a time."""
+    """A connection: it has one answer at a time.
+
+    Attributes:
+        idle_s: Since when it has no request.
+        unsent: Whether a part of the present request is still to be sent.
+    """
 
     transport: asyncio.Transport
 
@@ -129,7 +131,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._answer: Answer | None = None
         self._parser: Any = None
         self._full: asyncio.Future[None] | None = None
-        self.idle_s = 0.0
+        self.idle_s, self.unsent = 0.0, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -180,7 +182,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             cause = getattr(error, "__context__", None)  # what a callback raised
             answer.fail(cause if isinstance(cause, InvalidAnswerError) else InvalidAnswerError("it is no HTTP"))
         if answer.over:
-            self._end(answer, reusable=clean and answer.frees and not answer.unsent)
+            self._end(answer, reusable=clean and answer.frees and not self.unsent)
 
     def eof_received(self) -> None:
         """Close: the server sends no more."""
@@ -201,7 +203,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not reusable or self.transport.is_closing() or len(self._server.idle) >= IDLE_MAX:
             self.transport.abort()
         else:
-            if answer.body.paused:
+            if answer.paused:
                 self.transport.resume_reading()
             self.idle_s = self.loop.time()
             self._server.idle.append(self)
@@ -242,7 +244,7 @@ class _Watch:
         self._timer.cancel()
 
     def _look(self) -> None:
-        if self._answer.body.paused or self.starves:  # the client is slow, and not the server
+        if self._answer.paused or self.starves:  # the client is slow, and not the server
             self.renew()
         left_s = self._due_s - self._loop.time()
         if left_s > 0:
@@ -251,70 +253,32 @@ class _Watch:
             self._answer.give_up(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
 
 
-class _AnswerBody:
-    """What is kept of the body of an answer for a slower reader, which pauses the connection.
-
-    Attributes:
-        paused: Whether the connection is paused.
-    """
-
-    __slots__ = ("__weakref__", "_connection", "_ended", "_error", "_reader", "feed", "paused")
-
-    def __init__(self, connection: ServerConnection) -> None:
-        self._connection, self.paused, self._ended = connection, False, False
-        self._reader = asyncio.StreamReader(HELD_MAX // 2, connection.loop)
-        self._reader.set_transport(proxy(self))  # it calls the last two methods, and keeps no answer
-        self.feed = self._reader.feed_data
-        self._error: Exception | None = None
-
-    def end(self, error: Exception | None) -> None:
-        """No more will come, because of an error if there is one."""
-        self._ended, self._error = True, error
-        self._reader.feed_eof()
-
-    async def read(self) -> bytes:
-        """See :meth:`~paceline.gateway.client.Fetched.read`."""
-        part = await self._reader.read(2**20)  # all that is kept
-        if not part and self._error is not None:
-            raise self._error
-        return part
-
-    def pause_reading(self) -> None:
-        """More is there than the reader takes."""
-        self.paused = True
-        self._connection.transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """The reader has taken it; the connection may have another answer by now."""
-        self.paused = False
-        if not self._ended:
-            self._connection.transport.resume_reading()
-
-
 class Answer:
     """An answer while it comes; the parser calls its methods that begin with ``on_``.
 
     Attributes:
         head: Done when status and headers are there.
-        body: What is kept of its body.
+        paused: Whether the connection is paused, because more of the body is there than the reader takes.
         watch: Ends it if nothing comes.
         over: Whether nothing more will come.
         frees: Whether it has ended as its head says, with nothing after it, and the server keeps the connection.
-        unsent: Whether a part of the request is still to be sent.
     """
 
     __slots__ = (
-        "__weakref__", "_connection", "_early", "_head_size", "_method", "body", "frees", "head", "headers", "over", "status",
-        "unsent", "watch",
+        "__weakref__", "_connection", "_error", "_head_size", "_method", "_reader", "frees", "head", "headers", "over", "paused",
+        "status", "watch",
     )  # fmt: skip
 
     def __init__(self, connection: ServerConnection, method: str, timeout_s: float) -> None:
         self._connection, self._method = connection, method
         self.head: asyncio.Future[None] = connection.loop.create_future()
         self.status, self.headers = 0, Headers()
-        self.over = self.frees = self.unsent = False
-        self.body, self.watch = _AnswerBody(connection), _Watch(self, connection.loop, timeout_s)
-        self._head_size = self._early = 0
+        self.over = self.frees = self.paused = False
+        self._reader = asyncio.StreamReader(HELD_MAX // 2, connection.loop)
+        self._reader.set_transport(proxy(self))  # it pauses and resumes the reading
+        self._error: Exception | None = None
+        self.watch = _Watch(self, connection.loop, timeout_s)
+        self._head_size = 0
 
     # The parser's calls.
 
@@ -333,9 +297,6 @@ class Answer:
     def on_headers_complete(self) -> None:
         status = self._connection.status()
         if 100 <= status < 200 and status != 101:
-            self._early += 1
-            if self._early > EARLY_MAX:
-                raise InvalidAnswerError(f"more than {EARLY_MAX} answers below 200")
             self.headers = Headers()
             return
         if not 200 <= status <= 599 or not is_valid(self.headers):
@@ -348,7 +309,7 @@ class Answer:
 
     def on_body(self, body: bytes) -> None:
         if not self.over:
-            self.body.feed(body)
+            self._reader.feed_data(body)
 
     def on_message_complete(self) -> None:
         if self.status and not self.over:
@@ -387,15 +348,29 @@ class Answer:
     def _end(self, error: Exception | None = None) -> None:
         """Nothing more will come."""
         if not self.over:
-            self.over = True
+            self.over, self._error = True, error
             self.watch.end()
-            self.body.end(error)
+            self._reader.feed_eof()
 
     # The reader's.
 
     async def read(self) -> bytes:
         """See :meth:`~paceline.gateway.client.Fetched.read`."""
-        return await self.body.read()
+        part = await self._reader.read(2**20)  # all that is kept
+        if not part and self._error is not None:
+            raise self._error
+        return part
+
+    def pause_reading(self) -> None:
+        """More is there than the reader takes."""
+        self.paused = True
+        self._connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The reader has taken it; the connection may have another answer by now."""
+        self.paused = False
+        if not self.over:
+            self._connection.transport.resume_reading()
 
     def close(self) -> None:
         """See :meth:`~paceline.gateway.client.Fetched.close`."""
