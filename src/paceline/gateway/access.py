@@ -38,10 +38,6 @@ class AccessLog:
         if sys.platform == "win32":  # to append is to look for the end there, and to write then
             self._turn = WriteTurn(self._fd)
 
-    def begin(self, scope: Event, send: Send) -> AccessEntry:
-        """The entry of a request; its ``send`` is to be used in place of ``send``."""
-        return AccessEntry(self, scope, send)
-
     def write(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing if that fails: a full disk ends no request."""
         with suppress(OSError), self._turn:
@@ -55,6 +51,11 @@ class AccessLog:
 class AccessEntry:
     """A line about one request.
 
+    Args:
+        log: The log; ``None`` for none.
+        scope: See ASGI.
+        send: See ASGI; where there is a log, :meth:`send` is to be used in its place.
+
     Attributes:
         key: The name of the client's key; empty for none.
         relayed: Whether it was for a server, or to resume a pool.
@@ -64,7 +65,7 @@ class AccessEntry:
         record: What is known of its exchange, if it has one.
     """
 
-    def __init__(self, log: AccessLog, scope: Event, send: Send) -> None:
+    def __init__(self, log: AccessLog | None, scope: Event, send: Send) -> None:
         self._log, self._scope, self._send = log, scope, send
         self._began_s, self._status = time.monotonic(), 0
         self.key = self.model = self.server = self.fallback = ""
@@ -79,7 +80,7 @@ class AccessEntry:
 
     def end(self) -> None:
         """Write the line, if the request was for a server or not allowed; a status of 0: the client has left before an answer."""
-        if not self.relayed and self._status not in NOT_ALLOWED:
+        if self._log is None or (not self.relayed and self._status not in NOT_ALLOWED):
             return
         client, record = self._scope.get("client"), self.record
         line = {

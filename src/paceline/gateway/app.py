@@ -146,9 +146,8 @@ class Gateway:
         if scope["type"] == "http":
             connection = scope["extensions"][CONNECTION]
             connection.task = task = asyncio.current_task()
-            entry = None
+            entry = AccessEntry(self._access, scope, send)
             if self._access is not None:
-                entry = self._access.begin(scope, send)
                 send = entry.send
             try:
                 await self._answer(scope, receive, send, connection, entry)
@@ -169,8 +168,7 @@ class Gateway:
             finally:
                 if connection.task is task:  # else the next request has begun
                     connection.task = None
-                if entry is not None:
-                    entry.end()
+                entry.end()
                 scope["extensions"].clear()  # which have the scope, and the request's body: collections are rare
         elif scope["type"] == "lifespan":
             await self._live(receive, send, scope.get("state", {}))
@@ -239,7 +237,7 @@ class Gateway:
     # A request.
 
     async def _answer(
-        self, scope: Event, receive: Receive, send: Send, connection: HttpProtocol, entry: AccessEntry | None
+        self, scope: Event, receive: Receive, send: Send, connection: HttpProtocol, entry: AccessEntry
     ) -> None:
         path = _checked_path(scope)
         passed = self._admission.behind_key(path)
@@ -257,8 +255,7 @@ class Gateway:
             await self._page(scope, receive, send)
             return
         key, given = self._admission.admit(headers, query) if passed is None else (None, "")
-        if entry is not None:
-            entry.key, entry.relayed = "" if key is None else key.name, not is_own or is_resume
+        entry.key, entry.relayed = "" if key is None else key.name, not is_own or is_resume
         if is_resume:
             await self._end_stops(scope["method"], unquote(path.removeprefix(RESUME)), key, send)
             return

@@ -169,8 +169,7 @@ class Dispatch:
         if routes is None:
             return [request]
         name = name_asked(request.decoded_path, (await self._bodies.look(request, body, ())).fields)
-        if request.entry is not None:
-            request.entry.model = name[:NAME_MAX]
+        request.entry.model = name[:NAME_MAX]
         places = routes.find(name)
         if not places:
             why = "the request names no model, and its path no server"
@@ -423,10 +422,9 @@ def _is_unread(request: Incoming) -> bool:
 
 def _note(request: Incoming, reply: ClientReply | None, server: str = "") -> None:
     """Tell the access log what is known of an answer, where there is one; ``server``: who was to give it."""
-    if (entry := request.entry) is not None:
-        entry.server = (reply and reply.server) or server
-        if reply is not None:
-            entry.record, entry.fallback = reply.record, reply.fallback.decode()
+    request.entry.server = (reply and reply.server) or server
+    if reply is not None:
+        request.entry.record, request.entry.fallback = reply.record, reply.fallback.decode()
 
 
 def _of_its_own(refusal: RequestError, connection: HttpProtocol, cause: Exception | None = None) -> ClientReply:

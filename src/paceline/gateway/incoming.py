@@ -80,7 +80,7 @@ class Incoming:
         receive: See ASGI.
         send: See ASGI.
         connection: Its connection.
-        entry: Its entry in the access log; ``None`` without one.
+        entry: Its entry in the access log.
         key: The client's key; ``None`` where clients need none.
         given: That key as it was sent; empty for none.
         place: Where it goes.
@@ -94,7 +94,7 @@ class Incoming:
     receive: Receive
     send: Send
     connection: HttpProtocol
-    entry: AccessEntry | None
+    entry: AccessEntry
     key: ClientKey | None
     given: str
     place: Destination

@@ -22,8 +22,7 @@ from paceline.providers.streams import JsonReader
 async def send_unmetered(pacer: Pacer, request: Incoming, sent: Relayed) -> ClientReply:
     """Pass on a request that costs nothing."""
     check_listing(request)
-    if request.entry is not None:
-        request.entry.server = sent.server
+    request.entry.server = sent.server
     reply: ClientReply | None = None
     try:
         reply = await sent.send()
