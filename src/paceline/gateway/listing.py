@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from paceline.gateway.errors import RequestError, json_reply
 from paceline.gateway.incoming import Incoming
-from paceline.gateway.keys import lists, model_listed
+from paceline.gateway.keys import ClientKey, lists, model_listed
 from paceline.gateway.relay import ClientReply
-from paceline.gateway.upstreams import Routes
+from paceline.gateway.upstreams import Destination, Routes
 from paceline.pacing.answers import UNREADABLE, cause_of_status
 from paceline.providers.refusals import refuses_key
 from paceline.responses.errors import error_of
@@ -29,7 +30,7 @@ def check_listing(request: Incoming) -> None:
         RequestError: It is refused.
     """
     model = model_listed(request.head.method, request.decoded_path)
-    if model and not _keeps(request)(model):
+    if model and not _may_see(request.key, request.place, model):
         raise RequestError(404, "model", f"there is no model {model!r} for this key")
 
 
@@ -46,7 +47,9 @@ async def as_listed(request: Incoming, reply: ClientReply) -> ClientReply:
     if not (asked and reply.is_good and (bound or named)):
         return reply
     body = await reply.plain(LIST_MAX)
-    found = _shown(decode(body) if len(body) <= LIST_MAX else None, _keeps(request), named)
+    found = _shown(
+        decode(body) if len(body) <= LIST_MAX else None, partial(_may_see, request.key, request.place), named
+    )
     if found is not None:
         made = json_reply(reply.status, found)
         made.upstream = reply.upstream
@@ -64,13 +67,12 @@ def own_list(request: Incoming, routes: Routes) -> ClientReply:
     Raises:
         RequestError: There is none of that name.
     """
-    key, model = request.key, model_listed(request.head.method, request.decoded_path)
-    rows = []
-    for name in routes:
-        place = routes.find(name)[0]
-        server = place.members[0].provider.name if place.choice is None else place.name
-        if key is None or key.allows(server, name):
-            rows.append({"id": name, "object": "model", "created": 0, "owned_by": place.target.partition("/")[0]})
+    model = model_listed(request.head.method, request.decoded_path)
+    rows = [
+        {"id": name, "object": "model", "created": 0, "owned_by": place.target.partition("/")[0]}
+        for name, place in ((name, routes.find(name)[0]) for name in routes)
+        if _may_see(request.key, place, name)
+    ]
     if not model:
         return json_reply(200, {"object": "list", "data": rows})
     if (row := _row(rows, model)) is None:
@@ -78,15 +80,10 @@ def own_list(request: Incoming, routes: Routes) -> ClientReply:
     return json_reply(200, row)
 
 
-def _keeps(request: Incoming) -> Callable[[str], bool]:
-    """Whether the key of a request may use a model, by its name."""
-    key, place = request.key, request.place
+def _may_see(key: ClientKey | None, place: Destination, name: str) -> bool:
+    """Whether ``key`` may use a model at ``place``, by its name."""
     server = place.members[0].provider.name if place.choice is None else place.name
-
-    def keeps(name: str) -> bool:
-        return key is None or key.allows(server, name) or key.allows(server, name.removeprefix("models/"))
-
-    return keeps
+    return key is None or any(key.allows(server, one) for one in (name, name.removeprefix("models/")))
 
 
 async def cause_of(request: Incoming, reply: ClientReply) -> str:
