@@ -76,9 +76,8 @@ class Admission:
                 raise RequestError(
                     403, "host", "without client keys, this gateway answers only under the names of this machine"
                 )
-            if name == b"sec-fetch-site" and value not in (b"same-origin", b"none"):
-                raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
-            if name == b"origin" and not self._is_own(_address_in(value), headers):
+            other = name == b"sec-fetch-site" and value not in (b"same-origin", b"none")
+            if other or (name == b"origin" and not self._is_own(_address_in(value), headers)):
                 raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
 
     def _is_own(self, origin: tuple[str | None, int | None], headers: Headers) -> bool:

@@ -281,10 +281,10 @@ class KeyFile:
         self._replace(name, lambda old: replace(old, secret=old.secret.rotated(digest(key), overlap_s)))
         return key
 
-    def _replace(self, name: str, make: Callable[[ClientKey], ClientKey]) -> None:
+    def _replace(self, name: str, make: Callable[[ClientKey], ClientKey | None]) -> None:
         with self._only_writer():
             old = self._named(name)
-            self._write([make(one) if one is old else one for one in self._all])
+            self._write([new for one in self._all if (new := make(one) if one is old else one)])
 
     def salt(self) -> bytes:
         """The key of the digests by which accounts are known: 32 random bytes, made once and kept beside the file of keys.
@@ -316,9 +316,7 @@ class KeyFile:
             SettingsError: There is no such key.
             KeyFileError: The file cannot be written.
         """
-        with self._only_writer():
-            revoked = self._named(name)
-            self._write([one for one in self._all if one is not revoked])
+        self._replace(name, lambda _: None)
 
     def _named(self, name: str) -> ClientKey:
         found = next((one for one in self._all if one.name == name), None)

@@ -351,11 +351,6 @@ class Relayed:
     def target(self) -> tuple[str, str]:
         return self.upstream.host, self.path
 
-    def decoded(self) -> bytes:
-        """The body without its content encoding."""
-        assert isinstance(self.body, bytes)
-        return plain(dict(self.headers).get(b"content-encoding", b"identity"), self.body)
-
     def ask_usage(self, takes: dict[str, bool], asking: Callable[[], Asking | None]) -> None:
         """Ask for the usage of a chat stream, which its client does not get.
 
@@ -367,14 +362,14 @@ class Relayed:
         if may_ask(upstream.provider, self.path) and takes.get(upstream.root, True):
             self._asking, self._takes = asking(), takes
 
-    def _with(self, asking: Asking) -> bytes:
-        return asking.of(self.decoded())
+    def _with(self, asking: Asking, body: bytes) -> bytes:
+        return asking.of(plain(dict(self.headers).get(b"content-encoding", b"identity"), body))
 
     async def send(self, permit: Permit | None = None) -> ClientReply:  # noqa: ARG002
         if self._asking is None:
             return await self._send(self.headers, self.body)
         assert isinstance(self.body, bytes)
-        make = partial(self._with, self._asking)
+        make = partial(self._with, self._asking, self.body)
         body = await asyncio.to_thread(make) if len(self.body) > _MADE_HERE else make()
         takes, root = self._takes, self.upstream.root
         headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"accept-encoding")]
