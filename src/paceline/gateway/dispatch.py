@@ -340,8 +340,7 @@ class Dispatch:
         ``bounded``: it may not wait for a window of a plan that is shut for long, which other processes may know of.
         """
         task = held.task = held.task or asyncio.create_task(held.run())
-        due_s = rhythm.begin_s if rhythm.note is not None else rhythm.until_s
-        connection, send = request.connection, request.send
+        due_s, connection, send = rhythm.due_s, request.connection, request.send
         answered = kept = False
         try:
             if bounded:
@@ -349,13 +348,12 @@ class Dispatch:
                     return refusal
                 due_s = 0.0
             while not (await asyncio.wait([task], timeout=due_s))[0]:
+                due_s = rhythm.every_s
                 if rhythm.note is None:
-                    due_s = None
                     if kept := self.held.keep(held, request.parts):
                         # Claude Code 2.1.197 takes each 429 to its login for the end of a window, and ends.
                         raise come_back(503 if has_login(held) else 429)
                     continue
-                due_s = rhythm.every_s
                 if not connection.answering:
                     headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                     await send({"type": "http.response.start", "status": 200, "headers": headers})

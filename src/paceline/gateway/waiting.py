@@ -100,12 +100,11 @@ KEEPALIVE: Final = b'event: keepalive\ndata: {"type": "keepalive", "sequence_num
 
 
 class Rhythm(NamedTuple):
-    """How a client waits: what is sent meanwhile, first and then every so often, and until when it can be answered."""
+    """How a client waits: what is sent meanwhile, if anything is; after which time it is due, or else an answer, and how often then."""
 
     note: bytes | None
-    begin_s: float
-    every_s: float
-    until_s: float | None
+    due_s: float | None
+    every_s: float | None = None
 
 
 def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | None:
@@ -269,9 +268,10 @@ def rhythm_of(exchange: Kept, query: str, headers: Headers, asked_s: float | Non
     note, metered = None, exchange.metered
     if metered.call.stream and (hears(headers) if asked_s is None else asked_s != 0):
         note = note_for(metered.provider.name, exchange.http.target[1], query, headers)
-    until_s = None if note is not None else patience_s(headers)
-    begin_s, every_s = (NOTES_FROM_S, NOTES_EVERY_S) if asked_s is None else (asked_s, asked_s)
-    return Rhythm(note, begin_s, every_s, None if until_s is None else until_s * SOON)
+    if note is None:
+        until_s = patience_s(headers)
+        return Rhythm(None, until_s and until_s * SOON)
+    return Rhythm(note, *((NOTES_FROM_S, NOTES_EVERY_S) if asked_s is None else (asked_s, asked_s)))
 
 
 Further = Callable[[Kept, ClientReply | Exception | None], Awaitable[tuple[Kept, Sequence[Relayed]] | None]]
