@@ -18,14 +18,6 @@ def verdicts(*stated):
     return [(str(f.use), f.verdict) for f in compare(CONFIGURED, stated)]
 
 
-def test_same_higher_and_unstated():
-    assert verdicts(Reading("requests", 500, 499, 0.1, 60.0), Reading("tokens", 2e6, 1e6)) == [
-        ("500 requests/min", QuotaVerdict.SAME),
-        ("1k requests/day", QuotaVerdict.UNSTATED),
-        ("2M tokens/min", QuotaVerdict.HIGHER),
-    ]
-
-
 def test_a_period_decides_which_quota_is_meant_and_none_means_the_shortest():
     assert verdicts(Reading("requests", 200, 1, 5.0, 86_400.0))[1] == ("200 requests/day", QuotaVerdict.LOWER)
     assert verdicts(Reading("requests", 200))[0] == ("200 requests/min", QuotaVerdict.LOWER)

@@ -42,19 +42,6 @@ class TestAnswers:
     def keep(self, answers, identity, body=b"{}", now_s=0.0, **given):
         answers.keep(identity, seen(body, **given), now_s, stream=True)
 
-    def test_one_is_kept_for_its_key_alone(self, answers):
-        self.keep(answers, same())
-        assert answers.get(same()).body == b"{}"
-        assert answers.content(same(content=b"other")) == b"content"
-        assert answers.content(same(1)) is None
-        assert answers.content(same(key="bob")) is None
-
-    def test_one_under_way_is_known_until_it_ends(self, answers):
-        answers.begin(same())
-        assert (answers.content(same()), answers.get(same())) == (b"content", None)
-        answers.end(same())
-        assert answers.content(same()) is None
-
     def test_it_is_forgotten_in_time(self, answers):
         for number in range(3):
             self.keep(answers, same(number), now_s=float(number))
@@ -103,23 +90,6 @@ class TestAnswers:
         assert ((b"content-encoding", b"gzip") in reply.headers) == encoded
         assert (b"x-request-id", b"1") in reply.headers
         assert (b"idempotent-replayed", b"true") in reply.headers
-
-    async def test_what_is_too_large_is_read_and_not_kept(self):
-        shares = Shares()
-        reply = ClientReply(200, [], b"x" * 11)
-        reply.start(Noted(10, 100, "", shares))
-        assert await reply.read() == b"x" * 11
-        assert (reply.seen, shares.total) == (None, 0)
-
-    async def test_room_is_given_back(self):
-        shares = Shares()
-        reply = ClientReply(200, [], b"x" * 9)
-        reply.start(Noted(10, 100, "", shares))
-        await reply.read()
-        reply.start(Noted(10, 100, "", shares))
-        assert (await reply.read(), await reply.read(), shares.total) == (b"x" * 9, b"", 9)
-        reply.close()
-        assert shares.total == 0
 
 
 class TestServed:

@@ -138,10 +138,3 @@ def test_claude_code_waits_in_its_place_and_is_told_to_come_back(running, plan, 
     plan.stays = False
     assert ask(client, running, agent=agent, **subagent).status_code == 200
     assert len(running.dispatch.held.places) == 0
-
-
-@pytest.mark.parametrize("agent", [TERMINAL, PRINTS, OLD])
-def test_claude_code_is_fed_if_its_limits_are_lifted(running, client, agent):
-    answer = ask(client, running, agent=agent, **{"x-stainless-timeout": "86400"})
-    assert answer.status_code == 200
-    assert answer.content.startswith(PING)

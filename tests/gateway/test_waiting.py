@@ -18,7 +18,6 @@ from test_plans import OLD, PRINTS, TERMINAL
 from paceline.gateway import waiting
 from paceline.gateway.waiting import (
     COMMENT,
-    FRESH_S,
     KEEPALIVE,
     PING,
     PLACE_S,
@@ -148,15 +147,6 @@ class TestPlaces:
         ):
             assert self.claim(places, other, 2.0, 2.0) is None
         assert self.claim(places, self.held(headers=named), 2.0, 2.0) is not None
-
-    def test_without_client_keys_one_that_leaves_soon_leaves_the_queue(self, places):
-        assert not places.keep(self.held(key=""), [], FRESH_S - 0.1)
-        assert places.keep(self.held(key=""), [], FRESH_S)
-
-    def test_without_client_keys_the_key_of_a_provider_counts(self, places):
-        places.keep(self.held(key="", headers=[(b"x-api-key", b"1")]), [], FRESH_S)
-        other = self.held(key="", headers=[(b"x-api-key", b"2")])
-        assert self.claim(places, other, FRESH_S, FRESH_S) is None
 
     def test_none_is_kept_of_what_is_in_flight_nor_beyond_the_bound(self, places, ended):
         assert not places.keep(self.held(waits=False), [], 1.0)
