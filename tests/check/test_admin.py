@@ -222,14 +222,6 @@ def test_openai_tells_the_ends_of_models_and_the_limits_of_a_project(provider, k
     assert stated("openai", "gpt-6-astra") == (["5 requests/min", "90 requests/day"], "organization")
 
 
-def test_the_ends_alone_change_no_limit(provider, keys):
-    url, _ = provider(OPENAI, {"sk-usual"})
-    before = stated("openai", "gpt-6-luna")
-    assert admin(url, of="openai").exit_code == 0
-    assert life_of("openai", "gpt-old").ends == "2026-12-11"
-    assert stated("openai", "gpt-6-luna") == before
-
-
 @pytest.mark.parametrize(
     ("pages", "key", "said"),
     [

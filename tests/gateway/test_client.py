@@ -137,12 +137,6 @@ async def test_a_server_that_closed_between_two_requests():
         assert await server.ask() == (200, b"ok")
 
 
-async def test_the_head_of_a_head_request():
-    async with Server(OK.removesuffix(b"ok"), OK) as server:
-        assert await server.ask("HEAD", body=b"") == (200, b"")
-        assert await server.ask() == (200, b"ok")
-
-
 @pytest.mark.parametrize("ends", [True, False])
 async def test_a_body_without_a_length_ends_with_the_connection(ends):
     async def answer(writer):
@@ -269,14 +263,6 @@ async def test_a_line_end_in_a_header_is_not_sent():
             await server.ask(headers=[(b"x", b"1\r\ny: 2")])
         assert await server.ask() == (200, b"ok")
         assert (len(server.seen), server.connections) == (1, 1)  # the first request took no connection
-
-
-async def test_no_connection():
-    async with Server() as server:
-        server._server.close()
-        with pytest.raises(ConnectionRefusedError) as raised:
-            await server.ask()
-        assert fault_of(raised.value) is Fault.UNREACHED
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of files")

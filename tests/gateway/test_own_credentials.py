@@ -224,12 +224,6 @@ def test_a_refusal_is_told_to_the_credential_that_got_it(serve, upstream, client
     assert ["request_id" in answer.json() for answer in answers] == [False, True, False]
 
 
-def test_a_request_that_waits_for_another_reason_gets_the_gateways_own(serve, upstream, client):
-    running = serve(upstream, limits={"openai/*": ["1 requests/hour"]})
-    answers = [ask(client, running, RICH, x_paceline_timeout="0") for _ in range(2)]
-    assert answers[1].json()["error"]["code"] == "paceline_timeout"
-
-
 def test_of_the_gateways_own_key_it_tells_nothing(serve, upstream, client, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", POOR)
     answer = ask(client, serve(upstream), RICH)

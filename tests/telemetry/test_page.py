@@ -100,10 +100,6 @@ class TestRoutes:
         await app({"type": "websocket", "path": "/"}, receive, send)
         assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
 
-    def test_whatever_has_a_status_can_be_shown(self):
-        more = SimpleNamespace(status=lambda: {"pools": {}, "queue": ["agent_8"]})
-        assert json.loads(ask(paceline.status_app(more), "/")[2])["queue"] == ["agent_8"]
-
     def test_the_address_of_a_store_is_not_shown(self, tmp_path):
         limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, store=f"sqlite:{tmp_path}/quotas.db")
         limiter.acquire("openai/gpt-5").wait().settle()
