@@ -15,7 +15,7 @@ from paceline.gateway.admission import refuse_unmetered
 from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
-from paceline.gateway.fallback import tell, told, why_failed, why_out
+from paceline.gateway.fallback import tell, told, why_failed
 from paceline.gateway.held import HeldRequests
 from paceline.gateway.incoming import OPTION, Bodies, Incoming, number
 from paceline.gateway.keys import ClientKey, lists
@@ -43,7 +43,6 @@ from paceline.gateway.waiting import (
     Further,
     HeldRequest,
     Identity,
-    Kept,
     KeptExchange,
     KeptRoutedExchange,
     Rhythm,
@@ -182,13 +181,13 @@ class Dispatch:
         """What makes the exchange of a request at the next of its places, ``at``, when the one before has failed."""
         others, failed, began_s = at[1:], dict[str, str](), time.monotonic()
         target = at[0].place.target
-        held.exchange.tries, held.exchange.out = self._once(), why_out
+        held.exchange.tries, held.exchange.is_last = self._once(), False
 
         async def further(
-            present: Kept, outcome: ClientReply | Exception | None
-        ) -> tuple[Kept, Sequence[Relayed]] | None:
+            present: KeptExchange, outcome: ClientReply | Exception | None
+        ) -> tuple[KeptExchange, Sequence[Relayed]] | None:
             nonlocal target
-            why = why_out(present) if outcome is None else why_failed(outcome)
+            why = present.why_out() if outcome is None else why_failed(outcome)
             while why and others:
                 request = others.pop(0)
                 failed[target] = why
@@ -202,7 +201,7 @@ class Dispatch:
                     continue
                 if exchange is not None:
                     if others:
-                        exchange.tries, exchange.out = self._once(), why_out
+                        exchange.tries, exchange.is_last = self._once(), False
                     return exchange, requests
                 why = "its API has no such call"
             if isinstance(outcome, ClientReply):
@@ -216,7 +215,7 @@ class Dispatch:
         pacer = self._limiter.pacer
         return Tries(varied(pacer.retry, max_attempts=1), pacer.health)
 
-    async def _prepared(self, request: Incoming, body: bytes) -> tuple[list[Relayed], Kept | None]:
+    async def _prepared(self, request: Incoming, body: bytes) -> tuple[list[Relayed], KeptExchange | None]:
         """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""
         members = request.place.members if request.head.method == "POST" else request.place.members[:1]
         seen = await self._bodies.look(request, body, members)
@@ -272,7 +271,7 @@ class Dispatch:
         path = renamed_path(path, upstream.models)
         return Relayed(self._client, upstream, request.head.method, path, query, sent, body)
 
-    def _exchange(self, request: Incoming, requests: list[Relayed], seen: Seen) -> Kept | None:
+    def _exchange(self, request: Incoming, requests: list[Relayed], seen: Seen) -> KeptExchange | None:
         """The exchange of a request that costs something; ``None`` for another one.
 
         Args:

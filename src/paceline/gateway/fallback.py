@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 from paceline.gateway.errors import untold
 from paceline.gateway.relay import ClientReply
-from paceline.http.exchange import Exchange
 from paceline.pacing.answers import cause_of_error
 
 log = logging.getLogger("paceline.gateway")
@@ -19,12 +18,6 @@ _OWN: Final = frozenset({"gave_up", "stopped", "never_fits", "timeout", "queue_f
 
 _OF_PLACE: Final = frozenset({*range(300, 400), 401, 402, 403, 404, 408, 429})
 """The statuses below 500 that are about the place: its address, its key, its money, its models, its load. The others are about the request."""
-
-
-def why_out(exchange: Exchange) -> str:
-    """Why nothing is sent to a place now: its servers have failed so often that their pools pause; empty if it is."""
-    health, pools = exchange.pacer.health, [one.scheduler for one in exchange.everywhere()]
-    return "failed before" if all(health.paused_until_ns(one) > one.now_ns() for one in pools) else ""
 
 
 def why_failed(outcome: ClientReply | Exception) -> str:

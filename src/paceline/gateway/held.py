@@ -13,7 +13,7 @@ from paceline.gateway.errors import RequestError
 from paceline.gateway.incoming import Bodies, Incoming
 from paceline.gateway.life import Life
 from paceline.gateway.relay import ClientReply, Relayed
-from paceline.gateway.waiting import IDEMPOTENCY, HeldRequest, Identity, Kept, KeptPlaces
+from paceline.gateway.waiting import IDEMPOTENCY, HeldRequest, Identity, KeptExchange, KeptPlaces
 
 
 class HeldRequests:
@@ -67,7 +67,7 @@ class HeldRequests:
         return state
 
     def claim(
-        self, request: Incoming, exchange: Kept, requests: list[Relayed], identify: Callable[[], Identity]
+        self, request: Incoming, exchange: KeptExchange, requests: list[Relayed], identify: Callable[[], Identity]
     ) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
         headers, owner, now_s = request.head.headers, request.owner, time.monotonic()

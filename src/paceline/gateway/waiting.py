@@ -217,23 +217,30 @@ def identity(key: str, whose: str, asked: str, headers: Headers, body: bytes) ->
     return Identity(key, hashed.digest())
 
 
-class _Present:
-    """An exchange that is sent only while a client is connected; without one, what is granted is given back."""
+class KeptExchange(Exchange):
+    """An exchange that is sent only while a client is connected; without one, what is granted is given back.
 
-    present: asyncio.Event
+    Attributes:
+        present: Set while a client is connected.
+        is_last: Whether its model has no other place.
+    """
+
     http: Any
-    charge: Any
-    record: Any
-    out: Callable[[Any], str] | None = None
-    """Why nothing is to be sent to this place, where its model has another one; empty if it is."""
+    present: asyncio.Event
+    is_last = True
+
+    def why_out(self) -> str:
+        """Why nothing is sent to its place now: its servers have failed so often that their pools pause; empty if it is."""
+        health, pools = self.pacer.health, [one.scheduler for one in self.everywhere()]
+        return "failed before" if all(health.paused_until_ns(one) > one.now_ns() for one in pools) else ""
 
     async def _hold(self) -> None:
-        await super()._hold()  # type: ignore[misc]
-        if self.out is not None and (why := self.out(self)):  # its servers have failed while it waited for a budget
+        await super()._hold()
+        if not self.is_last and (why := self.why_out()):  # its servers have failed while it waited for a budget
             raise PoolStoppedError(self.record.pool, why, 0.0)
 
     async def _acquire(self, last: Permit | None) -> Permit:
-        permit: Permit = await super()._acquire(last)  # type: ignore[misc]
+        permit = await super()._acquire(last)
         while not self.present.is_set():
             permit.cancel()
             if self.charge is not None:
@@ -241,29 +248,22 @@ class _Present:
             await self.present.wait()
             if self.charge is not None:
                 await self._hold()
-            permit = await super()._acquire(permit)  # type: ignore[misc]  # at the front of its lane
+            permit = await super()._acquire(permit)  # at the front of its lane
         return permit
 
     async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
         await self.http.keep_refusal(response, refusal)
-        return await super()._refused(response, refusal, row, permit)  # type: ignore[misc]
+        return await super()._refused(response, refusal, row, permit)
 
     def _repeats(self, error: BaseException) -> None:
         let_go(error)  # no client and no log gets it
 
 
-class KeptExchange(_Present, Exchange):
-    """See :class:`~paceline.http.exchange.Exchange`."""
+class KeptRoutedExchange(KeptExchange, RoutedExchange):
+    """The same of a group; see :class:`~paceline.http.routed.RoutedExchange`."""
 
 
-class KeptRoutedExchange(_Present, RoutedExchange):
-    """See :class:`~paceline.http.routed.RoutedExchange`."""
-
-
-Kept = KeptExchange | KeptRoutedExchange
-
-
-def rhythm_of(exchange: Kept, query: str, headers: Headers, asked_s: float | None) -> Rhythm:
+def rhythm_of(exchange: KeptExchange, query: str, headers: Headers, asked_s: float | None) -> Rhythm:
     """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
     note, metered = None, exchange.metered
     if metered.call.stream and (hears(headers) if asked_s is None else asked_s != 0):
@@ -274,7 +274,9 @@ def rhythm_of(exchange: Kept, query: str, headers: Headers, asked_s: float | Non
     return Rhythm(note, *((NOTES_FROM_S, NOTES_EVERY_S) if asked_s is None else (asked_s, asked_s)))
 
 
-Further = Callable[[Kept, ClientReply | Exception | None], Awaitable[tuple[Kept, Sequence[Relayed]] | None]]
+Further = Callable[
+    [KeptExchange, ClientReply | Exception | None], Awaitable[tuple[KeptExchange, Sequence[Relayed]] | None]
+]
 """What makes the exchange at another place than the present one's, after an answer or an error, or before both where nothing is sent to a
 place now; ``None``: the present one is good."""
 
@@ -297,7 +299,7 @@ class HeldRequest:
         left_s: When the last connection was closed.
     """
 
-    exchange: Kept
+    exchange: KeptExchange
     requests: Sequence[Relayed]
     identify: Callable[[], Identity]
     begun_s: float
