@@ -41,7 +41,7 @@ RULES: dict[str, set[str]] = {
     "config": LOCAL | {"shared", "stores"},
     "limiter": LOCAL | {"shared", "stores", "config", "telemetry"},
     "planner": LOCAL | {"shared", "config", "limiter", "emulator", "testing"},
-    "telemetry": {"core", "pacing"},
+    "telemetry": {"core", "providers", "pacing"},
     "emulator": set(),
     "testing": {"core", "pacing", "shared", "stores", "emulator"},
     "integrations": LOCAL | {"stores", "config", "limiter", "batch", "data"},

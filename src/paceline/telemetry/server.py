@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import ipaddress
 import socket
 import threading
 from typing import Any, Final
 
 from paceline.core.hints import why_missing
 from paceline.core.results import SettingsError
+from paceline.providers.registry import is_loopback
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.status_app import status_app
 
@@ -24,7 +24,7 @@ class StatusServer:
     """
 
     def __init__(self, limiter: Reporting, host: str, port: int, key: str | None) -> None:
-        if key is None and not _is_loopback(host):
+        if key is None and not is_loopback(host):
             raise SettingsError(
                 f"{host} can be reached from other machines, so that the page needs a key: give key=..."
             )
@@ -58,10 +58,3 @@ class StatusServer:
         atexit.unregister(self.close)
         self._server.should_exit = True
         self._thread.join(STOP_S)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
