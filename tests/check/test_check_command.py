@@ -6,6 +6,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
+from odd_server import OddServer
 from paceline.check.probe import target
 from paceline.cli.app import app
 from paceline.config import Config
@@ -201,3 +202,10 @@ def test_every_model_goes_to_its_provider(name, provider, url):
 def test_credentials_of_another_kind_are_said():
     with pytest.raises(SettingsError, match="signed with credentials"):
         target("vertex/gemini-2.5-pro", Config(), {})
+
+
+def test_the_reason_is_read_in_the_forms_of_all_providers(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with OddServer(lambda *_: (422, {}, {"detail": "no such field"})) as server:
+        result = run("gpt-5", "--base-url", server.base_url, "--yes")
+    assert "openai did not answer the request (422): no such field" in result.stdout

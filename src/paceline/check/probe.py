@@ -22,6 +22,7 @@ from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
 from paceline.providers.roots import joined, placed, usual_root
 from paceline.providers.tables import ending, listing
+from paceline.responses.errors import error_of
 
 MAX_OUTPUT_TOKENS: Final = 16
 """The output limit of a request: the smallest that every provider accepts."""
@@ -213,12 +214,8 @@ def _problem(status: int, refusal: Refusal | None, response: httpx2.Response, ta
 
 def _message(response: httpx2.Response, target: ProbeTarget) -> str:
     """The provider's error message, shortened, without the key."""
-    try:
-        error = response.json()["error"]
-        words = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        words = "no reason given"
-    return _short(words, target)
+    error, words = error_of(response.content)
+    return _short((error and words) or "no reason given", target)
 
 
 def _short(words: str, target: ProbeTarget) -> str:
