@@ -314,8 +314,7 @@ class _Workers(Multiprocess):
     def handle_usr2(self) -> None:
         self._succeed()
 
-    def handle_hup(self) -> None:  # in place of new workers with the old settings
-        self._succeed()
+    handle_hup = handle_usr2  # in place of new workers with the old settings
 
     def terminate_all(self) -> None:
         super().terminate_all()

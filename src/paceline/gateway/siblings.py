@@ -53,18 +53,8 @@ class Siblings:
         """The answers of all processes that have one, this process first."""
         if own := self._answers[about](words):
             yield own
-        yield from filter(None, self._ask(about, words))
-
-    def close(self) -> None:
-        """Remove the file of this process."""
-        if self._own is not None:
-            self._own.unlink(missing_ok=True)
-
-    def _ask(self, about: str, words: str) -> Iterator[Any]:
-        """The answers of the other processes."""
-        if self._folder is None:
-            return
-        for path in sorted(self._folder.glob("*.json")):
+        others = () if self._folder is None else sorted(self._folder.glob("*.json"))
+        for path in others:
             if path == self._own:
                 continue
             with suppress(OSError, ValueError):  # it has ended meanwhile, or its file is not whole yet
@@ -76,7 +66,13 @@ class Siblings:
                     continue
                 with other, other.makefile("rb") as answer:
                     other.sendall(f"{secret} {about} {words}".encode()[:NAME_MAX] + b"\n")
-                    yield json.loads(answer.read(ANSWER_MAX))
+                    if told := json.loads(answer.read(ANSWER_MAX)):
+                        yield told
+
+    def close(self) -> None:
+        """Remove the file of this process."""
+        if self._own is not None:
+            self._own.unlink(missing_ok=True)
 
     def _answer_all(self, listener: socket.socket, secret: str) -> None:
         while True:
