@@ -123,11 +123,11 @@ class TestSuccession:
                 succession = Succession(listener)
                 succession.begin()
                 until(lambda: "succession" not in [thread.name for thread in threading.enumerate()])
-                pid = succession._successor.process.pid
-                succession._successor.process.wait(60)
                 if signals:
+                    process = succession._serving.process
+                    process.wait(60)
                     succession.begin()
-                    assert f"process {pid} serves already: send the signal to it" in caplog.text
+                    assert f"process {process.pid} serves already: send the signal to it" in caplog.text
                 assert not listener.get_inheritable()
             return signals, caplog.text
 

@@ -277,8 +277,7 @@ class Succession:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._running = threading.Lock()
-        self._successor: Successor | None = None  # kept: its process outlives this one
-        self._serves = False  # the successor
+        self._serving: Successor | None = None  # the next process, which outlives this one
 
     def begin(self) -> None:
         """Start it. When it serves, this process gets the signal SIGTERM; if it ends before, this one goes on."""
@@ -286,19 +285,19 @@ class Succession:
             log.error("this process is the first one of its container, which ends with it: start it with --watch")
         elif self._running.acquire(blocking=False):
             threading.Thread(target=self._run, name="succession", daemon=True).start()
-        elif self._serves and self._successor is not None:
-            log.warning("process %d serves already: send the signal to it", self._successor.process.pid)
+        elif self._serving is not None:
+            log.warning("process %d serves already: send the signal to it", self._serving.process.pid)
         else:
             log.warning(STARTING)
 
     def _run(self) -> None:
         try:
-            successor = self._successor = Successor(self._listener)
+            successor = Successor(self._listener)
         except OSError as error:
             log.error("the next process cannot be started: %s", error.strerror)  # noqa: TRY400
         else:
             if successor.serves():
-                self._serves = True
+                self._serving = successor
                 log.warning("process %d serves in the place of this one, which ends", successor.process.pid)
                 notify(f"MAINPID={successor.process.pid}")
                 os.kill(os.getpid(), signal.SIGTERM)
