@@ -54,9 +54,7 @@ from paceline.http.routed import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import NAME_MAX, current_lane
-from paceline.pacing.retry import varied
 from paceline.pacing.settings import TIMEOUT_MAX_S
-from paceline.pacing.tries import Tries
 from paceline.providers.registry import no_keys
 
 NOTES_S: Final = (1.0, 600.0)
@@ -181,7 +179,7 @@ class Dispatch:
         """What makes the exchange of a request at the next of its places, ``at``, when the one before has failed."""
         others, failed, began_s = at[1:], dict[str, str](), time.monotonic()
         target = at[0].place.target
-        held.exchange.tries, held.exchange.is_last = self._once(), False
+        held.exchange.try_once()
 
         async def further(
             present: KeptExchange, outcome: ClientReply | Exception | None
@@ -201,7 +199,7 @@ class Dispatch:
                     continue
                 if exchange is not None:
                     if others:
-                        exchange.tries, exchange.is_last = self._once(), False
+                        exchange.try_once()
                     return exchange, requests
                 why = "its API has no such call"
             if isinstance(outcome, ClientReply):
@@ -209,11 +207,6 @@ class Dispatch:
             return None
 
         return further
-
-    def _once(self) -> Tries:
-        """The attempts at a place that has others behind it: one, beside those that wait their turn for its limits."""
-        pacer = self._limiter.pacer
-        return Tries(varied(pacer.retry, max_attempts=1), pacer.health)
 
     async def _prepared(self, request: Incoming, body: bytes) -> tuple[list[Relayed], KeptExchange | None]:
         """What is sent to each member of the place of a request, and its exchange; ``None`` for one that costs nothing."""

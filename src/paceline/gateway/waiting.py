@@ -19,6 +19,8 @@ from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
 from paceline.pacing.permit import Permit
+from paceline.pacing.retry import varied
+from paceline.pacing.tries import Tries
 from paceline.providers.registry import base_of
 
 NOTES_FROM_S: Final = 30.0
@@ -228,6 +230,10 @@ class KeptExchange(Exchange):
     http: Any
     present: asyncio.Event
     is_last = True
+
+    def try_once(self) -> None:
+        """Make one attempt at its place, which has others behind it, beside those that wait their turn for its limits."""
+        self.tries, self.is_last = Tries(varied(self.pacer.retry, max_attempts=1), self.pacer.health), False
 
     def why_out(self) -> str:
         """Why nothing is sent to its place now: its servers have failed so often that their pools pause; empty if it is."""
