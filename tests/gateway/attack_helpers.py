@@ -32,6 +32,15 @@ def connect(url):
     return socket.create_connection((parts.hostname, parts.port), timeout=20)
 
 
+def refused(url):
+    """Whether nothing listens there any more."""
+    try:
+        connect(url).close()
+    except OSError:
+        return True
+    return False
+
+
 def read(connection, count=10**9, quiet_s=BOUND_S):
     """What comes until the end of the connection; after ``count`` whole answers, only what comes at once."""
     got = b""

@@ -20,7 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
-from attack_helpers import ANSWER, BODY, GOOD, answers, connect, post, raw_server, read, talk
+from attack_helpers import ANSWER, BODY, GOOD, answers, connect, post, raw_server, read, refused, talk
 from gateway_helpers import chat, running_gateway
 
 from paceline.config import Config
@@ -139,15 +139,6 @@ def status(process):
 def waiting(process):
     """The requests in the queue of a gateway in another process."""
     return sum(pool["waiting"] for pool in status(process)["pools"].values())
-
-
-def refused(url):
-    """Whether nothing listens there any more."""
-    try:
-        connect(url).close()
-    except OSError:
-        return True
-    return False
 
 
 def idle(running):

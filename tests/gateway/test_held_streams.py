@@ -2,7 +2,7 @@
 
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import anthropic
 import httpx2
@@ -27,15 +27,8 @@ ASKED = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content":
 
 @pytest.fixture
 def odd():
-    servers = []
-
-    def start(answer):
-        servers.append(OddServer(answer).__enter__())
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.__exit__()
+    with ExitStack() as servers:
+        yield lambda answer: servers.enter_context(OddServer(answer))
 
 
 def named(*events):

@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from attack_helpers import answers, connect, post, read, talk
+from attack_helpers import answers, connect, post, read, refused, talk
 from gateway_helpers import CHAT, chat
 
 from lost_signals import losing
@@ -162,19 +162,12 @@ class TestSuccession:
 
     @pytest.mark.long("starts a process")
     def test_a_client_that_was_not_told_of_the_end_is_answered(self, process, own_upstream, tmp_path):
-        def is_closed():
-            try:
-                connect(one.url).close()
-            except OSError:
-                return True
-            return False
-
         one = process("--drain", 0, "--store", f"sqlite:{tmp_path / 'quotas.db'}", upstream=own_upstream.url)
         with connect(one.url) as kept:
             kept.sendall(post())
             assert answers(read(kept, 1)) == [200]
             one.signal(signal.SIGTERM)
-            until(is_closed)
+            until(lambda: refused(one.url))
             kept.sendall(post())
             last = read(kept)
             assert (answers(last), b"\r\nconnection: close\r\n" in last) == ([200], True)
