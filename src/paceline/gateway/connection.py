@@ -29,7 +29,7 @@ IDLE_MAX: Final = 2_000
 """Connections without a request that are kept to one server."""
 
 HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
-"""Bytes in one header, headers, and bytes in the head of an answer, with those of answers below 200 before it."""
+"""Bytes in one header, headers, and bytes in the head of an answer. Answers below 200 before it count, too."""
 
 READ_MAX: Final = 65_536
 """Bytes that are taken from a connection in one step."""
