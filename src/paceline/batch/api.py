@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from operator import itemgetter
 from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -169,7 +169,6 @@ class SeenBatch:
     Attributes:
         id: Its id.
         state: The provider's word.
-        ended: Whether nothing in it will change any more.
         total: Its requests; 0 where no search compares them.
         done: Those that have ended.
         answered: Those that have an answer; ``None`` where the provider does not count them apart.
@@ -182,7 +181,6 @@ class SeenBatch:
 
     id: str
     state: str
-    ended: bool
     total: int = 0
     done: int = 0
     stated: int = 0
@@ -381,10 +379,6 @@ class Web:
         return b"".join(parts)
 
 
-Following = Callable[[Any, list[SeenBatch]], str]
-Entries = Callable[[Any], Iterable[Any] | None]
-
-
 class Endpoints(ABC):
     """The Batch API of one provider.
 
@@ -395,6 +389,7 @@ class Endpoints(ABC):
         GOING: The states of a batch that goes on.
         ENDED: The states of one that has ended.
         WHOLE: The state of one that has a result for every request.
+        AFTER: What a list goes on after, in the query of its next page: the id of a batch.
         ID: What the lines of results call the id.
         MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
@@ -408,6 +403,7 @@ class Endpoints(ABC):
     GOING: ClassVar[tuple[str, ...]]
     ENDED: ClassVar[tuple[str, ...]]
     WHOLE: ClassVar[str]
+    AFTER: ClassVar[str] = "after"
     ID: ClassVar[str] = "custom_id"
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
@@ -455,9 +451,8 @@ class Endpoints(ABC):
             BrokenError: It is not known whether there is one.
         """
 
-    @abstractmethod
-    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
-        """The id of a batch that may have been created.
+    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        """The id of a batch that may have been created, by what it is called in the provider's list.
 
         Args:
             chunk: Its requests.
@@ -469,53 +464,50 @@ class Endpoints(ABC):
             BrokenError: There is no answer.
             NotYetError: It cannot be known yet.
         """
+        mark = self.mark(chunk)
+        found = await self._list(chunk, lambda batches: any(seen.mark == mark for seen in batches))
+        return next((seen.id for seen in found if seen.mark == mark), None)
 
     @abstractmethod
-    def _seen(self, value: dict[str, Any]) -> SeenBatch:
-        """A batch as the provider's list shows it."""
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
+        """A batch as the provider shows it: the one of ``chunk``, or one of a list beside it."""
 
-    async def _list(
-        self,
-        path: str,
-        following: Following,
-        enough: Callable[[list[SeenBatch]], bool],
-        entries: Entries = itemgetter("data"),
-    ) -> list[SeenBatch]:
-        """The batches in the provider's list, page by page, until a page has ``enough``.
+    @abstractmethod
+    def _first_page(self, chunk: Chunk) -> str:
+        """The path of the provider's list."""
 
-        Args:
-            path: The first page.
-            following: What the path of the page after one has in addition, given that page and all batches so far; empty at the end.
-            enough: Whether no later page is needed, given the batches of a page.
-            entries: Takes the batches out of a page.
+    def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:  # noqa: ARG002
+        """What the path of the page after one has in addition, given that page, all batches so far and how many pages they are; empty at the end.
+
+        Raises:
+            BrokenError: The page says that there are more, and not where.
+        """
+        if page.get("has_more") and not found:
+            raise BrokenError(NOT_ON)
+        return f"&{self.AFTER}={quote(found[-1].id)}" if page.get("has_more") else ""
+
+    def _entries(self, page: Any) -> Iterable[Any]:
+        """The batches of a page."""
+        return page["data"] or ()
+
+    async def _list(self, chunk: Chunk, enough: Callable[[list[SeenBatch]], bool] = lambda _: False) -> list[SeenBatch]:
+        """The batches in the provider's list, page by page, until a page has ``enough`` or ends with one that is too old for ``chunk``.
 
         Raises:
             BrokenError: A batch with the id of the run cannot be read, or none of a page can; or the list has no end.
         """
-        found, query = list[SeenBatch](), ""
-        for _ in range(PAGES_MAX):
+        path, found, query = self._first_page(chunk), list[SeenBatch](), ""
+        for number in range(PAGES_MAX):
             page = await self.web.call("GET", path + query)
-            batches = readable(entries(page) or (), self.run, self._seen)
+            batches = readable(self._entries(page), self.run, partial(self._seen, chunk))
             found += batches
-            before, query = query, following(page, found)
-            if not query or (batches and enough(batches)):
+            before, query = query, self._next_page(page, found, number + 1)
+            # A server may show an old batch among new ones: only an old one at the end says that older ones follow.
+            if not query or (batches and (batches[-1].created_s < self._oldest_s(chunk) or enough(batches))):
                 return found
             if query == before:
                 raise BrokenError(NOT_ON)
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
-
-    async def _marked(
-        self, chunk: Chunk, path: str, following: Following, entries: Entries = itemgetter("data")
-    ) -> str | None:
-        """The id of the batch of a chunk in the provider's list, as for :meth:`_list`."""
-        mark = self.mark(chunk)
-
-        def enough(batches: list[SeenBatch]) -> bool:
-            # A server may show an old batch among new ones: only an old one at the end says that older ones follow.
-            return batches[-1].created_s < self._oldest_s(chunk) or any(seen.mark == mark for seen in batches)
-
-        found = await self._list(path, following, enough, entries)
-        return next((seen.id for seen in found if seen.mark == mark), None)
 
     def _oldest_s(self, chunk: Chunk) -> float:
         """When a batch was created at the earliest, on the provider's clock."""
@@ -529,9 +521,12 @@ class Endpoints(ABC):
         """The path at which a batch is cancelled."""
         return f"{self._batch(chunk)}/cancel"
 
-    @abstractmethod
     async def look(self, chunk: Chunk) -> SeenBatch:
         """A batch as it is now."""
+        seen = self._seen(chunk, await self.web.call("GET", self._batch(chunk)))
+        if self.has_ended(seen.state):
+            seen.stated = len(chunk.lines) if seen.state == self.WHOLE else seen.done
+        return seen
 
     async def cancel(self, chunk: Chunk) -> None:
         """Ask for the end of a batch; nothing if it has ended.

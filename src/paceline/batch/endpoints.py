@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from datetime import datetime
 from hashlib import sha256
-from itertools import count
-from operator import methodcaller
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import quote, urlsplit
 
@@ -22,7 +20,6 @@ import aiohttp
 
 from paceline.batch.acceptance import is_served
 from paceline.batch.api import (
-    NOT_ON,
     RESULT_MAX,
     BrokenError,
     Endpoints,
@@ -50,17 +47,6 @@ FULL: Final = "token_limit_exceeded"
 def _objects(found: Any) -> list[dict[str, Any]]:
     """The JSON objects of a list, which may be missing."""
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _after(name: str) -> Callable[[Any, list[SeenBatch]], str]:
-    """The query of the page after one, in lists that go on after the id of a batch, given by ``name``."""
-
-    def following(page: Any, found: list[SeenBatch]) -> str:
-        if page.get("has_more") and not found:
-            raise BrokenError(NOT_ON)
-        return f"&{name}={quote(found[-1].id)}" if page.get("has_more") else ""
-
-    return following
 
 
 class OpenAIEndpoints(Endpoints):
@@ -119,25 +105,22 @@ class OpenAIEndpoints(Endpoints):
     async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
         """Wait until a batch can have an uploaded file."""
 
-    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        return await self._marked(chunk, f"{self._at(chunk, self.BATCHES)}?limit=100", _after("after"))
+    def _first_page(self, chunk: Chunk) -> str:
+        return f"{self._at(chunk, self.BATCHES)}?limit=100"
 
-    async def look(self, chunk: Chunk) -> SeenBatch:
-        seen = self._seen(await self.web.call("GET", self._batch(chunk)))
-        if self.has_ended(seen.state):
-            seen.stated = len(chunk.lines) if seen.state == self.WHOLE else seen.done
-        seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
-        return seen
-
-    def _seen(self, value: dict[str, Any]) -> SeenBatch:
-        state, counts, errors = str(value.get("status")), value.get("request_counts") or {}, value.get("errors")
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
+        counts, errors = value.get("request_counts") or {}, value.get("errors")
         problems = list(map(_problem, _objects(errors.get("data") if isinstance(errors, dict) else errors)))
         done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
         return SeenBatch(
-            id_in(value), state, state in self.ENDED, done=done,
-            created_s=float(value.get("created_at") or "inf"), problems=problems, answered=counts.get("completed") or 0,
-            files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))], mark=_mark_in(value),
+            id_in(value), str(value.get("status")), done=done, created_s=float(value.get("created_at") or "inf"),
+            problems=problems, answered=counts.get("completed") or 0,
+            files=self._files(chunk, value, "output_file_id", "error_file_id"), mark=_mark_in(value),
         )  # fmt: skip
+
+    def _files(self, chunk: Chunk, value: dict[str, Any], *names: str) -> list[str]:
+        """The places of results."""
+        return [f"{self._at(chunk, 'files')}/{quote(str(file))}/content" for name in names if (file := value.get(name))]
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, response, error = value["custom_id"], value.get("response"), value.get("error")
@@ -221,21 +204,19 @@ class MistralEndpoints(OpenAIEndpoints):
             "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
 
-    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        pages = count(1)
+    def _first_page(self, chunk: Chunk) -> str:
+        return f"{self._at(chunk, self.BATCHES)}?page_size=100"
 
-        def following(page: Any, found: list[SeenBatch]) -> str:
-            total = page.get("total")
-            return f"&page={next(pages)}" if page["data"] and (total is None or len(found) < total) else ""
+    def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:
+        total = page.get("total")
+        return f"&page={number}" if page["data"] and (total is None or len(found) < total) else ""
 
-        return await self._marked(chunk, f"{self._at(chunk, self.BATCHES)}?page_size=100", following)
-
-    def _seen(self, value: dict[str, Any]) -> SeenBatch:
-        state, errors = str(value.get("status")).lower(), _objects(value.get("errors"))
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
+        errors = _objects(value.get("errors"))
         return SeenBatch(
-            id_in(value), state, state in self.ENDED, done=value.get("completed_requests") or 0,
+            id_in(value), str(value.get("status")).lower(), done=value.get("completed_requests") or 0,
             answered=value.get("succeeded_requests") or 0, mark=_mark_in(value),
-            files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))],
+            files=self._files(chunk, value, "output_file", "error_file"),
             problems=[Problem("batch_error", one_line(str(e.get("message"))), None) for e in errors],
         )  # fmt: skip
 
@@ -287,15 +268,12 @@ class TogetherEndpoints(OpenAIEndpoints):
                 self._names[file] = ""
         return self._names[file]
 
-    async def look(self, chunk: Chunk) -> SeenBatch:
-        value = await self.web.call("GET", self._batch(chunk))
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
         state, why = str(value.get("status")).lower(), value.get("error")
-        done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
-        files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
+        share = 0.0 if state in self.ENDED else float(value.get("progress") or 0) / 100
         return SeenBatch(
-            id_in(value), state, self.has_ended(state), done=min(done, len(chunk.lines)),
-            stated=len(chunk.lines) if state == self.WHOLE else 0,
-            files=[f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in files],
+            id_in(value), state, done=min(round(len(chunk.lines) * share), len(chunk.lines)),
+            files=self._files(chunk, value, "output_file_id", "error_file_id"),
             problems=[Problem("batch_error", one_line(str(why)), None)] if why and state == "failed" else [],
         )  # fmt: skip
 
@@ -321,6 +299,7 @@ class AnthropicEndpoints(Endpoints):
     GOING = ("in_progress", "canceling")
     ENDED = ("ended",)
     WHOLE = "ended"
+    AFTER = "after_id"
     MAPS_IDS = True
     PATH = "/v1/messages/batches"
 
@@ -336,8 +315,8 @@ class AnthropicEndpoints(Endpoints):
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
-        path, unknown = f"{self.PATH}?limit=100", cast("BrokenError | None", None)
-        for seen in await self._list(path, _after("after_id"), lambda page: page[-1].created_s < self._oldest_s(chunk)):
+        unknown = cast("BrokenError | None", None)
+        for seen in await self._list(chunk):
             if seen.created_s < self._oldest_s(chunk) or seen.total not in (0, len(chunk.lines)) or seen.id in known:
                 continue
             try:
@@ -351,6 +330,9 @@ class AnthropicEndpoints(Endpoints):
             raise unknown
         return None
 
+    def _first_page(self, chunk: Chunk) -> str:  # noqa: ARG002
+        return f"{self.PATH}?limit=100"
+
     def _batch(self, chunk: Chunk) -> str:
         return f"{self.PATH}/{quote(chunk.batch)}"
 
@@ -361,7 +343,7 @@ class AnthropicEndpoints(Endpoints):
             NotYetError: The batch is in progress.
             BrokenError: Its results cannot be read.
         """
-        if not seen.ended:
+        if not seen.files:
             raise NotYetError("a batch of the same size is in progress: its results will tell whether it is this one")
         with spool() as file:
             try:
@@ -373,16 +355,11 @@ class AnthropicEndpoints(Endpoints):
                     raise
                 raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
-    async def look(self, chunk: Chunk) -> SeenBatch:
-        seen = self._seen(await self.web.call("GET", self._batch(chunk)))
-        seen.stated = len(chunk.lines) if self.has_ended(seen.state) else 0
-        return seen
-
-    def _seen(self, value: dict[str, Any]) -> SeenBatch:
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:  # noqa: ARG002
         state, counts, batch = str(value.get("processing_status")), value.get("request_counts") or {}, id_in(value)
         total = sum(count for count in counts.values() if isinstance(count, int))
         return SeenBatch(
-            batch, state, state == "ended", total, total - (counts.get("processing") or 0),
+            batch, state, total, total - (counts.get("processing") or 0),
             created_s=_time_of(value.get("created_at")), answered=counts.get("succeeded") or 0,
             files=[f"{self.PATH}/{quote(batch)}/results"] if state == "ended" else [],
         )  # fmt: skip
@@ -465,28 +442,25 @@ class GeminiEndpoints(Endpoints):
         file = (await self.web.call("POST", path, data=content, headers=all_of_it)).get("file") or {}
         return id_in(file, "name")
 
-    async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        def following(page: Any, _: list[SeenBatch]) -> str:
-            token = page.get("nextPageToken")
-            return f"&pageToken={quote(str(token), safe='')}" if token else ""
+    def _first_page(self, chunk: Chunk) -> str:
+        return f"{self._at(chunk, 'batches')}?pageSize=100"
 
-        path = f"{self._at(chunk, 'batches')}?pageSize=100"
-        return await self._marked(chunk, path, following, methodcaller("get", "operations"))
+    def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:  # noqa: ARG002
+        token = page.get("nextPageToken")
+        return f"&pageToken={quote(str(token), safe='')}" if token else ""
 
-    def _seen(self, value: dict[str, Any]) -> SeenBatch:
-        about = value.get("metadata") or {}
-        return SeenBatch(id_in(value, "name"), self._state(value), ended=False, mark=str(about.get("displayName")))
+    def _entries(self, page: Any) -> Iterable[Any]:
+        return page.get("operations") or ()
 
-    async def look(self, chunk: Chunk) -> SeenBatch:
-        value = await self.web.call("GET", self._batch(chunk))
-        about = value.get("metadata") or {}
-        state, counts = self._state(value), about.get("batchStats") or {}
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
+        about, state, why = value.get("metadata") or {}, self._state(value), value.get("error")
+        counts = about.get("batchStats") or {}
         succeeded, failed = (int(counts.get(f"{name}RequestCount") or 0) for name in ("successful", "failed"))
         file = (about.get("output") or value.get("response") or {}).get("responsesFile")
-        why, ended = value.get("error"), self.has_ended(state)
-        stated = len(chunk.lines) if state == self.WHOLE else succeeded + failed if ended and file else 0
+        if state in self.ENDED and not file:
+            succeeded = failed = 0
         return SeenBatch(
-            id_in(value, "name"), state, ended, done=succeeded + failed, stated=stated, answered=0 if ended and not file else succeeded,
+            id_in(value, "name"), state, done=succeeded + failed, answered=succeeded, mark=str(about.get("displayName")),
             files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
         )  # fmt: skip

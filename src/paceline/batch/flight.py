@@ -362,13 +362,13 @@ class Flight:
                     seen = await ends.look(chunk)
             except (BrokenError, RefusedError) as error:
                 if outage.too_long and isinstance(error, RefusedError) and error.status in (404, 410):
-                    return SeenBatch(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
+                    return SeenBatch(chunk.batch, GONE, stated=len(chunk.lines))
                 name, none = f"batch {chunk.batch}", "no usable answer"
                 outage.note(error, chunk.kind, f"{name}: {none}", f"{name}: the provider gives {none}")
             else:
                 outage.end()
                 self.seen[chunk.name] = seen
-                if seen.ended:
+                if seen.state in ends.ENDED:
                     return seen
                 if time.time() - chunk.at_s > LIFE_S:
                     raise StopError(FAILED, f"batch {chunk.batch} has not ended after {LIFE_S / 86_400:.0f} days")
