@@ -6,8 +6,9 @@ import asyncio
 import os
 import time
 from array import array
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import UNREAD, maximum_of
@@ -48,41 +49,6 @@ class ResultsRead:
     first: set[int] = field(default_factory=set)
 
 
-class FirstAnswers:
-    """The records of answers that are none, while their requests are sent once more, by line; on disk, because they may be many."""
-
-    def __init__(self) -> None:
-        self._file: BinaryIO | None = None
-        self._at: dict[int, tuple[int, Record]] = {}  # their places, and their records without the lines
-
-    def add(self, line: int, record: Record) -> None:
-        """Keep one."""
-        if self._file is None:
-            self._file = temporary()
-        self._at[line] = self._file.seek(0, os.SEEK_END), record._replace(raw=b"")
-        self._file.write(record.raw)
-
-    def pop(self, line: int) -> Record:
-        """Take one out."""
-        at, record = self._at.pop(line)
-        assert self._file is not None
-        self._file.seek(at)
-        return record._replace(raw=self._file.readline())
-
-    def code(self, line: int) -> str | None:
-        """The code of the one of a request; ``None`` if there is none."""
-        return self._at[line][1].code if line in self._at else None
-
-    def lines(self) -> list[int]:
-        """The lines of their requests."""
-        return list(self._at)
-
-    def close(self) -> None:
-        """Delete the file."""
-        if self._file is not None:
-            self._file.close()
-
-
 class AnswerWriter:
     """Writes the answers of batches, and counts them. What may be another answer the next time is asked for once more.
 
@@ -92,8 +58,15 @@ class AnswerWriter:
 
     def __init__(self, answers: RunAnswers, timing: Timing) -> None:
         self.view, self._answers, self._index = answers.view, answers, answers.index
-        self._time, self._firsts = timing, FirstAnswers()
+        self._time, self._opened = timing, ExitStack()
+        # The first answers of requests that are sent once more, by line: what is told of each, and where its record is in a file.
+        self._firsts: dict[int, tuple[Record, int]] = {}
         self._maxima = array("L")  # of tokens, by line; 0 is unknown
+
+    @cached_property
+    def _records(self) -> BinaryIO:
+        """The records of the first answers, which may be many."""
+        return self._opened.enter_context(temporary())
 
     def note(self, line: int, maximum: int) -> None:
         """Note the maximum of tokens that a request has in the input."""
@@ -140,25 +113,27 @@ class AnswerWriter:
         asked = {"max_tokens": most or None, "raised": is_raised}
         record = self._answers.record(line, custom_id, result.response, error, asked)
         if record.code and first is None and acceptance.takes_again(record.code, before):
-            self._firsts.add(line, record)
+            self._firsts[line] = record._replace(raw=b""), self._records.seek(0, os.SEEK_END)
+            self._records.write(record.raw)
             reading.first.add(line)
             return
-        if first is not None:
-            self._firsts.pop(line)
+        self._firsts.pop(line, None)
         self._write(line, record)
 
     def first(self, line: int) -> str | None:
         """The name of the answer that is none of a request that is sent once more."""
-        return self._firsts.code(line)
+        return self._firsts[line][0].code if line in self._firsts else None
 
     def settle(self, line: int) -> None:
         """Record the first answer: there is no second one."""
-        self._write(line, self._firsts.pop(line))
+        record, at = self._firsts.pop(line)
+        self._records.seek(at)
+        self._write(line, record._replace(raw=self._records.readline()))
 
     def end(self) -> bool:
         """Record the first answers whose requests have no second one yet; whether the output has all results."""
-        with closing(self._firsts):
-            for line in self._firsts.lines():
+        with self._opened:
+            for line in list(self._firsts):
                 self.settle(line)
         self._answers.results.sync()
         return not self._answers.results.kept
