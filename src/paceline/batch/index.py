@@ -39,7 +39,7 @@ class Index:
         self._db.execute("CREATE TABLE refused (line INTEGER PRIMARY KEY, id TEXT, why TEXT)")
         self._db.execute("BEGIN")
         self._cursor = self._db.cursor()
-        self._done, self._numbers, self._refused = bytearray(), bytearray(), bytearray()
+        self._done, self._numbers = bytearray(), bytearray()
 
     def add(self, custom_id: str, line: int, *, number: bool = False) -> int | None:
         """Add the id of ``line``, a ``number`` in the input; return the earlier line that has the same id, if there is one."""
@@ -52,7 +52,6 @@ class Index:
     def refuse(self, custom_id: str, line: int, why: str, *, number: bool = False) -> None:
         """Add the id of a line that cannot be sent."""
         self.add(custom_id, line, number=number)
-        _set(self._refused, line)
         self._cursor.execute("INSERT INTO refused VALUES (?, ?, ?)", (line, custom_id, why))
 
     def refused(self) -> Iterator[tuple[int, str | int, str]]:
@@ -62,7 +61,7 @@ class Index:
 
     def is_refused(self, line: int) -> bool:
         """Whether ``line`` cannot be sent."""
-        return _has(self._refused, line)
+        return self._cursor.execute("SELECT 1 FROM refused WHERE line = ?", (line,)).fetchone() is not None
 
     def line_of(self, custom_id: str) -> int | None:
         """The line of ``custom_id``; ``None`` when the input does not have it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.batch.requests import RunRequest
 from paceline.core.quota import INPUT_TOKENS
@@ -24,12 +24,8 @@ OWN_TOO_MUCH: Final = frozenset(["answer_too_large", "paceline_never_fits", "pac
 """The same of the run itself."""
 
 
-class RowAnswer(NamedTuple):
-    """What is recorded of a row."""
-
-    request: RunRequest
-    response: dict[str, Any] | None
-    error: dict[str, str] | None
+RowAnswer = tuple[RunRequest, dict[str, Any] | None, dict[str, str] | None]
+"""A row, its response and its error, as they are recorded."""
 
 
 @dataclass(slots=True)
@@ -119,16 +115,16 @@ def answers_of(request: RunRequest, outcome: RunOutcome) -> list[RowAnswer] | No
         status = response["status_code"] if response is not None else None
         if len(rows) > 1 and (status in TOO_MUCH or error["code"] in OWN_TOO_MUCH):
             return None
-        return [RowAnswer(row, response, error) for row in rows]
+        return [(row, response, error) for row in rows]
     assert response is not None
     body, api = response["body"], bounds_of(rows[0]).api
     alone = len(rows) == 1 and vector_of(body) is not None
     parts = [body] if alone else api.apart(body, len(rows)) if isinstance(body, dict) else None
     if parts is None:
         text = f"the vectors of the answer are not as many as the texts ({len(rows):,})"
-        return [RowAnswer(row, None, {"code": "invalid", "message": text}) for row in rows]
+        return [(row, None, {"code": "invalid", "message": text}) for row in rows]
     missing = {"code": "empty", "message": "the answer has no vector for this text"}
     return [
-        RowAnswer(row, None, missing) if vector_of(part) is None else RowAnswer(row, {**response, "body": part}, None)
+        (row, None, missing) if vector_of(part) is None else (row, {**response, "body": part}, None)
         for row, part in zip(rows, parts, strict=True)
     ]
