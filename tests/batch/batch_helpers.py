@@ -17,13 +17,14 @@ from paceline.batch.job import Job, Output
 from paceline.batch.mode import Batching
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView
-from paceline.batch.requests import read_request
+from paceline.batch.requests import request_of
 from paceline.batch.results import encode_answer
 from paceline.batch.runner import Runner
 from paceline.batch.summary import RunTally
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.limiter.limiter import SYSTEM_CLOCK, Limiter
+from paceline.providers.registry import provider_named
 from waits import until
 
 FAST = "60k requests/min,60M tokens/min"
@@ -183,9 +184,9 @@ async def send_lines(lines, results, root, view, *, post=None, clock=SYSTEM_CLOC
     config = Config.load(environ={}, given=given)
     limiter = Limiter(**config.arguments("openai"), clock=clock)
     checker, tally = Checker(limiter, Index()), RunTally(len(lines))
-    requests = [read_request(number, json.dumps(line).encode()) for number, line in enumerate(lines, 1)]
+    requests = [request_of(number, line) for number, line in enumerate(lines, 1)]
     source = iter([(request, checker.describe(request)) for request in requests])
-    addresses = {"openai": ProviderAddress(root, {}, "")}
+    addresses = {"openai": ProviderAddress(root, {}, "", provider_named("openai"))}
     client = RunClient(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept))
     meter, packer = ProgressLine(InputPlan(), tally, config.workers), Packer(checker.describe)
     runner = Runner(source, client, RunAnswers(results, Index(), tally, view), meter, packer, config.workers)

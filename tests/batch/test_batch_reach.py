@@ -15,6 +15,7 @@ from paceline.batch.progress import LineView, Live
 from paceline.batch.reach import REPORT_EVERY_S, UNTRUSTED_MAX, Reach, origin, reason
 from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
+from paceline.providers.registry import provider_named
 
 URL, OTHER = "http://host:1", "https://other"
 DOWN = "cannot reach http://host:1: connection refused; trying again"
@@ -216,7 +217,7 @@ def test_says_when_it_is_back(tmp_path, closed):
     assert (code, report["ok"]) == (0, 3)
 
 
-ADDRESSES = {"openai": ProviderAddress("http://host:1", {}, "")}
+ADDRESSES = {"openai": ProviderAddress("http://host:1", {}, "", provider_named("openai"))}
 
 
 @pytest.mark.parametrize("proxy", ["http://me:secret@proxy:99999", "socks5://me:secret@proxy:1", "http://"])

@@ -9,7 +9,7 @@ from paceline.batch import requests
 from paceline.batch.check import Checker, InputError, check
 from paceline.batch.endpoints import GeminiEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
-from paceline.batch.requests import BadLineError, Source, read_lines, read_request
+from paceline.batch.requests import BadLineError, Source, decode, read_lines, request_of
 from paceline.config import Config
 
 
@@ -18,11 +18,11 @@ def raw(value):
 
 
 def test_reads_both_formats():
-    ours, theirs = read_request(1, raw(chat("a"))), read_request(2, raw(message("b")))
+    ours, theirs = request_of(1, chat("a")), request_of(2, message("b"))
     assert (ours.provider.name, ours.path, ours.model) == ("openai", "/v1/chat/completions", "gpt-5")
     assert (theirs.provider.name, theirs.path, theirs.model) == ("anthropic", "/v1/messages", "claude-sonnet-4-5")
-    assert read_request(3, raw(chat("c") | {"url": "/v1/messages"})).provider.name == "anthropic"
-    assert read_request(4, raw(chat("d")), "groq").provider.name == "groq"
+    assert request_of(3, chat("c") | {"url": "/v1/messages"}).provider.name == "anthropic"
+    assert request_of(4, chat("d"), "groq").provider.name == "groq"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_reads_both_formats():
 )
 def test_says_what_is_wrong(value, words):
     with pytest.raises(BadLineError, match=words):
-        read_request(1, None if value is None else raw(value))
+        request_of(1, decode(None if value is None else raw(value)))
 
 
 @pytest.mark.parametrize(
@@ -70,26 +70,26 @@ def test_says_what_is_wrong(value, words):
 def test_a_key_in_the_url_of_a_line_is_in_no_message(url, encode):
     key = "AIzaSy0123456789abcdef"
     with pytest.raises(BadLineError, match="url is") as found:
-        encode(None).encode(read_request(1, raw(contents("a") | {"url": url.format(key)}), "gemini"))
+        encode(None).encode(request_of(1, contents("a") | {"url": url.format(key)}, "gemini"))
     assert key not in str(found.value)
     assert "***" in str(found.value)
 
 
 def test_the_model_in_the_path_is_enough_and_holds():
-    read = read_request(1, raw(contents("a")), "gemini")
+    read = request_of(1, contents("a"), "gemini")
     assert (read.provider.name, read.model) == ("gemini", "gemini-2.5-flash")
     both = contents("a") | {"body": contents("a")["body"] | {"model": "models/gemini-2.5-pro"}}
-    assert read_request(1, raw(both), "gemini").model == "gemini-2.5-flash"
+    assert request_of(1, both, "gemini").model == "gemini-2.5-flash"
     azures = chat("a", model=None) | {"url": "/openai/deployments/mine/chat/completions"}
-    assert read_request(1, raw(azures), "azure").model == "mine"
+    assert request_of(1, azures, "azure").model == "mine"
     for url, words in (
         ("/v1beta/models/gemini-2.5-flash:streamGenerateContent", "streamed answers are not supported"),
         ("/v1beta/models/:generateContent", "model is missing"),
     ):
         with pytest.raises(BadLineError, match=words):
-            read_request(1, raw(contents("a") | {"url": url}), "gemini")
+            request_of(1, contents("a") | {"url": url}, "gemini")
     with pytest.raises(BadLineError, match="contents is missing"):
-        read_request(1, raw(contents("a") | {"body": {}}), "gemini")
+        request_of(1, contents("a") | {"body": {}}, "gemini")
 
 
 def test_lines_are_bounded_and_counted(monkeypatch):

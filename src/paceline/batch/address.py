@@ -27,12 +27,10 @@ class ProviderAddress:
     root: str
     headers: Mapping[str, str] = field(repr=False)
     key: str = field(repr=False)
-    provider: Provider | None = None
+    provider: Provider
 
     def headers_for(self, path: str) -> dict[str, str]:
         """The headers of a request to a URL with this ``path``, with the key."""
-        if self.provider is None:
-            return dict(self.headers)
         return {**self.headers, **dict([registry.credentials(self.provider, path, self.key)])}
 
     @property

@@ -22,19 +22,14 @@ def explained() -> Iterator[None]:
         raise PacelineError(f"{text} ({error})") from None
 
 
-def temporary_db() -> sqlite3.Connection:
-    """SQLite's unnamed database: a temporary file that no other process can open."""
-    db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-    for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
-        db.execute(f"PRAGMA {pragma}")
-    return db
-
-
 class Index:
     """The ids of an input."""
 
     def __init__(self) -> None:
-        self._db = temporary_db()
+        # SQLite's unnamed database: a temporary file that no other process can open.
+        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
+            self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
         self._db.execute("CREATE TABLE refused (line INTEGER PRIMARY KEY, id TEXT, why TEXT)")
         self._db.execute("BEGIN")
@@ -77,11 +72,6 @@ class Index:
     def shown(self, line: int | None, custom_id: str) -> str | int:
         """The id of ``line`` as the input has it."""
         return int(custom_id) if line is not None and _has(self._numbers, line) else custom_id
-
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """All lines and their ids, in the order of the input."""
-        self._cursor.execute("CREATE INDEX IF NOT EXISTS lines ON ids (line)")
-        yield from self._db.execute("SELECT line, id FROM ids ORDER BY line")
 
     def mark(self, line: int) -> bool:
         """Mark ``line`` as done; return whether it was not done before."""

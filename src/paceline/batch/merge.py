@@ -9,14 +9,14 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import AsWritten
-from paceline.batch.index import Index, explained, temporary_db
-from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
+from paceline.batch.index import Index, explained
+from paceline.batch.requests import BadLineError, Shard, decode, read_lines, request_of
 from paceline.batch.results import OutputError, explaining, is_torn, read_answer
 from paceline.core.hints import counted
 from paceline.pacing.durable import replacing
@@ -90,7 +90,7 @@ def merge(
         OutputError: A file cannot be read or written, is no output of a run, or is named twice.
     """
     _require_distinct(source, outputs, target, overwrite=overwrite)
-    merged, index = Merged(), Index()
+    merged, index = Merged(), _Records()
     with ExitStack() as stack, explained():
         stack.callback(index.close)
         _read_input(_open(source, stack), index, merged, tick)
@@ -99,17 +99,16 @@ def merge(
                 f"{source}: no line is a whole request; to merge the shards of a table, copy their outputs into one file, "
                 "and give it as -o to the same run without --shard"
             )
-        known = stack.enter_context(closing(_Records()))
         files = [_open(name, stack) for name in outputs]
         answers = 0
         for number, file in enumerate(files):
-            answers += _read_output(outputs[number], number, file, index, known, merged)
+            answers += _read_output(outputs[number], number, file, index, merged)
             tick(f"{outputs[number]} is read")
         if answers and answers == merged.unknown:
             raise OutputError(
                 f"no answer in the outputs is to a request of {source}: are they outputs of another input?"
             )
-        _write(target, index, known, files, _shards(outputs), merged)
+        _write(target, index, files, _shards(outputs), merged)
     return merged
 
 
@@ -149,7 +148,7 @@ def _open(name: str, stack: ExitStack) -> BinaryIO:
 def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[str], None]) -> None:
     for line, raw in read_lines(file):
         try:
-            custom_id = read_request(line, raw).custom_id
+            custom_id = request_of(line, decode(raw)).custom_id
         except BadLineError:
             merged.bad_lines += 1
             continue
@@ -161,19 +160,14 @@ def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[st
             tick(f"read {merged.requests:,} requests")
 
 
-class _Records:
-    """Where the record of each request is: by its line, the file, the position, the length, and whether it is an answer."""
+class _Records(Index):
+    """The ids of an input, and where the record of each request is: the file, the position, the length, and whether it is an answer."""
 
     def __init__(self) -> None:
-        self._db = temporary_db()
+        super().__init__()
         self._db.execute("CREATE TABLE records (line INTEGER PRIMARY KEY, file, at, size, ok)")
-        self._db.execute("BEGIN")
 
-    def close(self) -> None:
-        """Delete the temporary file."""
-        self._db.close()
-
-    def add(self, line: int, file: int, at: int, size: int, *, ok: bool) -> bool:
+    def note(self, line: int, file: int, at: int, size: int, *, ok: bool) -> bool:
         """Add a record; return whether the request had an answer before, and this is another one."""
         row = self._db.execute("SELECT ok FROM records WHERE line = ?", (line,)).fetchone()
         if row is None or (ok and not row[0]):
@@ -181,13 +175,14 @@ class _Records:
             return False
         return ok
 
-    def find(self, line: int) -> tuple[Any, ...] | None:
-        """File, position, length and whether it is an answer, for one line."""
-        query = "SELECT file, at, size, ok FROM records WHERE line = ?"
-        return cast("tuple[Any, ...] | None", self._db.execute(query, (line,)).fetchone())
+    def records(self) -> Iterator[tuple[Any, ...]]:
+        """Line, id, file, position, length and whether it is an answer, of each request in the order of the input; ``None`` for no record."""
+        yield from self._db.execute(
+            "SELECT line, id, file, at, size, ok FROM ids LEFT JOIN records USING (line) ORDER BY line"
+        )
 
 
-def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _Records, merged: Merged) -> int:
+def _read_output(name: str, number: int, file: BinaryIO, index: _Records, merged: Merged) -> int:
     """Read the records of one output; return how many there are."""
     at = answers = 0
     for count, raw in enumerate(file):
@@ -202,7 +197,7 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _R
             merged.unknown += 1
         else:
             merged.doubtful += found[1].ok is None
-            merged.twice += known.add(line, number, at, len(raw), ok=found[1].ok is True)
+            merged.twice += index.note(line, number, at, len(raw), ok=found[1].ok is True)
         at, answers = at + len(raw), answers + 1
     return answers
 
@@ -214,19 +209,17 @@ def _shards(outputs: Sequence[str]) -> int:
     return int(of.pop()) if len(of) == 1 else 0
 
 
-def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
+def _write(target: str, index: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
     shards = set[int]()
     like = next((one.name for one in files), "")
     with explaining(f"{target}: it cannot be written"), replacing(target, like=like) as out:
-        for line, custom_id in index.lines():
-            record = known.find(line)
-            if record is None:
+        for line, custom_id, number, at, size, ok in index.records():
+            if number is None:
                 merged.missing += 1
                 if len(merged.examples) < SHOWN:
                     merged.examples.append(custom_id)
                 shards.add((line - 1) % of + 1 if of else 0)
                 continue
-            number, at, size, ok = record
             files[number].seek(at)
             raw = files[number].read(size)
             out.write(raw if raw.endswith(b"\n") else raw + b"\n")

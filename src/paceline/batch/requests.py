@@ -160,26 +160,20 @@ _NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
 """A path of Gemini, or an older one of Azure; its model holds, and not the model of the body."""
 
 
-def read_request(line: int, raw: bytes | None, provider: str | None = None) -> RunRequest:
-    """Read one line.
-
-    Args:
-        line: Its number, from 1.
-        raw: The line; ``None`` when it was too long to read.
-        provider: The provider whose API every line uses; by the line's format when not given.
-
-    Raises:
-        BadLineError: The line is not a valid request.
-    """
-    return request_of(line, decode(raw), provider)
-
-
 def request_of(
     line: int, value: Mapping[str, Any], provider: str | None = None, *, unit: str = "line", anywhere: bool = False
 ) -> RunRequest:
-    """The request in the fields of a line; see :func:`read_request`.
+    """The request in the fields of a line.
 
-    ``anywhere``: whether a model may begin with the name of its provider (``groq/llama-4``), because nothing else says where it goes.
+    Args:
+        line: Its number, from 1.
+        value: Its fields.
+        provider: The provider whose API every line uses; by the line's format when not given.
+        unit: What a line is.
+        anywhere: Whether a model may begin with the name of its provider (``groq/llama-4``), because nothing else says where it goes.
+
+    Raises:
+        BadLineError: The line is not a valid request.
     """
     of_messages = "params" in value and "body" not in value
     path, name = (MESSAGES, "params") if of_messages else (_path(value), "body")
@@ -333,7 +327,7 @@ class Source:
         return self.lines()
 
     def read(self, line: int, raw: bytes | None) -> RunRequest:
-        """The request in a line; see :func:`read_request`."""
+        """The request in a line; see :func:`request_of`."""
         value = decode(raw)
         if self.of_rows and INVALID in value:
             raise BadLineError(value[INVALID])
