@@ -113,7 +113,7 @@ def test_a_request_fits_into_the_quotas():
         return describe(limiter.pacer, request.provider, request.path, request.content())
 
     form = Form(SMALL, column="prompt", provider="openai")
-    lines = lines_of([{"prompt": "word " * 100} for _ in range(20)], form, "rows").lines
+    lines = lines_of([{"prompt": "word " * 100} for _ in range(20)], form, "rows")[0]
     requests = [request_of(number, json.loads(made.line), "openai") for number, made in enumerate(lines, 1)]
     found = list(Packer(asked).packed((one, asked(one)) for one in requests))
     assert [row for request, _ in found for row in request.rows] == requests

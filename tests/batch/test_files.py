@@ -43,10 +43,10 @@ def folder(tmp_path, monkeypatch):
 
 def body(row, model="gpt-5", **form):
     """The body of the request of a row, as it is sent."""
-    (made,) = lines_of([row], Form(model, files=("photo",), **form), "rows").lines
-    if made.problem:
-        raise ValueError(made.problem)
+    (made,) = lines_of([row], Form(model, files=("photo",), **form), "rows")[0]
     line = json.loads(made.line)
+    if "invalid" in line:
+        raise ValueError(line["invalid"])
     return json.loads(files.filled(json.dumps(line.get("params") or line["body"]).encode()))
 
 
@@ -67,7 +67,7 @@ ROW = {"custom_id": "a", "url": "/v1/chat/completions", "photo": "a.png", "body"
 
 @pytest.mark.parametrize("other", [{}, {"params": None}], ids=["bodies", "bodies and a column of parameters"])
 def test_a_table_with_bodies_as_json(folder, other):
-    (made,) = lines_of([ROW | other], Form(files=("photo",)), "rows").lines
+    (made,) = lines_of([ROW | other], Form(files=("photo",)), "rows")[0]
     (said,) = json.loads(made.line)["body"]["messages"]
     assert [part["type"] for part in said["content"]] == ["image_url", "text"]
 
@@ -83,9 +83,9 @@ def test_a_table_with_bodies_as_json(folder, other):
     ],
 )
 def test_a_table_with_a_body_that_is_no_request(folder, other, why):
-    good, bad = lines_of([ROW, ROW | {"custom_id": "b"} | other], Form(files=("photo",)), "rows").lines
-    assert not good.problem
-    assert why in bad.problem
+    good, bad = lines_of([ROW, ROW | {"custom_id": "b"} | other], Form(files=("photo",)), "rows")[0]
+    assert "invalid" not in json.loads(good.line)
+    assert why in json.loads(bad.line)["invalid"]
     assert bad.custom_id == "b"
 
 

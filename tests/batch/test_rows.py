@@ -24,7 +24,7 @@ ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
 
 def line_of(row, form):
     """The line of the request of a row."""
-    (made,) = lines_of([row], form, "rows").lines
+    (made,) = lines_of([row], form, "rows")[0]
     return json.loads(made.line)
 
 

@@ -217,21 +217,17 @@ def _id_in(raw: bytes) -> str | int | None:
         return None
 
 
-class InMemory(NamedTuple):
-    """The lines of requests of rows in memory, a remark about their ids, and whether they were requests already."""
+def lines_of(rows: Sequence[Row], form: Form, name: str, folder: str = "") -> tuple[list[Made], str, bool]:
+    """The lines of requests of rows in memory; see :func:`as_lines`. ``folder``: where relative paths may begin, too.
 
-    lines: list[Made]
-    remark: str
-    ready: bool
-
-
-def lines_of(rows: Sequence[Row], form: Form, name: str, folder: str = "") -> InMemory:
-    """The lines of requests of rows in memory; see :func:`as_lines`. ``folder``: where relative paths may begin, too."""
+    Returns:
+        The lines, a remark about their ids, and whether they were requests already.
+    """
     if not rows:
-        return InMemory([], "", ready=False)
+        return [], "", False
     with _maker(rows, form, name, _IN_MEMORY, Path(folder)) as maker:
         made, told = list(maker.lines(rows)), maker.ids.told().strip(" ()")
-    return InMemory(made, told and f"{name}: {told}", maker.ready)
+    return made, told and f"{name}: {told}", maker.ready
 
 
 def _is_of_requests(file: BinaryIO, form: Form) -> bool:
@@ -282,11 +278,10 @@ Raises:
 
 
 class Made(NamedTuple):
-    """The line of a request, with its id; ``problem``: why its row cannot be sent."""
+    """The line of a request, with its id."""
 
     custom_id: str | int
     line: bytes
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +313,7 @@ class _Maker:
                 problem = str(error)
             custom_id = self.ids.of_refused(number, row)
             line = json.dumps({"custom_id": custom_id, INVALID: problem}).encode("ascii") + b"\n"
-            yield Made(custom_id, line, problem)
+            yield Made(custom_id, line)
 
 
 @contextmanager

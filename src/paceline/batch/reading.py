@@ -186,7 +186,7 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
 
 def _json_in(text: io.TextIOWrapper, name: str, layout: Layout) -> tuple[str, _Rows] | None:
     """The rows of a text that is JSON; ``None`` for another one."""
-    first, end = _first_character(text), end_of(name)
+    first, end = "".join(_first_lines(text, 1)).lstrip()[:1], end_of(name)
     is_json = first in ("[", "{") and (end in OF_JSON or layout.cut is not None or _begins_json(text))
     if is_json and first == "[":
         return "a JSON array", map(_row, _array(text))
@@ -266,14 +266,6 @@ def _is_table(text: io.TextIOWrapper, separator: str, layout: Layout) -> bool:
 def may_be_name(text: str) -> bool:
     """Whether a text may be the name of a column, and no prompt."""
     return 0 < len(text) <= NAME_MAX and len(text.split()) <= NAME_WORDS and normalize("NFKC", text)[-1] not in ".?!:。"
-
-
-def _first_character(text: io.TextIOWrapper) -> str:
-    """The first character that is no white space."""
-    while (character := text.read(1)).isspace():
-        pass
-    text.seek(0)
-    return character
 
 
 def _are_lines(begin: list[str], layout: Layout) -> bool:
