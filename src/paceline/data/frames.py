@@ -60,7 +60,7 @@ def _records(rows: Iterable[Any]) -> list[dict[str, Any]]:
     """The rows as dicts."""
     found = list(rows)
     for number, row in enumerate(found, 1):
-        if not isinstance(row, Mapping) and not _is_record(row):
+        if not (hasattr(row, "keys") and hasattr(row, "__getitem__")):  # rows of sqlite3 have both, and are no mappings
             kind = type(row).__name__
             raise SettingsError(f"row {number} is a {kind}: give dicts, e.g. [{{'prompt': text}} for text in texts]")
     return [_named(row) for row in found]
@@ -108,11 +108,6 @@ def dicts(rows: list[dict[str, Any]], columns: dict[str, list[Any]]) -> list[dic
 def _name(name: object) -> str:
     """The name of a column in a row: pandas has numbers and tuples of names, too."""
     return "_".join(str(part) for part in name if part != "") if isinstance(name, tuple) else str(name)
-
-
-def _is_record(row: Any) -> bool:
-    """Whether a row has names and values as a mapping has, and is none: of sqlite3, for example."""
-    return hasattr(row, "keys") and hasattr(row, "__getitem__")
 
 
 def _named(row: Any) -> dict[str, Any]:
