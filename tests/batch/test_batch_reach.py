@@ -69,13 +69,6 @@ def test_each_address_for_itself(reach, said):
     assert reach.at_end() == ["cannot reach http://host:1: connection refused"]
 
 
-def test_the_end_names_the_addresses_that_cannot_be_reached(reach):
-    reach.failed(URL, REFUSED, 0.0, 1.0)
-    assert [reach.lose(URL, REFUSED)] == reach.at_end() == ["cannot reach http://host:1: connection refused"]
-    reach.answered(URL, 2.0, 3.0)
-    assert reach.at_end() == []
-
-
 def test_says_nothing_of_an_address_that_answers_others(reach, said):
     reach.answered(URL, sent_s=0.0, now_s=5.0)
     reach.failed(URL, REFUSED, sent_s=4.0, now_s=6.0)

@@ -22,12 +22,6 @@ def recover(path, names):
     return recovered, [line for line in range(1, len(names) + 1) if index.is_done(line)]
 
 
-def test_nothing_there(tmp_path):
-    recovered, done = recover(tmp_path / "out", "a")
-    assert (recovered.answered, done) == (0, [])
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("lines", "kept", "counts"),
     [

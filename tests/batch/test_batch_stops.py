@@ -153,19 +153,6 @@ def test_answers_without_content_are_no_pages(tmp_path, monkeypatch):
     assert (code, report["ok"], report["failed"]) == (1, 5, 35)
 
 
-def test_a_wrong_route_does_not_end_the_others(tmp_path, capsys):
-    def answer(number, body):
-        return WRONG["a page with 404"] if body["model"] == "gone" and number > 5 else (200, JSON, GOOD)
-
-    lines = [chat(f"r{i}", model="gone" if i % 2 else "gpt-5") for i in range(100)]
-    with OddServer(answer) as server:
-        code, report, _ = run(tmp_path, lines, server.base_url, workers=4)
-    assert code == 1
-    assert 50 <= report["ok"] <= 56
-    assert report["failed"] <= HANDFUL + 4
-    assert "no more requests of gone to /v1/chat/completions are sent" in capsys.readouterr().err
-
-
 def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "PAGE_S", 0.0)
     page = WRONG["a page with 200"]

@@ -468,12 +468,13 @@ def test_one_rule_joins_an_address_and_a_path(root, path, url):
     assert joined(root, path) == url
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions", "/openai/v1/chat/completions"])
-def test_azure_has_one_path_for_each_form_of_it(path):
-    assert request_of(1, chat("a") | {"url": path}, "azure").path == "/openai/v1/chat/completions"
+@pytest.mark.parametrize(
+    ("path", "at_azure"),
+    [
+        *((f"{begin}/chat/completions", "/openai/v1/chat/completions") for begin in ("", "/v1", "/openai/v1")),
+        ("/openai/deployments/d/chat/completions?api-version=2024-10-21",) * 2,
+    ],
+)
+def test_azure_has_one_path_for_each_form_of_it(path, at_azure):
+    assert request_of(1, chat("a") | {"url": path}, "azure").path == at_azure
     assert request_of(1, chat("a") | {"url": path}).path == path
-
-
-def test_a_path_of_azure_with_a_deployment_stays():
-    path = "/openai/deployments/d/chat/completions?api-version=2024-10-21"
-    assert request_of(1, chat("a") | {"url": path}, "azure").path == path

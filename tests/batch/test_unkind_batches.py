@@ -156,22 +156,14 @@ def test_a_creation_that_takes_effect_late_is_read(start, api, unkind):
 
 
 @APIS
-def test_a_batch_is_found_by_its_time_also_where_this_machines_clock_is_two_hours_ahead(start, api, monkeypatch):
-    before = datetime.now(UTC) - timedelta(hours=2)
-    monkeypatch.setattr(unkind_batches, "CREATED_S", int(before.timestamp()))
-    monkeypatch.setattr(unkind_batches, "TIME", before.isoformat())
-    monkeypatch.setattr(unkind_batches._Handler, "date_time_string", lambda _: format_datetime(before, usegmt=True))
-    one = start(api, Unkind(lost=(0,)), count=4)
-    one.completes(batches=1)
-
-
-@APIS
-def test_a_batch_is_found_where_the_date_of_answers_is_two_days_too_late(start, api, monkeypatch):
-    now = datetime.now(UTC)
-    monkeypatch.setattr(unkind_batches, "CREATED_S", int(now.timestamp()))
-    monkeypatch.setattr(unkind_batches, "TIME", now.isoformat())
-    later = format_datetime(now + timedelta(days=2), usegmt=True)
-    monkeypatch.setattr(unkind_batches._Handler, "date_time_string", lambda _: later)
+@pytest.mark.parametrize(
+    ("created_h", "date_h"), [(-2, -2), (0, 48)], ids=["this machine is two hours ahead", "the date is two days late"]
+)
+def test_a_batch_is_found_by_its_time_where_clocks_differ(start, api, monkeypatch, created_h, date_h):
+    created, date = (datetime.now(UTC) + timedelta(hours=hours) for hours in (created_h, date_h))
+    monkeypatch.setattr(unkind_batches, "CREATED_S", int(created.timestamp()))
+    monkeypatch.setattr(unkind_batches, "TIME", created.isoformat())
+    monkeypatch.setattr(unkind_batches._Handler, "date_time_string", lambda _: format_datetime(date, usegmt=True))
     one = start(api, Unkind(lost=(0,)), count=4)
     one.completes(batches=1)
 
