@@ -32,8 +32,9 @@ def bad(lines):
 
 
 def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, emulator):
-    path, said = tmp_path / "in.jsonl", Said()
-    path.write_text("\n".join(bad(chats(100))))
+    """The same command again sends them when they are mended."""
+    path, said, lines = tmp_path / "in.jsonl", Said(), chats(100)
+    path.write_text("\n".join(bad(lines)))
     code, report = run(path, emulator, said)
     assert (code, report["requests"], report["ok"], report["failed"]) == (1, 100, 97, 3)
     assert report["errors"] == {"bad_line": 3}
@@ -44,12 +45,6 @@ def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, em
     assert "line 71: custom_id is already in line 4: it must be unique; it is not sent" in said.lines
     assert "100 requests: 97 answered, 3 failed (3 bad_line)" in said.lines[-5]
     assert said.lines[1].endswith("requests, each checked when it is sent")
-
-
-def test_the_same_command_again_sends_the_mended_lines(tmp_path, emulator):
-    path, lines = tmp_path / "in.jsonl", chats(100)
-    path.write_text("\n".join(bad(lines)))
-    run(path, emulator)
     code, report = run(write_lines(path, lines), emulator)
     assert (code, report["skipped"], report["ok"]) == (0, 97, 3)
     assert emulator.tally()["answers"]["most"] == 1

@@ -68,12 +68,6 @@ def good(answered):
     return all(row["answer"] == vector(row["prompt"]) and row["error"] is None for row in answered)
 
 
-def test_rows_share_a_request_and_vectors_are_in_order(ask, odd):
-    answered = ask(odd, rows_of(50))
-    assert good(answered)
-    assert [texts_of(body) for body in odd.asked] == [[row["prompt"] for row in answered]]
-
-
 def test_each_row_has_a_record_of_its_own(ask, emulator, tmp_path):
     journal = tmp_path / "vectors.jsonl"
     first = ask(emulator, rows_of(5), journal=journal)

@@ -295,6 +295,7 @@ def test_a_row_that_cannot_be_sent_says_why(content, name, form, message):
     ("content", "name", "form", "message"),
     [
         (rows({"a": 1}), "p.jsonl", {"template": "{b}"}, "with the fields a, and --template names 'b'"),
+        (rows({"a": "b"}), "p.jsonl", {"column": "a", "template": "{a}"}, "--column and --template exclude each other"),
         (rows({"a": "b"}), "p.jsonl", {"template": "{a} {"}, "the template '{a} {' cannot be read: Single '{'"),
         (rows({"a": "b"}), "p.jsonl", {"template": "{a} {}"}, "has braces without the name of a column"),
         ("[1]", "p.json", {}, "it is a int: it must be an object, or a text"),
@@ -433,11 +434,6 @@ def test_a_missing_package_is_named(monkeypatch, content, name, message):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SettingsError, match=message):
         lines(content, name, model="m", column="text")
-
-
-def test_column_and_template_exclude_each_other():
-    with pytest.raises(SettingsError, match="exclude each other"):
-        Form(column="a", template="b")
 
 
 def test_the_command_says_once_what_is_missing(tmp_path, emulator):
