@@ -554,13 +554,18 @@ def _unknown(row: Row, form: Form, name: str, kind: str) -> str:
         return f"{fields}, and {_naming(row, form, absent[0])}"
     needed = {"the column of the prompts": has_prompt, "the model": has_model}
     way = f"name {' and '.join(what for what, is_there in needed.items() if not is_there)}"
-    example = next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
+    example = _prompts_in(row)
     if has_prompt or example is not None:
         changed |= {} if has_prompt else {"column": cast("str", example)}
         way = f"{way}, e.g. {form.caller.again(name, **changed)}"
     else:  # it may be a prompt
         way = f"{way} with {form.caller.option('column')}"
     return f"{fields}: {'; or, '.join([way, *_other_ways(form, name, kind, changed)])}"
+
+
+def _prompts_in(row: Row) -> str | None:
+    """A column that may have the prompts."""
+    return next((one for one in row if may_be_shown(one) and one not in reading.IDS), None)
 
 
 def _naming(row: Row, form: Form, absent: str) -> str:
