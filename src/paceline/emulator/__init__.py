@@ -14,7 +14,7 @@ __all__ = ["Emulator", "Refused", "Settings", "SettingsError", "World"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the server on first use: only it needs uvicorn and Starlette."""
+    """Import the server on first use: only it needs uvicorn."""
     if name != "Emulator":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,6 +1,6 @@
 """The emulated provider as an ASGI application: all dialects on one port, and ``/emulator/*`` to inspect it.
 
-Metered paths are answered by plain ASGI (a refused request costs well under 100 µs), the others by Starlette.
+It is plain ASGI, so that a refused request costs well under 100 µs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from asyncio import Transport
 from functools import lru_cache
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
-
+from paceline.emulator.asgi import Receive, Scope, Send, read_body, send_answer
 from paceline.emulator.batch_http import BatchApi
 from paceline.emulator.dialects import DialectTarget, find
 from paceline.emulator.openai import CREATED
 from paceline.emulator.settings import Settings, SettingsError, check_number
-from paceline.emulator.wire import JSON, Ask, Header, HttpAnswer, dump, read_body, request_id, send_answer
+from paceline.emulator.wire import JSON, Ask, Header, HttpAnswer, dump, load, request_id
 from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
@@ -60,18 +55,6 @@ class App:
         self.serials = itertools.count(1)
         self._ahead_s = 0.0
         self._start(settings)
-        self._others = Starlette(
-            routes=[
-                Route("/emulator/tally", self._tally),
-                Route("/emulator/reset", self._reset, methods=["POST"]),
-                Route("/emulator/limits", self._limits, methods=["POST"]),
-                Route("/emulator/state", self._state, methods=["GET", "POST"]),
-                Route("/emulator/advance", self._advance, methods=["POST"]),
-                Route("/v1/models", self._models),
-                Route("/models", self._models),
-            ],
-            exception_handlers={SettingsError: _bad_settings, 404: _not_found},
-        )
 
     def _start(self, settings: Settings) -> None:
         self.world = World(settings, self.now())
@@ -93,49 +76,50 @@ class App:
         headers, target = dict(scope["headers"]), None
         if scope["method"] == "POST":
             target = find(scope["path"], scope["query_string"], headers, self.world.settings.dialect)
-        if target is None:
-            call = self.batches.find(self.now(), scope)
-            if call is None:
-                await self._others(scope, receive, send)
-            elif not await self.batches.serve(call, receive, send):
+        call = self.batches.find(self.now(), scope) if target is None else None
+        if call is not None:
+            if not await self.batches.serve(call, receive, send):
                 await _break(scope, receive)
             return
         body = await read_body(receive, _MOST_BODY)
         if body is None:
             await send_answer(send, HttpAnswer(413, [JSON], b'{"error":{"message":"the body is too large"}}'))
-            return
-        await _Exchange(self, target, scope, headers, body).serve(receive, send)
+        elif target is not None:
+            await _Exchange(self, target, scope, headers, body).serve(receive, send)
+        else:
+            status, value = self._own(scope["method"], scope["path"], body)
+            await send_answer(send, HttpAnswer(status, [JSON], dump(value)))
 
-    async def _tally(self, _: Request) -> JSONResponse:
-        return JSONResponse(self.tally())
-
-    async def _reset(self, request: Request) -> JSONResponse:
-        """Start again, with the settings in the body changed."""
-        changes = await _object(request)
-        self._start(Settings.of(self.world.settings.values() | changes))
-        return JSONResponse({"ok": True})
-
-    async def _limits(self, request: Request) -> JSONResponse:
-        """Change limits in mid-run: a body like ``{"gpt-6-luna": "250 requests/min"}``."""
-        self.world.set_limits(self.now(), await _object(request))
-        return JSONResponse({"ok": True})
-
-    async def _state(self, request: Request) -> JSONResponse:
-        """What is used of every quota, or, with such a body, continue from there."""
-        if request.method == "POST":
-            self.world.resume(self.now(), await _object(request))
-        return JSONResponse(self.world.used(self.now()))
-
-    async def _advance(self, request: Request) -> JSONResponse:
-        """Move the clock forward: a body like ``{"seconds": 3600}``."""
-        seconds: Any = (await _object(request)).get("seconds")
-        check_number("seconds", seconds, most=MOST_ADVANCE_S)
-        self._ahead_s += seconds
-        return JSONResponse({"now_s": self.now()})
-
-    async def _models(self, _: Request) -> JSONResponse:
-        model = {"object": "model", "created": CREATED, "owned_by": "emulator"}
-        return JSONResponse({"object": "list", "data": [{"id": name} | model for name in self.world.models()]})
+    def _own(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        """The status and the JSON value of an answer to a request that is not metered."""
+        value: Any = load(body or b"{}")
+        if value is None and path.startswith("/emulator/"):
+            return 400, {"error": "the body must be a JSON object"}
+        try:
+            match method, path:
+                case "GET", "/emulator/tally":
+                    return 200, self.tally()
+                case "POST", "/emulator/reset":  # start again, with the settings in the body changed
+                    self._start(Settings.of(self.world.settings.values() | value))
+                case "POST", "/emulator/limits":  # change limits in mid-run: {"gpt-6-luna": "250 requests/min"}
+                    self.world.set_limits(self.now(), value)
+                case "GET" | "POST", "/emulator/state":  # what is used of every quota; with a body, continue from there
+                    if method == "POST":
+                        self.world.resume(self.now(), value)
+                    return 200, self.world.used(self.now())
+                case "POST", "/emulator/advance":  # move the clock forward: {"seconds": 3600}
+                    check_number("seconds", value.get("seconds"), most=MOST_ADVANCE_S)
+                    self._ahead_s += value["seconds"]
+                    return 200, {"now_s": self.now()}
+                case "GET", "/v1/models" | "/models":
+                    model = {"object": "model", "created": CREATED, "owned_by": "emulator"}
+                    return 200, {"object": "list", "data": [{"id": name} | model for name in self.world.models()]}
+                case _:
+                    wrong = {"message": f"Invalid URL ({method} {path})", "type": "invalid_request_error", "code": None}
+                    return 404, {"error": wrong}
+        except SettingsError as error:
+            return 400, {"error": str(error)}
+        return 200, {"ok": True}
 
 
 class _Exchange:
@@ -229,23 +213,3 @@ class _Exchange:
         """A refusal as an event of a stream."""
         retained = (header for header in refusal.headers if header[0] != b"content-type")
         return HttpAnswer(200, [_STREAM, *retained], self.dialect.error_event(self.ask, refusal, self.serial))
-
-
-async def _object(request: Request) -> dict[str, Any]:
-    body = await request.body()
-    try:
-        value = await request.json() if body else {}
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise SettingsError("the body must be a JSON object")
-    return value
-
-
-def _bad_settings(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, 400)
-
-
-def _not_found(request: Request, _: Exception) -> JSONResponse:
-    message = f"Invalid URL ({request.method} {request.url.path})"
-    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": None}}, 404)

@@ -14,8 +14,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.types import Receive, Scope, Send
-
+from paceline.emulator.asgi import Receive, Scope, Send, read_body, send_answer
 from paceline.emulator.batch_files import (
     PURPOSES,
     StoredFile,
@@ -39,7 +38,7 @@ from paceline.emulator.batches import (
     queue_text,
 )
 from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE, openai_like
-from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, read_body, request_id, send_answer
+from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, request_id
 from paceline.emulator.world import Refused, World
 
 JSONL: Header = (b"content-type", b"application/x-jsonl")

@@ -9,15 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from paceline.emulator.prompt_cache import PromptPart, ServerPrompt, chain
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import write
 from paceline.emulator.world import AS_USUAL, Admitted, Counting, Level, Refused
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Send
 
 Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
@@ -212,26 +209,3 @@ def pieces(tokens: int) -> tuple[tuple[int, str], ...]:
     cuts = [tokens * i // count for i in range(count + 1)]
     size = len(text) // max(1, tokens)
     return tuple((end - start, text[start * size : end * size]) for start, end in pairwise(cuts))
-
-
-async def read_body(receive: Receive, most: int) -> bytes | None:
-    """A request's body; ``None`` if it is too large. It is read to the end, so that the client can read the answer."""
-    parts, size, more = list[bytes](), 0, True
-    while more:
-        message = await receive()
-        part = message.get("body", b"")
-        size, more = size + len(part), message.get("more_body", False)
-        if size <= most:
-            parts.append(part)
-        else:
-            parts.clear()
-        if message["type"] == "http.disconnect":
-            return None
-    return b"".join(parts) if size <= most else None
-
-
-async def send_answer(send: Send, answer: HttpAnswer, extra: Sequence[Header] = ()) -> None:
-    """Send a whole answer, with its length and further headers."""
-    headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body)), *extra]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
