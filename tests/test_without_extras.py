@@ -74,7 +74,6 @@ def test_what_windows_takes_for_a_terminal_gets_every_character(monkeypatch):
 def test_the_fixture_of_the_emulator_names_its_extra():
     code = """
 import sys
-sys.modules["starlette"] = None
 sys.modules["uvicorn"] = None
 import pytest
 from paceline.testing import pytest_plugin

@@ -49,8 +49,8 @@ MODULES: Final = {
     "cli": _CLI,
     "gateway": (*_CLI, "uvicorn", "httptools", "aiohappyeyeballs"),
     "top": (*_CLI, "textual"),
-    "emulator": ("click", "starlette", "uvicorn", "httptools"),
-    "demo": (*_CLI, "starlette", "uvicorn", "httptools", "matplotlib", "openai"),
+    "emulator": ("click", "uvicorn", "httptools"),
+    "demo": (*_CLI, "uvicorn", "httptools", "matplotlib", "openai"),
 }
 """The modules without which no command of an extra starts."""
 

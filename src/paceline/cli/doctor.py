@@ -50,7 +50,7 @@ PAST: Final = {
 }  # fmt: skip
 """What goes past the libraries that are paced, and by which way; see ``http/bypass.py``."""
 
-OURS: Final = ("pydantic", "pyyaml", "click", "redis", "starlette", "uvicorn", "genai-prices", "opentelemetry-sdk")
+OURS: Final = ("pydantic", "pyyaml", "click", "redis", "uvicorn", "genai-prices", "opentelemetry-sdk")
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _LOCAL: Final = re.compile(r"https?://(127\.|localhost|\[::1\])")
 FILES_FEW: Final = 1_024
