@@ -39,16 +39,11 @@ class Count:
         """The counts as plain values; the speeds are the ideal and steady times over the elapsed time."""
         elapsed_s = 0.0 if self.first_s is None or self.last_s is None else self.last_s - self.first_s
         return {
-            "admitted": self.admitted,
-            "answered": self.answered,
+            **{name: getattr(self, name) for name in self.__slots__},
             "refused": dict(self.refused),
             "refused_total": self.refused.total(),
             "faults": dict(self.faults),
-            "in_flight": self.in_flight,
-            "in_flight_peak": self.in_flight_peak,
             "charges": charges,
-            "first_s": self.first_s,
-            "last_s": self.last_s,
             "elapsed_s": elapsed_s,
             "ideal_s": ideal_s,
             "steady_s": steady_s,
