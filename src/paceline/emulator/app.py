@@ -73,9 +73,9 @@ class App:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        headers, target = dict(scope["headers"]), None
-        if scope["method"] == "POST":
-            target = find(scope["path"], scope["query_string"], headers, self.world.settings.dialect)
+        headers, dialect = dict(scope["headers"]), self.world.settings.dialect
+        place = scope["path"], scope["query_string"][:2_000], b"api-key" in headers
+        target = find(*place, dialect) if scope["method"] == "POST" else None
         call = self.batches.find(self.now(), scope) if target is None else None
         if call is not None:
             if not await self.batches.serve(call, receive, send):

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +24,7 @@ MOST_PROBLEMS = 50
 PURPOSES = ("batch", "batch-api", "assistants", "fine-tune", "vision", "user_data", "evals")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class StoredFile:
     """A file.
 
@@ -35,7 +36,6 @@ class StoredFile:
         content: The bytes of an uploaded file.
         lines: For results: their lines.
         batch: The batch that has been read with these results; ``None`` for its errors.
-        length: Bytes of the content, once they are known.
     """
 
     id: str
@@ -45,17 +45,15 @@ class StoredFile:
     content: bytes = b""
     lines: Callable[[], Iterator[bytes]] | None = None
     batch: EmulatedBatch | None = None
-    length: int = -1
 
     def pieces(self) -> Iterator[bytes]:
         """The content in pieces."""
         return iter((self.content,)) if self.lines is None else self.lines()
 
+    @cached_property
     def size(self) -> int:
         """Bytes of the content; results are written once to know it."""
-        if self.length < 0:
-            self.length = sum(map(len, self.pieces()))
-        return self.length
+        return sum(map(len, self.pieces()))
 
 
 class StoredFiles:

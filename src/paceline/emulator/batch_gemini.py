@@ -165,6 +165,6 @@ class GeminiBatches:
 def _file(file: StoredFile) -> dict[str, Any]:
     return {
         "name": f"files/{file.id}", "displayName": file.name, "mimeType": "application/jsonl",
-        "sizeBytes": str(file.size()), "createTime": iso(file.created_s), "state": "ACTIVE",
+        "sizeBytes": str(file.size), "createTime": iso(file.created_s), "state": "ACTIVE",
         "uri": f"https://generativelanguage.googleapis.com/v1beta/files/{file.id}",
     }  # fmt: skip

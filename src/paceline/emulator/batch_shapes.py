@@ -87,6 +87,6 @@ def anthropic_batch(batch: EmulatedBatch, root: str) -> dict[str, Any]:
 def file_of(file: StoredFile) -> dict[str, Any]:
     """A file, in the same form for all of them."""
     return {
-        "id": file.id, "object": "file", "bytes": file.size(), "created_at": int(file.created_s), "filename": file.name,
+        "id": file.id, "object": "file", "bytes": file.size, "created_at": int(file.created_s), "filename": file.name,
         "purpose": file.purpose, "status": "processed", "status_details": None, "expires_at": None,
     }  # fmt: skip

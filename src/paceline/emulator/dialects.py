@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, unquote
 from paceline.emulator.anthropic import EmulatedAnthropic
 from paceline.emulator.cohere import EmulatedCohere
 from paceline.emulator.gemini import EmulatedGemini
-from paceline.emulator.openai import EmulatedAzure, EmulatedGroq, EmulatedOpenAI, EmulatedPlain, EmulatedTogether
+from paceline.emulator.openai import EmulatedAzure, EmulatedGroq, EmulatedOpenAI, EmulatedPlain
 from paceline.emulator.wire import Dialect
 
 OPENAI_LIKE: Final[dict[str, Dialect]] = {
-    "openai": EmulatedOpenAI(), "azure": EmulatedAzure(), "groq": EmulatedGroq(), "together": EmulatedTogether(), "plain": EmulatedPlain(),
+    "openai": EmulatedOpenAI(), "azure": EmulatedAzure(), "groq": EmulatedGroq(), "together": EmulatedOpenAI(), "plain": EmulatedPlain(),
 }  # fmt: skip
 ANTHROPIC, COHERE, GEMINI = EmulatedAnthropic(), EmulatedCohere(), EmulatedGemini()
 BY_PROVIDER: Final[Mapping[str, Dialect]] = {
@@ -41,22 +41,18 @@ class DialectTarget(NamedTuple):
     key: str = ""
 
 
-def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) -> DialectTarget | None:
+@lru_cache(maxsize=1_024)
+def find(path: str, query: bytes, azures: bool, dialect: str) -> DialectTarget | None:
     """The target of a POST; ``None`` for a path that is not metered.
 
-    Below ``/openai/v1`` both Azure and Groq answer: a request with an ``api-key`` header is Azure's.
+    Below ``/openai/v1`` both Azure and Groq answer.
 
     Args:
         path: The URL's path.
-        query: Its query.
-        headers: The request's headers.
+        query: The first bytes of its query.
+        azures: Whether the request has an ``api-key`` header, as Azure's have.
         dialect: The dialect on OpenAI's paths; by the path if empty.
     """
-    return _find(path, query[:2_000], b"api-key" in headers, dialect)
-
-
-@lru_cache(maxsize=1_024)
-def _find(path: str, query: bytes, azures: bool, dialect: str) -> DialectTarget | None:
     if (google := _MODEL.fullmatch(path)) is not None:
         return _of_google(google[1], google[2], query)
     if path in EmulatedCohere.PATHS:

@@ -233,10 +233,6 @@ class EmulatedAzure(EmulatedOpenAI):
         return sse(event, "error")
 
 
-class EmulatedTogether(EmulatedOpenAI):
-    """Together: OpenAI's bodies, headers and refusals; only its Batch API is another one."""
-
-
 class EmulatedPlain(EmulatedOpenAI):
     """A server of one's own, or a proxy: OpenAI's bodies, no header of a quota, and refusals that name nothing."""
 

@@ -191,8 +191,7 @@ class World:
             counting: How this provider counts it.
             prompt: The prompt as the cache sees it, if it can be cached.
         """
-        if self._due:
-            self._catch_up(now)
+        self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
         if (closed := self._closed(model, pool)) is not None:
             return self.refuse(now, closed, pool)
@@ -312,8 +311,7 @@ class World:
         if admitted.stage:
             return
         admitted.stage = "begun"
-        if self._due:
-            self._catch_up(now)
+        self._catch_up(now)
         if self._cache is not None and admitted.prompt is not None:
             self._cache.write(admitted.at_s, admitted.prompt)
         if returned := admitted.cache.returned:
@@ -324,8 +322,7 @@ class World:
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
         """Charge output as it is sent, to the quotas that count it then."""
-        if self._due:
-            self._catch_up(now)
+        self._catch_up(now)
         tokens = min(tokens, admitted.output_tokens - admitted.produced)
         admitted.produced += tokens
         for supply in self._pools[admitted.model].supplies:
