@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -108,9 +108,11 @@ def read_form(body: bytes, content_type: str) -> dict[str, tuple[str, bytes]]:
     return fields
 
 
-def read_lines(
-    content: bytes, endpoint: str, dialect: Dialect, most: int
-) -> tuple[list[BatchEntry], list[BatchProblem]]:
+Lines = tuple[list[BatchEntry], list[BatchProblem]]
+"""The requests of a batch input, and why it is invalid."""
+
+
+def read_lines(content: bytes, endpoint: str, dialect: Dialect, most: int) -> Lines:
     """The requests of OpenAI's batch input, and why it is invalid.
 
     Args:
@@ -120,23 +122,22 @@ def read_lines(
         most: The most lines.
     """
     lines, kind = content.splitlines(), dialect.PATHS[below(endpoint)]
-    entries, problems, seen = list[BatchEntry](), list[BatchProblem](), set[str]()
+    entries, problems = dict[str, BatchEntry](), list[BatchProblem]()
     if len(lines) > most:
         return [], [BatchProblem("too_many_tasks", f"The batch has {len(lines)} requests; the limit is {most}.")]
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         value = load(line)
-        if problem := _problem(value, endpoint, seen, entries[0].ask.model if entries else ""):
+        if problem := _problem(value, endpoint, entries):
             problems.append(problem._replace(line=number))
         elif value is not None:
-            entries.append(entry(value["custom_id"], value["body"], kind, dialect))
-            seen.add(value["custom_id"])
+            entries[value["custom_id"]] = entry(value["custom_id"], value["body"], kind, dialect)
         if len(problems) >= MOST_PROBLEMS:
             break
     if not entries and not problems:
         problems.append(BatchProblem("empty_file", "The input file is empty. It must have at least one request."))
-    return entries, problems
+    return [*entries.values()], problems
 
 
 def read_bodies(
@@ -146,7 +147,7 @@ def read_bodies(
     dialect: Dialect,
     most: int,
     names: tuple[str, str] = ("custom_id", "body"),
-) -> tuple[list[BatchEntry], list[BatchProblem]]:
+) -> Lines:
     """The requests of a batch input whose lines have only an id and a body, and why it is invalid.
 
     Args:
@@ -157,24 +158,23 @@ def read_bodies(
         most: The most lines.
         names: What a line calls the id and the body.
     """
-    entries, problems, seen = list[BatchEntry](), list[BatchProblem](), set[str]()
+    entries, problems = dict[str, BatchEntry](), list[BatchProblem]()
     for number, line in enumerate((one for content in contents for one in content.splitlines() if one.strip()), 1):
         value = load(line) or {}
         custom_id, body = (value.get(name) for name in names)
-        if not isinstance(custom_id, str) or not isinstance(body, dict) or custom_id in seen:
+        if not isinstance(custom_id, str) or not isinstance(body, dict) or custom_id in entries:
             problems.append(
                 BatchProblem("invalid_line", f"Line {number} has no {names[1]}, or no {names[0]} of its own.")
             )
             break
-        seen.add(custom_id)
-        entries.append(entry(custom_id, body, kind, dialect, model))
+        entries[custom_id] = entry(custom_id, body, kind, dialect, model)
     if not 0 < len(entries) <= most and not problems:
         problems.append(BatchProblem("invalid_file", f"A batch has 1 to {most} requests, not {len(entries)}."))
-    return entries, problems
+    return [*entries.values()], problems
 
 
-def _problem(value: dict[str, Any] | None, endpoint: str, seen: set[str], model: str) -> BatchProblem | None:
-    """What is wrong with a line."""
+def _problem(value: dict[str, Any] | None, endpoint: str, before: Mapping[str, BatchEntry]) -> BatchProblem | None:
+    """What is wrong with a line, after the requests of the lines ``before`` it."""
     if value is None:
         return BatchProblem("invalid_json_line", "This line is not parseable as valid JSON.")
     for name, kind in (("custom_id", str), ("method", str), ("url", str), ("body", dict)):
@@ -185,13 +185,14 @@ def _problem(value: dict[str, Any] | None, endpoint: str, seen: set[str], model:
     if below(value["url"]) != below(endpoint):
         text = f"The URL provided for this request does not match the batch endpoint {endpoint}."
         return BatchProblem("url_mismatch", text, "url")
-    if value["custom_id"] in seen:
+    if value["custom_id"] in before:
         text = f"The custom_id '{value['custom_id']}' for this request is a duplicate of another request."
         return BatchProblem("duplicate_custom_id", f"{text} The custom_id parameter must be unique.", "custom_id")
     named = value["body"].get("model")
     if not isinstance(named, str) or not named:
         return BatchProblem("missing_required_parameter", "Missing required parameter: 'model'.", "body.model")
-    if model and named != model:
+    model = next((one.ask.model for one in before.values()), named)
+    if named != model:
         text = f"The provided model '{named}' does not match the model '{model}' of the first request."
         return BatchProblem("mismatched_model", f"{text} A batch has requests for one model.", "body.model")
     return None
