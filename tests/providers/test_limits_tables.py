@@ -22,34 +22,26 @@ def amounts(provider, model, tier):
     return tuple(int(quota.amount) for quota in lookup(provider, model, tier).quotas)
 
 
-GPT_5 = {1: (500, 500_000), 2: (5_000, 1_000_000), 3: (5_000, 2_000_000), 4: (10_000, 4_000_000)}
-GPT_5_MINI = {1: (500, 500_000), 2: (5_000, 2_000_000), 3: (5_000, 4_000_000), 4: (10_000, 10_000_000)}
-SONNET_4 = {
-    1: (50, 30_000, 8_000),
-    2: (1_000, 450_000, 90_000),
-    3: (2_000, 800_000, 160_000),
-    4: (4_000, 2_000_000, 400_000),
-}
-HAIKU_4 = {
-    1: (50, 50_000, 10_000),
-    2: (1_000, 450_000, 90_000),
-    3: (2_000, 1_000_000, 200_000),
-    4: (4_000, 4_000_000, 800_000),
-}
-OLD_TIERS = {
-    "openai": {"gpt-5": GPT_5, "gpt-5.1": GPT_5, "gpt-5.2": GPT_5, "default": GPT_5, "gpt-99": GPT_5, "gpt-5-mini": GPT_5_MINI},
-    "claude": {
-        "default": SONNET_4, "claude-99": SONNET_4, "claude-sonnet-4": SONNET_4, "claude-sonnet-4-5": SONNET_4,
-        "claude-haiku-4": HAIKU_4, "claude-haiku-4-5": HAIKU_4, "claude-haiku-4-5-20251001": HAIKU_4,
-    },
-}  # fmt: skip
-OLD = [(p, m, t, want) for p, rows in OLD_TIERS.items() for m, row in rows.items() for t, want in row.items()]
-
-
 @pytest.mark.parametrize(
     ("provider", "model", "tier", "want"),
     [
-        *OLD,
+        ("openai", "gpt-5", 1, (500, 500_000)),
+        ("openai", "gpt-5.1", 2, (5_000, 1_000_000)),
+        ("openai", "gpt-5.2", 3, (5_000, 2_000_000)),
+        ("openai", "gpt-99", 4, (10_000, 4_000_000)),
+        ("openai", "default", 1, (500, 500_000)),
+        ("openai", "gpt-5-mini", 1, (500, 500_000)),
+        ("openai", "gpt-5-mini", 2, (5_000, 2_000_000)),
+        ("openai", "gpt-5-mini", 3, (5_000, 4_000_000)),
+        ("openai", "gpt-5-mini", 4, (10_000, 10_000_000)),
+        ("claude", "claude-sonnet-4", 1, (50, 30_000, 8_000)),
+        ("claude", "claude-sonnet-4-5", 2, (1_000, 450_000, 90_000)),
+        ("claude", "claude-99", 3, (2_000, 800_000, 160_000)),
+        ("claude", "default", 4, (4_000, 2_000_000, 400_000)),
+        ("claude", "claude-haiku-4", 1, (50, 50_000, 10_000)),
+        ("claude", "claude-haiku-4-5", 2, (1_000, 450_000, 90_000)),
+        ("claude", "claude-haiku-4-5-20251001", 3, (2_000, 1_000_000, 200_000)),
+        ("claude", "claude-haiku-4-5", 4, (4_000, 4_000_000, 800_000)),
         ("openai", "gpt-6.1-sol", "build", (5_000, 1_000_000)),
         ("openai", "gpt-6.1-sol", "Grow", (15_000, 40_000_000)),
         ("openai", "gpt-5", "launch", (10_000, 4_000_000)),
