@@ -355,12 +355,7 @@ def test_mistral_from_file_to_results(mistral):
     one, client, create = mistral
     job = create(BARE, metadata={"run": "7"}).json()
     at = f"batch/jobs/{job['id']}"
-    assert (job["status"], job["metadata"], job["total_requests"], job["output_file"]) == (
-        "QUEUED",
-        {"run": "7"},
-        10,
-        None,
-    )
+    assert job | {"status": "QUEUED", "metadata": {"run": "7"}, "total_requests": 10, "output_file": None} == job
     one.emulator.advance(1)
     assert client.get(at).json()["status"] == "RUNNING"
     one.emulator.advance(51)
@@ -560,11 +555,8 @@ def test_anthropic_from_creation_to_results(claude):
     assert (batch.processing_status, batch.request_counts.processing) == ("in_progress", 10)
     emulator.advance(5)
     batch = batches.retrieve(batch.id)
-    assert (batch.processing_status, batch.request_counts.succeeded, batch.request_counts.processing) == (
-        "ended",
-        10,
-        0,
-    )
+    counts = batch.request_counts
+    assert (batch.processing_status, counts.succeeded, counts.processing) == ("ended", 10, 0)
     results = list(batches.results(batch.id))
     assert {result.custom_id for result in results} == {one["custom_id"] for one in REQUESTS}
     assert [result.custom_id for result in results] != [one["custom_id"] for one in REQUESTS]

@@ -93,21 +93,6 @@ def test_cost_above_the_limit_never_fits():
     assert SlotsRule(2).wait(0.0, 3) == math.inf
 
 
-def test_quantised_bucket_admits_a_cost_above_its_quantum_when_full():
-    bucket = BucketRule(3, 60, 0.0, quantum_s=1)  # 0.05 requests
-    assert bucket.fits(0.0, 1)
-    bucket.charge(0.0, 1)
-    assert not bucket.fits(19.9, 1)
-    assert bucket.fits(20.0, 1)
-
-
-def test_debt_is_repaid_by_time():
-    bucket = BucketRule(60, 60, 0.0)
-    bucket.charge(0.0, 90)
-    assert bucket.remaining(0.0) == -30
-    assert bucket.remaining(40.0) == pytest.approx(10)
-
-
 def test_give_back_never_exceeds_the_burst():
     bucket = BucketRule(60, 60, 0.0)
     bucket.charge(0.0, 10)

@@ -52,10 +52,6 @@ def test_the_quota_with_the_longest_wait_refuses():
     assert w.admit(0.0, "m", 1).period_s == 86_400
 
 
-def test_too_large_is_not_a_matter_of_waiting():
-    assert world("1k tokens/min").admit(0.0, "m", 900, 101).kind == "too_large"
-
-
 def test_output_is_charged_as_it_appears_and_refuses_the_next():
     w = world("50 requests/min,50k input_tokens/min,1k output_tokens/min", output_share=1.0, output_spread=0.0)
     first = w.admit(0.0, "claude", 100, 1_500)
