@@ -61,8 +61,9 @@ class CountingRule(ABC):
 
     def wait(self, now: float, cost: float) -> float:
         """Seconds until ``cost`` fits without other traffic (as a server prints it); ``inf`` for never."""
-        if cost > self.limit:
-            return math.inf
+        return math.inf if cost > self.limit else self._wait(now, cost)
+
+    def _wait(self, now: float, cost: float) -> float:
         return 0.0 if self.fits(now, cost) else self.reset(now)
 
     @abstractmethod
@@ -108,10 +109,8 @@ class BucketRule(CountingRule):
         super().set_limit(now, limit)
         self._level = min(self._level, self.burst)
 
-    def wait(self, now: float, cost: float) -> float:
+    def _wait(self, now: float, cost: float) -> float:
         """``(used + requested - limit) x period / limit``, as OpenAI's and Groq's refusals print it."""
-        if cost > self.limit:
-            return math.inf
         return max(0.0, min(cost, self.burst) - self.remaining(now)) * self.period_s / self.limit
 
     def reset(self, now: float) -> float:
@@ -187,10 +186,8 @@ class SlidingRule(CountingRule):
         elif amount < 0:
             self.charge(now, -amount)
 
-    def wait(self, now: float, cost: float) -> float:
+    def _wait(self, now: float, cost: float) -> float:
         missing = cost - self.remaining(now) - EPSILON
-        if cost > self.limit:
-            return math.inf
         if missing <= 0:
             return 0.0
         for at, amount in zip(self._times, self._amounts, strict=True):
