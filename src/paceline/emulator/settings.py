@@ -98,8 +98,8 @@ def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
     return pools
 
 
-def _number(default: float, most: float, *, least: float = 0.0) -> Any:
-    """A setting that is a number from ``least`` to ``most``."""
+def _number(default: float | None, most: float, *, least: float = 0.0) -> Any:
+    """A setting that is a number from ``least`` to ``most``, or ``None`` if that is the default."""
     return field(default=default, metadata={"least": least, "most": most})
 
 
@@ -117,7 +117,7 @@ class _Checked:
         """Check the values of :func:`_number` and :func:`_choice`."""
         for one in fields(self):  # type: ignore[arg-type]
             name, value, words = f"{self.PLACE}{one.name}", getattr(self, one.name), one.metadata.get("words")
-            if words is None and one.metadata:
+            if words is None and one.metadata and (value, one.default) != (None, None):
                 check_number(name, value, **one.metadata)
             elif words is not None and value not in words:
                 raise SettingsError(f"{name} is {value!r}; {near(str(value), words)}")
@@ -191,7 +191,7 @@ class BatchSettings(BatchTimes):
     """
 
     enqueued_tokens: float | Mapping[str, float] | None = None
-    queued_requests: int | None = None
+    queued_requests: int | None = _number(None, 1e12)
     queue_full: str = _choice("late", "late", "400", "429")
     full_by_mistake: float = _number(0.0, 1.0)
     failed_requests: float = _number(0.0, 1.0)
@@ -206,12 +206,9 @@ class BatchSettings(BatchTimes):
         if not isinstance(self.in_order, bool):
             raise SettingsError(f"batches.in_order is {self.in_order!r}: it must be true or false")
         self.check()
-        if self.queued_requests is not None:
-            check_number("batches.queued_requests", self.queued_requests, most=1e12)
         tokens = self.enqueued_tokens
-        for model, amount in (
-            tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": tokens}
-        ).items():
+        by_model = tokens if isinstance(tokens, Mapping) else {"": 0.0 if tokens is None else tokens}
+        for model, amount in by_model.items():
             check_number(f"batches.enqueued_tokens{model and f'.{model}'}", amount, most=1e15)
 
     def tokens_for(self, model: str) -> float | None:
