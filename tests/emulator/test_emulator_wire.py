@@ -217,13 +217,8 @@ def test_gemini_rate_refusal(unit, period_s, quota_id, delay):
     status, headers, body = gemini.refusal(Refused("rate", "g", "g", unit, period_s, 20, 20, 1, 1.7685), PLAIN, 1)
     error = json.loads(body)["error"]
     violation = error["details"][0]["violations"][0]
-    assert (status, error["status"], violation["quotaId"], violation["quotaValue"]) == (
-        429,
-        "RESOURCE_EXHAUSTED",
-        quota_id,
-        "20",
-    )
-    assert error["details"][1]["retryDelay"] == delay
+    assert (status, error["status"], error["details"][1]["retryDelay"]) == (429, "RESOURCE_EXHAUSTED", delay)
+    assert (violation["quotaId"], violation["quotaValue"]) == (quota_id, "20")
     assert [name for name, _ in headers] == [b"content-type"]
     assert "details" not in json.loads(gemini.refusal(RATE, Settings(body_numbers=False), 1).body)["error"]
 
