@@ -159,8 +159,8 @@ class _Exchange:
                 world.answers.add(custom_id.decode("latin-1"))
 
     def _admit(self, now: float) -> Admitted | Refused:
-        ask, dialect, valid = self.ask, self.dialect, self.world.settings.valid_key
-        if not self.key or (valid is not None and self.key != valid):
+        ask, dialect = self.ask, self.dialect
+        if not self.world.settings.accepts(self.key):
             return self.world.refuse(now, Refused("auth", ask.model))
         if ask.error:
             return self.world.refuse(now, Refused("invalid", ask.model, detail=ask.error))

@@ -112,10 +112,7 @@ class BatchApi:
 
     def _reply(self, call: BatchCall, body: bytes | None) -> BatchReply:
         settings = self._world.settings
-        key, valid = call.dialect.key(call.headers), settings.valid_key
-        if self._gemini.needs_no_key(call):
-            key = valid or "any"
-        if not key or (valid is not None and key != valid):
+        if not (self._gemini.needs_no_key(call) or settings.accepts(call.dialect.key(call.headers))):
             return BatchReply(answer=call.dialect.refusal(Refused("auth"), settings, self._serial))
         if body is None:
             most = self.batches.rules.most_bytes

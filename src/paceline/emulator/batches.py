@@ -224,7 +224,8 @@ class EmulatedBatches:
             self.refused[full.kind] += 1
             return full
         self.by_id[batch.id] = batch
-        self._paid["same"].add(_hash(sorted(f"{entry.custom_id} {entry.content}" for entry in entries)))
+        requests = "\n".join(sorted(f"{entry.custom_id} {entry.content}" for entry in entries))
+        self._paid["same"].add(sha256(requests.encode("utf-8", "surrogatepass")).hexdigest()[:16])
         if style == "anthropic":
             self._validate(now, batch)
         else:
@@ -399,10 +400,3 @@ def queue_text(model: str, limit: float) -> str:
         f"Enqueued token limit reached for {model} in organization org-emulated. Limit: {limit:,.0f} enqueued tokens."
         " Please try again once some in_progress batches have been completed."
     )
-
-
-def _hash(parts: Iterable[str]) -> str:
-    whole = sha256()
-    for part in parts:
-        whole.update(part.encode("utf-8", "surrogatepass") + b"\n")
-    return whole.hexdigest()[:16]

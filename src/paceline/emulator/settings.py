@@ -316,6 +316,10 @@ class Refusing(_Checked):
         """Whether a refusal states a wait in its headers."""
         return (self.retry_after or ("true" if self.headers else "none")) != "none"
 
+    def accepts(self, key: str) -> bool:
+        """Whether a request with this API key is answered."""
+        return bool(key) and self.valid_key in (None, key)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Speed, Lengths, Caching, Refusing):
