@@ -106,13 +106,6 @@ def test_a_stream_without_usage_or_cut_short_names_none(provider, stream):
     assert (reader.usage, reader.done) == (None, True)
 
 
-def test_the_last_event_counts_without_its_blank_line():
-    reader = feed(OPENAI, CHAT[: CHAT.index(b"\n\ndata: [DONE]")], (), stream=True)
-    assert reader.usage is None
-    reader.close()
-    assert reader.usage == Usage(9, 4)
-
-
 def test_events_that_one_blank_line_should_part_are_read_one_by_one():
     assert read(OPENAI, CHAT.replace(b"\n\n", b"\n"), stream=True).usage == Usage(9, 4)
 

@@ -228,12 +228,6 @@ def test_the_wait_of_a_refusal_in_a_stream_is_known():
     assert judged(sse(CREATED, FAILED), stream=True, headers=SSE).refusal.retry_after_s == 2.512
 
 
-def test_only_the_beginning_of_a_stream_is_read():
-    beginning = begun()
-    assert not beginning.feed(sse(ROLE))
-    assert beginning.feed(sse(WORD))
-
-
 @pytest.mark.parametrize("body", [b"data: " + b"x" * 200, b": wait\n\n", b'{"choices": [{"x": "', b" " * 99])
 def test_what_never_ends_is_held_up_to_a_bound(body):
     beginning = begun()
