@@ -285,11 +285,12 @@ class Reservation:
         alone: Whether no other request of its pool waited or was in flight when it was refused.
         oversized: Whether its request is larger than a quota.
         number: How many attempts were granted until then, with this one; 0 where nothing is learned.
+        passed: What it holds at other pools, which end with it.
     """
 
     __slots__ = (
         "alone", "amounts", "arrived", "begun", "cost", "granted_ns", "known", "lost_at_ns", "marks", "notes", "number",
-        "open", "oversized",
+        "open", "oversized", "passed",
     )  # fmt: skip
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
@@ -299,6 +300,7 @@ class Reservation:
         self.granted_ns = granted_ns
         self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
+        self.passed: tuple[Any, ...] = ()
         self.known: Cost | None = None
         self.open = True
         self.begun = self.arrived = self.alone = self.oversized = False

@@ -31,10 +31,6 @@ from paceline.pacing.sync import run_sync
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
-PASSED_MIN = 256
-"""How many reservations with further ones are kept before lost ones are searched for."""
-
-
 _Wait = Callable[[Scheduler, Waiter], Awaitable[Outcome]]
 
 _COUNTS = frozenset((REQUESTS, CONCURRENCY))
@@ -95,8 +91,6 @@ class ChainedScheduler(Scheduler):
         self._opens, self._others = opens, others
         self.stated = self.stated.union(*(scheduler.stated for scheduler in further))
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
-        self._passed: dict[Reservation, list[Passed]] = {}  # the further reservations, until closed
-        self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
 
     @property
     def beside(self) -> Sequence[Scheduler]:
@@ -149,14 +143,14 @@ class ChainedScheduler(Scheduler):
                     granted.granted_ns = step.granted_ns  # it is sent now, not before
                     step.begun = True  # whether answers come is seen in the own pool
                     scheduler.section.lateness.granted(step)
-                    self._remember(granted, Passed(scheduler, step, there))
+                    granted.passed += (Passed(scheduler, step, there),)
             except BaseException:  # cancelled while it waited there
                 self.cancel(granted)
                 raise
             finally:
                 self._at.pop(waiter, None)
                 self.section.lateness.continued(granted)
-                for passed in self._passed.get(granted, ()):
+                for passed in granted.passed:
                     passed.scheduler.section.lateness.continued(passed.reservation)
             granted.begun = False
             paused = self._paused_until_ns() > max(paused_until_ns + SAME_PAUSE_NS, self.now_ns())
@@ -222,7 +216,7 @@ class ChainedScheduler(Scheduler):
                     account.cancel(step)
                     return granted, None
             first = Passed(account, step, there)
-            self._remember(granted, first)
+            granted.passed = (first,)
             return granted, first
         return await wait(self, waiter), None
 
@@ -239,7 +233,7 @@ class ChainedScheduler(Scheduler):
         if not refusal.of_account or refusal.scope is not RefusalScope.POOL or self._opens is None:
             return None
         account = self.account or self._opens()
-        for passed in self._passed.get(reservation, ()):
+        for passed in reservation.passed:
             if passed.scheduler is account:
                 return account, passed.reservation
         return account, _before(reservation)
@@ -270,46 +264,6 @@ class ChainedScheduler(Scheduler):
         now_ns = self.now_ns()
         return now_ns + self.pool.capacity.cool_down_ns(now_ns)
 
-    def _remember(self, reservation: Reservation, passed: Passed) -> None:
-        """Keep ``passed`` with ``reservation``, and settle the further ones of those that were closed as lost."""
-        if len(self._passed) > self._look_at:
-            for lost in [other for other in list(self._passed) if not other.open]:  # a copy: other threads add theirs
-                self._release(lost)
-            # Twice what is left, so that the searches cost each request the same.
-            self._look_at = 2 * len(self._passed) + PASSED_MIN
-        self._passed.setdefault(reservation, []).append(passed)
-
-    def _release(self, reservation: Reservation, actual: Cost | None = None, waiter: Waiter | None = None) -> None:
-        """Settle the further reservations of ``reservation``, which ends with this true cost."""
-        for passed in self._passed.pop(reservation, ()):
-            passed.settle(actual, waiter)
-
-    def begun(self, reservation: Reservation) -> None:
-        """See :meth:`Scheduler.begun`."""
-        super().begun(reservation)
-        for passed in self._passed.get(reservation, ()):
-            passed.scheduler.begun(passed.reservation)
-
-    def admitted(self, reservation: Reservation) -> None:
-        """See :meth:`Scheduler.admitted`."""
-        super().admitted(reservation)
-        for passed in self._passed.get(reservation, ()):
-            passed.scheduler.admitted(passed.reservation)
-
-    def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
-        """See :meth:`Scheduler.settle`."""
-        if self._passed:
-            self._release(reservation, actual, waiter)
-        self.section.settle(reservation, actual, waiter)
-
-    def cancel(self, reservation: Reservation) -> None:
-        """See :meth:`Scheduler.cancel`."""
-        try:
-            super().cancel(reservation)
-        finally:  # a listener of events may end the program in it
-            for scheduler, further, _ in self._passed.pop(reservation, ()):
-                scheduler.cancel(further)
-
     def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
         """See :meth:`Scheduler.row`."""
         if (of_account := self._of_account(reservation, refusal)) is None:
@@ -329,15 +283,16 @@ class ChainedScheduler(Scheduler):
             account.refuse(there, refusal, pause_s, stop_s, why)
             # In this scope the pool charges the request without its tokens, and learns nothing.
             refusal, pause_s, stop_s = replace(refusal, scope=RefusalScope.MODE), 0.0, 0.0
-        else:  # that tells nothing of the account
-            for passed in self._passed.get(reservation, ()):
+        elif self.account is not None:  # that tells nothing of the account
+            for passed in reservation.passed:
                 if passed.scheduler is self.account:
                     passed.scheduler.cancel(passed.reservation)
         try:
             super().refuse(reservation, refusal, pause_s, stop_s, why)
         finally:
             of_pool = refusal.scope is RefusalScope.POOL
-            self._release(reservation, None if of_pool else dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
+            for passed in reservation.passed:
+                passed.settle(None if of_pool else dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
         # Only now: this refusal may have shut the allowance of the own pool.
         if of_account is None and refusal.kind.about_rate and self._opens is not None and self._shares_its_end:
             account = self.account or self._opens()
@@ -365,7 +320,7 @@ class ChainedScheduler(Scheduler):
     def after_fork(self) -> None:
         """See :meth:`Scheduler.after_fork`."""
         super().after_fork()
-        self._at, self._passed = {}, {}
+        self._at = {}
 
 
 def _before(reservation: Reservation) -> Reservation:

@@ -228,6 +228,8 @@ class Scheduler:
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
+        for passed in reservation.passed:
+            passed.settle(actual, waiter)
         self.section.settle(reservation, actual, waiter)
 
     def timed_out(self, reservation: Reservation) -> bool:
@@ -241,7 +243,11 @@ class Scheduler:
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
-        self.section.change(self.pool.cancel, reservation)
+        try:
+            self.section.change(self.pool.cancel, reservation)
+        finally:  # a listener of events may end the program in it
+            for passed in reservation.passed:
+                passed.scheduler.cancel(passed.reservation)
 
     def row(self, reservation: Reservation, refusal: Refusal) -> Row | None:
         """See :meth:`Pool.row`."""
@@ -292,6 +298,8 @@ class Scheduler:
         if self.pool.silence.since_ns:
             self.section.change(self.pool.answered)
             self.section.lines.notices()
+        for passed in reservation.passed:
+            passed.scheduler.begun(passed.reservation)
 
     def read_plan(self, windows: Iterable[Window], notes: Mapping[str, str], weighed: Mapping[str, Weighed]) -> None:
         """Take what an answer states of the windows of the account.
@@ -313,6 +321,8 @@ class Scheduler:
         """See :meth:`Pool.admitted`."""
         if self.pool.opens_at_heads:
             self.section.change(self.pool.admitted, reservation)
+        for passed in reservation.passed:
+            passed.scheduler.admitted(passed.reservation)
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
