@@ -194,11 +194,17 @@ class ChainedScheduler(Scheduler):
             if not isinstance(step, Reservation):
                 return _named(account, step), None
             step.begun = True
-            if self._is_shut:  # give back the turn, which another pool's request may use as a test meanwhile
+            if shut := self._is_shut:  # give back the turn, which another pool's request may use as a test meanwhile
                 account.cancel(step)
+            try:
                 granted = await wait(self, waiter)
-                if not isinstance(granted, Reservation):
-                    return granted, None
+            except BaseException:
+                account.cancel(step)
+                raise
+            if not isinstance(granted, Reservation):
+                account.cancel(step)
+                return granted, None
+            if shut:
                 there = _further(waiter)
                 step = Scheduler.try_grant(account, there)  # without a wait, which would hold the turn here
                 if not isinstance(step, Reservation):
@@ -206,15 +212,6 @@ class ChainedScheduler(Scheduler):
                     waiter.returned = True
                     continue
                 step.begun = True
-            else:
-                try:
-                    granted = await wait(self, waiter)
-                except BaseException:
-                    account.cancel(step)
-                    raise
-                if not isinstance(granted, Reservation):
-                    account.cancel(step)
-                    return granted, None
             first = Passed(account, step, there)
             granted.passed = (first,)
             return granted, first
