@@ -15,7 +15,6 @@ from paceline.core.progress import Row
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind, public
 from paceline.pacing.clock import Clock
-from paceline.pacing.retry import RetryBudget
 from paceline.pacing.scheduler import ByHand, Scheduler
 
 log = logging.getLogger("paceline")
@@ -110,7 +109,7 @@ def is_server_fault(status: int, refusal: Refusal | None, row: Row | None) -> bo
 
 
 class Health:
-    """The breakers of all hosts, and the retry budgets of all pools.
+    """The breakers of all hosts.
 
     A pool whose requests go to several hosts pauses while the breakers of all of them are open.
 
@@ -128,7 +127,6 @@ class Health:
         self.luck: Callable[[], float] = random.random
         self._breakers: dict[str, Breaker] = {}
         self._paused: dict[Scheduler, int] = {}  # until when
-        self._budgets: dict[str, RetryBudget] = {}
         self._lock = threading.RLock()  # reentrant: a finalizer may close a permit, whose answer counts here
 
     def succeeded(self, host: str, scheduler: Scheduler) -> None:
@@ -198,29 +196,9 @@ class Health:
     def drop(self, scheduler: Scheduler) -> None:
         """Forget a pool that is used no more."""
         with self._lock:
-            self._budgets.pop(scheduler.pool.name, None)
             self._paused.pop(scheduler, None)
             for breaker in self._breakers.values():
                 breaker.schedulers.discard(scheduler)
-
-    def spend_retry(self, scheduler: Scheduler) -> float:
-        """Spend one retry of the pool's budget; return when it is earned, for :meth:`retry_delay_s`."""
-        pool = scheduler.pool
-        with self._lock:
-            return self._budget(pool.name).spend(self._clock.now_ns(), pool.progress.admitted)
-
-    def retry_delay_s(self, scheduler: Scheduler, due: float) -> float:
-        """The seconds until such a retry may go, or may ask again; 0: it is earned."""
-        pool = scheduler.pool
-        with self._lock:
-            return self._budget(pool.name).wait_s(self._clock.now_ns(), pool.progress.admitted, due)
-
-    def _budget(self, pool: str) -> RetryBudget:
-        """The retry budget of ``pool``."""
-        budget = self._budgets.get(pool)
-        if budget is None:
-            budget = self._budgets[pool] = RetryBudget(self._clock.now_ns())
-        return budget
 
     def _breaker(self, host: str, scheduler: Scheduler) -> Breaker | None:
         """The breaker of ``host``, which from now on knows the pool.

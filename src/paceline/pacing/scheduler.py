@@ -38,6 +38,7 @@ from paceline.pacing.events import Event
 from paceline.pacing.lines import Lines, log
 from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
 from paceline.pacing.periods import of_periods
+from paceline.pacing.retry import RetryBudget
 from paceline.pacing.section import Exchanges, Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
 from paceline.providers.verdict import Patience
@@ -119,6 +120,7 @@ class Scheduler:
         periods: The periods of the pool's quotas, of each unit that has several.
         by_hand: Takes the failures of calls by hand.
         patience: For how long the beginnings of its streams are held.
+        retries: The budget of its retries, which is changed in its section.
         prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by
             it.
     """
@@ -133,7 +135,7 @@ class Scheduler:
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
         self.by_hand = ByHand()
-        self.patience = Patience()
+        self.patience, self.retries = Patience(), RetryBudget(clock.now_ns())
         self.prompt_cache: PromptCache | None = None
         self.now_ns = clock.now_ns
         self._read_ns = 0  # until when the headers that were read suffice

@@ -24,7 +24,7 @@ class Tries:
 
     Args:
         policy: When another one follows.
-        health: The hosts that fail, and the budgets of the retries.
+        health: The hosts that fail.
 
     Attributes:
         made: How many attempts were made.
@@ -68,9 +68,8 @@ class Tries:
         if isinstance(decision, GiveUp):
             return decision
         if not decision.pool_wide:  # only this request waits
-            self._due = self._health.spend_retry(scheduler)
-            delay_s = max(decision.delay_s, self._health.retry_delay_s(scheduler, self._due))
-            decision = replace(decision, delay_s=delay_s)
+            self._due = scheduler.read(scheduler.retries.spend, scheduler.pool.progress.admitted)
+            decision = replace(decision, delay_s=max(decision.delay_s, self._earned_s(scheduler)))
         until_ns = self._until_ns
         if until_ns is not None and now_ns + decision.delay_s * NS > until_ns:
             return GiveUp(self._spent(), pause_s=decision.pause_s)
@@ -87,8 +86,12 @@ class Tries:
 
         It waits until the budget of retries has earned it, or until its last instant.
         """
-        delay_s, until_ns = self._health.retry_delay_s(scheduler, self._due), self._until_ns
+        delay_s, until_ns = self._earned_s(scheduler), self._until_ns
         return delay_s if until_ns is None else min(delay_s, max(until_ns - scheduler.now_ns(), 0) / NS)
+
+    def _earned_s(self, scheduler: Scheduler) -> float:
+        """The seconds until the budget of retries has earned the next attempt, or is to be asked again; 0: it has."""
+        return scheduler.read(scheduler.retries.wait_s, scheduler.pool.progress.admitted, self._due)
 
     def announce(self, scheduler: Scheduler, again: Again) -> None:
         """Log that another attempt follows."""
