@@ -311,8 +311,7 @@ class GroupAcquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        assert self._entered is not None
-        await self._entered.__aexit__(kind, error, tb)
+        self.__exit__(kind, error, tb)
 
     async def _wait(self, wait: Callable[[Acquisition], Permit | Awaitable[Permit]]) -> tuple[str, Permit]:
         tries = self._tries()

@@ -493,10 +493,6 @@ class Permit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._leave(error)
-
-    def _leave(self, error: BaseException | None) -> None:
-        """Close it at the end of a block, which ``error`` has left; warn if the block has forgotten to settle it."""
         if isinstance(error, Exception):
             self._failed(error, reported=False)
         elif error is not None:
@@ -728,23 +724,6 @@ class Acquisition:
         return self._enter(self.wait())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._exit(error)
-
-    def __aenter__(self) -> Coroutine[Any, Any, Permit]:
-        # Not ``async def``: that would be a second coroutine around the first one for every permit.
-        return self._wait_async(True)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._exit(error)
-
-    def _enter(self, permit: Permit) -> Permit:
-        self._permit = permit
-        self._reset = _current.set(permit)
-        return permit
-
-    def _exit(self, error: BaseException | None) -> None:
         permit, reset = self._permit, self._reset
         assert permit is not None
         assert reset is not None
@@ -754,10 +733,24 @@ class Acquisition:
             pass
         finally:
             if permit.reservation.open:
-                permit._leave(error)
+                permit.__exit__(kind, error, tb)
             # Told again: until the reset the current permit was this one, which is no outer one of itself.
             if permit.refusal is not None or permit._heard:
                 _tell_outer(permit)
+
+    def __aenter__(self) -> Coroutine[Any, Any, Permit]:
+        # Not ``async def``: that would be a second coroutine around the first one for every permit.
+        return self._wait_async(True)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, tb)
+
+    def _enter(self, permit: Permit) -> Permit:
+        self._permit = permit
+        self._reset = _current.set(permit)
+        return permit
 
 
 def waiter_of(acquisition: Acquisition) -> Waiter:
