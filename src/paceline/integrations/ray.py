@@ -36,7 +36,6 @@ from paceline.data.mapping import Map
 from paceline.data.places import check_name, open_place
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.owners import running_loop
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 from paceline.stores import NO_STORE, Prefixed, open_store
@@ -401,7 +400,7 @@ class Actor:
         """Close the connections, and report to the store what is still to be reported."""
         if self._loop is not None and self._loop.is_running():
             closed = asyncio.run_coroutine_threadsafe(self._client.close(), self._loop)
-            if running_loop()() is not self._loop:  # it would wait for itself
+            if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001  (it would wait for itself)
                 with suppress(TimeoutError):
                     closed.result(CLOSE_S)
         self._opened.close()

@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
-from functools import cache
-from importlib import import_module
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
@@ -96,19 +94,6 @@ def _set_all(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-
-
-@cache
-def task_owner() -> Callable[[], Owner]:
-    """:class:`TaskOwner`, with asyncio imported: not under a lock, because an import may wait for another thread."""
-    import_module("asyncio")
-    return TaskOwner
-
-
-@cache
-def running_loop() -> Callable[[], object]:
-    """The function that returns the running event loop of asyncio, or ``None``: faster than :func:`in_a_loop`."""
-    return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
 
 
 def is_async(function: object) -> bool:

@@ -36,7 +36,7 @@ from paceline.estimation.prefixes import PromptCache
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.events import Event
 from paceline.pacing.lines import Lines, log
-from paceline.pacing.owners import ThreadOwner, in_a_loop, running_loop, task_owner
+from paceline.pacing.owners import TaskOwner, ThreadOwner, in_a_loop
 from paceline.pacing.periods import of_periods
 from paceline.pacing.retry import RetryBudget
 from paceline.pacing.section import Exchanges, Section
@@ -175,14 +175,15 @@ class Scheduler:
         Raises:
             RuntimeError: No event loop of asyncio runs here.
         """
-        owner = task_owner()  # before the lock, because it may import asyncio
-        if running_loop()() is None:
+        import asyncio  # before the lock, because an import may wait for another thread
+
+        if asyncio._get_running_loop() is None:  # noqa: SLF001  (get_running_loop raises off a loop)
             raise RuntimeError(
                 f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio):"
                 " run the program with asyncio, or use the sync interface in a thread, e.g."
                 " `with limiter.acquire(...)` and a sync client in trio.to_thread.run_sync(...)"
             )
-        outcome = self.section.enter(self.pool.submit, waiter, owner)
+        outcome = self.section.enter(self.pool.submit, waiter, TaskOwner)
         if type(outcome) is not WaitUntil:
             return outcome
         try:
