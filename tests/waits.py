@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from traceback import format_stack
 
+from paceline.pacing.section import Due
 from paceline.shared.exchange import side_of
 
 BOUND_S = 60.0
@@ -41,7 +42,10 @@ def carried(worker) -> bool:
                 worker._queue.put(passed)
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
-            if all(each.section.idle and side_of(each.pool).asked is None for each in list(worker.schedulers)):
+            if all(
+                each.section._exchanges.due is Due.LATER and side_of(each.pool).asked is None
+                for each in list(worker.schedulers)
+            ):
                 return True
             time.sleep(0.0005)
         return False

@@ -116,6 +116,7 @@ class Scheduler:
         now_ns: The present by its clock.
         section: Its critical section, with its log lines.
         read: See :meth:`Section.read`.
+        finished: Counts an answer by how far the model has come with it.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
         by_hand: Takes the failures of calls by hand.
@@ -142,6 +143,7 @@ class Scheduler:
         exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)
         self.section = Section(pool, clock, exchanges)
         self.read = self.section.read
+        self.finished = partial(self.section.count, pool.record.finishes)
         self.section.lines = Lines(pool, self.read, self.why)
         _schedulers.add(self)
         Scheduler.made = True
@@ -239,10 +241,6 @@ class Scheduler:
         """See :meth:`Pool.timed_out`."""
         # Read, although it is counted: the settlement that follows makes the grants.
         return self.read(self.pool.timed_out, reservation)
-
-    def finished(self, state: str) -> None:
-        """Count an answer by how far the model has come with it."""
-        self.section.count(self.pool.record.finishes, state)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""

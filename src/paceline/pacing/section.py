@@ -182,11 +182,6 @@ class Section:
             done = self._work(now_ns)
         self._leave(done)
 
-    @property
-    def idle(self) -> bool:
-        """Whether no exchange is due, except one that has begun."""
-        return self._exchanges is None or self._exchanges.due is Due.LATER
-
     def transact(self, step: Callable[[int], object]) -> None:
         """Make a step of an exchange.
 
