@@ -55,24 +55,21 @@ class Event:
     sized: bool = True
 
 
-class Notifier:
-    """Calls a listener with events. Its first exception is logged; none reaches the caller that caused the event.
+def guarded(listener: Callable[[Event], None]) -> Callable[[Event], None]:
+    """``listener``, whose first exception is logged; none reaches the caller that caused the event.
 
     ``SystemExit`` and ``KeyboardInterrupt`` reach it: they ask the program to end. A permit that was just granted is
     then given back.
     """
+    failed = False
 
-    __slots__ = ("_failed", "_listener")
-
-    def __init__(self, listener: Callable[[Event], None]) -> None:
-        self._listener = listener
-        self._failed = False
-
-    def __call__(self, event: Event) -> None:
-        """Call the listener with ``event``."""
+    def notify(event: Event) -> None:
+        nonlocal failed
         try:
-            self._listener(event)
+            listener(event)
         except Exception:
-            if not self._failed:
-                self._failed = True
+            if not failed:
+                failed = True
                 log.exception("the events listener failed; further failures are not logged, and it is still called")
+
+    return notify

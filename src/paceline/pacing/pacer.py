@@ -22,7 +22,7 @@ from paceline.pacing.accounts import Accounts
 from paceline.pacing.allowances import EVERYONE, Allowances, check_budget
 from paceline.pacing.answers import Answers
 from paceline.pacing.breaker import Health
-from paceline.pacing.events import Event, Notifier
+from paceline.pacing.events import Event, guarded
 from paceline.pacing.limits import Limits
 from paceline.pacing.permit import (
     OPTIONS,
@@ -453,9 +453,7 @@ def _notifier(settings: PacingSettings) -> tuple[Callable[[Event], None] | None,
 
     The user's listener and the log of the traffic are called.
     """
-    notifier: Callable[[Event], None] | None = None
-    if settings.events is not None:
-        notifier = Notifier(settings.events)
+    notifier = None if settings.events is None else guarded(settings.events)
     path = settings.shadow if settings.traffic_log is None else settings.traffic_log
     if path is None:
         return notifier, None
