@@ -432,12 +432,11 @@ class Exchange:
 
     async def _delay(self, seconds: float) -> None:
         """Wait before another attempt, and as long as the budget of retries has not earned it."""
-        while seconds:
+        for pause_s in self.tries.pauses(self.metered.scheduler, seconds):
             if self.http.is_async:
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(pause_s)
             else:
-                time.sleep(seconds)  # noqa: ASYNC251  (sync code)
-            seconds = self.tries.delayed_s(self.metered.scheduler)
+                time.sleep(pause_s)  # noqa: ASYNC251  (sync code)
 
 
 class _Accepted:

@@ -64,13 +64,6 @@ class Attempts:
                 raise
             raise told from error
 
-    def _pauses(self) -> Iterator[float]:
-        """The seconds to sleep before an attempt, one part after the other."""
-        left_s, self._pause_s = self._pause_s, 0.0
-        while left_s:
-            yield left_s
-            left_s = self._tries.delayed_s(self._scheduler)
-
     def _sent(self, permit: Permit) -> Permit:
         """Count the attempt that has this permit."""
         self._permit = permit
@@ -80,13 +73,13 @@ class Attempts:
 
     def __enter__(self) -> Permit:
         with self._start() as acquisition:
-            for pause_s in self._pauses():
+            for pause_s in self._tries.pauses(self._scheduler, self._pause_s):
                 time.sleep(pause_s)
             return self._sent(acquisition.__enter__())
 
     async def __aenter__(self) -> Permit:
         with self._start() as acquisition:
-            for pause_s in self._pauses():
+            for pause_s in self._tries.pauses(self._scheduler, self._pause_s):
                 import asyncio
 
                 await asyncio.sleep(pause_s)
@@ -135,6 +128,5 @@ class Attempts:
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._tries.announce(self._scheduler, decision)
         self._refused = permit
-        if not decision.pool_wide:  # the servers are full: only this request waits
-            self._pause_s = decision.delay_s
+        self._pause_s = 0.0 if decision.pool_wide else decision.delay_s  # the servers are full: only this request waits
         return True

@@ -5,6 +5,7 @@ What has failed so far, and whether another attempt follows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from paceline.core.progress import Row
@@ -81,13 +82,16 @@ class Tries:
         self._failures.count(None)
         return self._failures.own + self._failures.in_vain < self._policy.max_attempts
 
-    def delayed_s(self, scheduler: Scheduler) -> float:
-        """The seconds that an attempt waits after its delay.
+    def pauses(self, scheduler: Scheduler, delay_s: float) -> Iterator[float]:
+        """The seconds to sleep before an attempt, one part after the other.
 
-        It waits until the budget of retries has earned it, or until its last instant.
+        They are its delay, and then until the budget of retries has earned it, or until its last instant.
         """
-        delay_s, until_ns = self._earned_s(scheduler), self._until_ns
-        return delay_s if until_ns is None else min(delay_s, max(until_ns - scheduler.now_ns(), 0) / NS)
+        while delay_s:
+            yield delay_s
+            delay_s, until_ns = self._earned_s(scheduler), self._until_ns
+            if until_ns is not None:
+                delay_s = min(delay_s, max(until_ns - scheduler.now_ns(), 0) / NS)
 
     def _earned_s(self, scheduler: Scheduler) -> float:
         """The seconds until the budget of retries has earned the next attempt, or is to be asked again; 0: it has."""
