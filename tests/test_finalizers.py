@@ -143,9 +143,9 @@ def test_a_group():
 
     choice = Choice(["a", "b"], SYSTEM_CLOCK)
     choice._weights = Collecting(choice._weights)
-    acts = [lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None))]
+    acts = [lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None, {}))]
     chosen = []
-    run_all([lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None))])
+    run_all([lambda: chosen.append(choice.pick({"a": 0.0, "b": 0.0}, None, {}))])
     assert len(chosen) == 2
 
 

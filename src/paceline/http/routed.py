@@ -11,7 +11,7 @@ from paceline.core.results import Refusal, RefusalScope
 from paceline.http.binding import Binding
 from paceline.http.describe import Metered
 from paceline.http.exchange import Exchange
-from paceline.pacing.group import ASIDE_S, HERE, NOTHING_CACHED, Choice
+from paceline.pacing.group import ASIDE_S, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit, waiter_of
 from paceline.providers.refusals import refuses_key
@@ -68,28 +68,22 @@ class RoutedExchange(Exchange):
         clock = self.pacer.clock
         began_ns = clock.now_ns()
         until_ns = None if self._timeout_s is None else self._started_ns + round(self._timeout_s * NS)
-        cached = self._cached() if self._sticky is None else NOTHING_CACHED
-        tries = self._choice.tries(
-            self._expected_s, until_ns, self._sticky, model=self._model, failed=self._failed_at, cached=cached
-        )
-        member, timeout_s = next(tries)
-        while True:
+
+        async def wait(member: str, timeout_s: float | None) -> Permit:
+            nonlocal last
             # Only the first one follows the last permit, which may be followed once.
             self.acquisition, last = self._ask(member, timeout_s, last), None
-            try:
-                permit = await self.acquisition if self.http.is_async else self.acquisition.wait()
-            except HERE as error:
-                member, timeout_s = tries.send(error)
-            else:
-                break
-        waiter_of(self.acquisition).deadline_ns = until_ns
-        self.member = member
-        self.http, self.metered = self._ways[member]
+            return await self.acquisition if self.http.is_async else self.acquisition.wait()
+
+        self.member, permit = await self._choice.permit(
+            self._ask, wait, until_ns, self._sticky, model=self._model, failed=self._failed_at
+        )
+        self.http, self.metered = self._ways[self.member]
         self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         return permit
 
-    def _ask(self, member: str, timeout_s: float | None, last: Permit | None) -> Acquisition:
+    def _ask(self, member: str, timeout_s: float | None = None, last: Permit | None = None) -> Acquisition:
         metered = self._ways[member].metered
         acquisition = self.pacer.acquire_call(
             metered.scheduler,
@@ -101,18 +95,6 @@ class RoutedExchange(Exchange):
         )
         self.tries.place(waiter_of(acquisition))
         return acquisition
-
-    def _cached(self) -> Mapping[str, int]:
-        """The tokens of the prompt that members have in their caches."""
-        tokens = {
-            name: way.metered.estimate().cached_tokens
-            for name, way in self._ways.items()
-            if way.metered.prompt is not None
-        }
-        return {name: number for name, number in tokens.items() if number}
-
-    def _expected_s(self, member: str) -> float:
-        return self._ask(member, None, None).expected_s()
 
     def _elsewhere(self, refusal: Refusal | None) -> bool:
         if refusal is not None and refusal.scope is RefusalScope.REQUEST:

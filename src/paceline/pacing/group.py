@@ -10,15 +10,14 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from hashlib import blake2b
-from types import MappingProxyType, TracebackType
-from typing import Any, Final
+from types import TracebackType
+from typing import Any
 
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS
 from paceline.core.results import (
     AcquireTimeoutError,
     NeverFitsError,
-    PacelineError,
     PoolStoppedError,
     QueueFullError,
     QuotaError,
@@ -27,7 +26,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.pacer import BaseLimiter
-from paceline.pacing.permit import Acquisition, Permit, waiter_of
+from paceline.pacing.permit import Acquisition, Permit, end_at, waiter_of
 from paceline.pacing.sync import awaited, run_sync
 
 SAME_S = 0.05
@@ -41,12 +40,6 @@ ASIDE_S, ASIDE_MAX = 60.0, 10_000
 
 HERE = (AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, StoreError)
 """Errors of one member, after which another one is tried."""
-
-NOTHING_CACHED: Final[Mapping[str, int]] = MappingProxyType({})
-"""No member has a prompt in its cache."""
-
-Tries = Generator[tuple[str, float | None], PacelineError, None]
-"""Yields where to wait, and how many seconds at most; the error of each that fails is sent back."""
 
 
 class Choice:
@@ -107,7 +100,7 @@ class Choice:
         now_ns = self.clock.now_ns()
         return [name for name in self.names if self._aside.get((name, model), 0) > now_ns]
 
-    def pick(self, waits: Mapping[str, float], sticky: str | None, cached: Mapping[str, int] = NOTHING_CACHED) -> str:
+    def pick(self, waits: Mapping[str, float], sticky: str | None, cached: Mapping[str, int]) -> str:
         """The member for a request, by the expected waits in seconds of those that can have it.
 
         Args:
@@ -132,59 +125,70 @@ class Choice:
             self._turns[chosen] -= sum(self._weights[name] for name in equal)
         return chosen
 
-    def _best(self, waits: dict[str, float], failed: Collection[str], model: str) -> dict[str, float]:
-        """The expected waits without the members that are worse than the others, if any are left then."""
+    def _chosen(
+        self, asked: Mapping[str, Acquisition], sticky: str | None, failed: Collection[str], model: str
+    ) -> tuple[str, float]:
+        """The member to wait at, and the patience with it, in seconds.
+
+        Members that are worse than the others are left out, if any are left then.
+        """
+        cached = {name: tokens for name, one in asked.items() if (tokens := waiter_of(one).cached_tokens)}
+        waits = {name: one.expected_s() for name, one in asked.items()}
         never = [name for name, wait_s in waits.items() if wait_s == math.inf]
         for worse in (never, failed, self._left_aside(model)):
             waits = {name: wait_s for name, wait_s in waits.items() if name not in worse} or waits
-        return waits
+        member = self.pick(waits, sticky, cached)
+        return member, max(PATIENCE * waits[member], PATIENCE_MIN_S) if len(waits) > 1 else math.inf
 
-    def tries(
+    async def permit(
         self,
-        expected_s: Callable[[str], float],
+        ask: Callable[[str], Acquisition],
+        wait: Callable[[str, float | None], Permit | Awaitable[Permit]],
         until_ns: int | None,
         sticky: str | None,
         *,
         model: str = "",
         failed: Collection[str] = (),
-        cached: Mapping[str, int] = NOTHING_CACHED,
-    ) -> Tries:
-        """Where to wait for a permit.
+    ) -> tuple[str, Permit]:
+        """The member that grants a permit, and the permit.
 
-        The seconds are the patience with one member. They are no deadline of the request: after a grant the caller
-        gives its waiter ``until_ns``, because a further attempt has the time that is left until then.
+        The seconds of a wait are the patience with one member. They are no deadline of the request: after a grant its
+        waiter has ``until_ns``, because a further attempt has the time that is left until then.
 
         Args:
-            expected_s: The expected wait at a member, in seconds; infinite where the request cannot be granted.
+            ask: Returns an acquisition at a member, which is only asked how long it would wait.
+            wait: Waits at a member, for so many seconds at most.
             until_ns: When the request ends; ``None`` for never.
             sticky: See :meth:`Group.acquire`.
             model: The model, as for :meth:`put_aside`.
             failed: Members that have failed this request already: they come last.
-            cached: As for :meth:`pick`.
 
         Raises:
             PacelineError: The error of the last member, when none is left.
         """
         clock, left_out = self.clock, set[str]()
         while True:
-            waits = {name: expected_s(name) for name in self.names if name not in left_out}
-            possible = self._best(waits, failed, model)
-            member = self.pick(possible, sticky, cached)
+            asked = {name: ask(name) for name in self.names if name not in left_out}
+            member, patience_s = self._chosen(asked, sticky, failed, model)
             rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
-            patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
             # The last wait: the time of the request ends before the patience with this member.
             began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
             wait_s = rest_s if last else None if patience_s == math.inf else patience_s
-            error = yield member, wait_s
-            # An error at the same instant is no wait: the member knows that it cannot be in time.
-            if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
-                if last or wait_s is None:
-                    raise error
-                left_out.clear()  # it has waited for longer than expected: the others may be sooner now
-                continue
-            left_out.add(member)
-            if len(left_out) == len(self.names):
-                raise error
+            try:
+                permit = await awaited(wait(member, wait_s))
+            except HERE as error:
+                # An error at the same instant is no wait: the member knows that it cannot be in time.
+                if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
+                    if last or wait_s is None:
+                        raise
+                    left_out.clear()  # it has waited for longer than expected: the others may be sooner now
+                    continue
+                left_out.add(member)
+                if len(left_out) == len(self.names):
+                    raise
+            else:
+                end_at(permit, until_ns)
+                return member, permit
 
 
 @public
@@ -281,7 +285,6 @@ class GroupAcquisition:
     def __init__(self, group: Group, sticky: str | None, timeout: float | None, options: dict[str, Any]) -> None:
         self._group, self._sticky, self._timeout, self._options = group, sticky, timeout, options
         self._entered: Acquisition | None = None
-        self._until_ns: int | None = None
         for member in group.members:
             group.ask(member, timeout, options)  # invalid arguments raise here
 
@@ -314,30 +317,12 @@ class GroupAcquisition:
         self.__exit__(kind, error, tb)
 
     async def _wait(self, wait: Callable[[Acquisition], Permit | Awaitable[Permit]]) -> tuple[str, Permit]:
-        tries = self._tries()
-        member, timeout = next(tries)
-        while True:
-            acquisition = self._group.ask(member, timeout, self._options)
-            try:
-                permit = await awaited(wait(acquisition))
-            except HERE as error:
-                member, timeout = tries.send(error)
-            else:
-                waiter_of(acquisition).deadline_ns = self._until_ns
-                self._entered = acquisition
-                return member, permit
+        def enter(member: str, timeout: float | None) -> Permit | Awaitable[Permit]:
+            self._entered = self._group.ask(member, timeout, self._options)
+            return wait(self._entered)
 
-    def _tries(self) -> Tries:
-        def expected_s(member: str) -> float:
-            return self._ask(member).expected_s()
-
-        cached = NOTHING_CACHED
-        if self._options["conversation"] is not None:
-            tokens = {member: waiter_of(self._ask(member)).cached_tokens for member in self._group.members}
-            cached = {member: number for member, number in tokens.items() if number}
         choice, timeout = self._group.choice, self._timeout
-        self._until_ns = None if timeout is None else choice.clock.now_ns() + round(timeout * NS)
-        return choice.tries(expected_s, self._until_ns, self._sticky, cached=cached)
-
-    def _ask(self, member: str) -> Acquisition:
-        return self._group.ask(member, None, self._options)
+        until_ns = None if timeout is None else choice.clock.now_ns() + round(timeout * NS)
+        return await choice.permit(
+            lambda member: self._group.ask(member, None, self._options), enter, until_ns, self._sticky
+        )

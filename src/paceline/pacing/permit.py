@@ -612,6 +612,11 @@ def take_place(waiter: Waiter, permit: Permit | None) -> None:
         waiter.number, waiter.returned = permit._waiter.number, True
 
 
+def end_at(permit: Permit, until_ns: int | None) -> None:
+    """Set when the request of ``permit`` ends, for its further attempts; ``None`` for never."""
+    permit._waiter.deadline_ns = until_ns
+
+
 def take(permit: Permit) -> bool:
     """Use ``permit`` for an attempt of a paced HTTP client; whether it was open and unused."""
     unused = permit.reservation.open and not permit._spent
