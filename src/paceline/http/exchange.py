@@ -469,7 +469,7 @@ class _Accepted:
             if not (slots and charge is None):  # as held until the caller has asked for the answer
                 remember(exchange.pacer, job, self._settle_job)
         elif isinstance(payload, MAPPING):
-            scheduler.finished(state_of(payload))
+            scheduler.section.finished(state_of(payload))
             # Counted tokens are the answer there, and nothing that was used.
             self.settle(None if metered.call.endpoint == COUNTING else provider.usage(payload), None)
         else:
@@ -486,7 +486,7 @@ class _Accepted:
         if (plan := getattr(reader, "plan", None)) is not None:
             self._exchange.read_plan(plan_headers_in(plan), None, self._exchange.pacer.clock.now_ns())
         if (state := getattr(reader, "state", None)) is not None:
-            self._metered.scheduler.finished(state)
+            self._metered.scheduler.section.finished(state)
         # Without output it generates no text, and its form need not say where it ends.
         if self._metered.call.max_output_tokens != 0:
             self._record.whole = getattr(reader, "whole", True)

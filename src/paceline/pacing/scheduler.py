@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, TypeVarTuple, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
@@ -44,6 +44,7 @@ from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wai
 from paceline.providers.verdict import Patience
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
@@ -115,8 +116,6 @@ class Scheduler:
         stated: The units that are counted here and there before the first answer.
         now_ns: The present by its clock.
         section: Its critical section, with its log lines.
-        read: See :meth:`Section.read`.
-        finished: Counts an answer by how far the model has come with it.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
         by_hand: Takes the failures of calls by hand.
@@ -142,9 +141,7 @@ class Scheduler:
         self._read_ns = 0  # until when the headers that were read suffice
         exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)
         self.section = Section(pool, clock, exchanges)
-        self.read = self.section.read
-        self.finished = partial(self.section.count, pool.record.finishes)
-        self.section.lines = Lines(pool, self.read, self.why)
+        self.section.lines = Lines(pool, self.section.read, self.why)
         _schedulers.add(self)
         Scheduler.made = True
         if worker is not None:
@@ -330,6 +327,10 @@ class Scheduler:
         self.section.change(lambda now_ns: self.pool.resume())  # noqa: ARG005
 
     # Reading.
+
+    def read(self, read: Callable[[int, *Ts], T], *args: *Ts) -> T:
+        """See :meth:`Section.read`."""
+        return self.section.read(read, *args)
 
     def retry_after_s(self, until: WaitUntil) -> float:
         """Seconds from now until ``until``; infinite where a slot binds, even if a store is asked again before."""
