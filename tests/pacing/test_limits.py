@@ -156,12 +156,18 @@ def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, write):
     assert all(f"limit of {given!r} has" in text and f"write {write!r} instead" in text for text in texts)
 
 
-def test_the_limit_of_a_pool_of_ones_own_is_not_named():
-    limits = made({"openai": "60 requests/min"})
-    limits.resolve("openai")  # by hand, beside attached clients
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        limits.model("openai", "gpt-5")
+@pytest.mark.parametrize(
+    ("given", "used", "asked"),
+    [
+        ("openai", lambda limits: limits.resolve("openai"), ("openai", "gpt-5")),  # by hand, beside attached clients
+        ("openai/gpt-5", lambda limits: limits.model("openai", "gpt-5"), ("openrouter", "openai/gpt-5")),
+        ("openai@eu/gpt-5", id, ("openai@us", "gpt-5")),  # another account
+    ],
+)
+def test_a_limit_that_has_matched_or_is_another_account_s_is_not_named(given, used, asked):
+    limits = made({given: "60 requests/min"})
+    used(limits)
+    limits.model(*asked)  # warnings are errors here
 
 
 @pytest.mark.parametrize(
@@ -175,12 +181,6 @@ def test_the_tier_of_an_account_holds_there(home, provider):
 @pytest.mark.parametrize("name", ["api.openai.com/*", "API.openai.com/gpt-5", "openai/gpt-5"])
 def test_the_host_of_a_provider_is_its_name(name):
     assert made({name: "7 requests/min"}).model("openai", "gpt-5").quotas == (Quota.parse("7 requests/min"),)
-
-
-def test_a_limit_that_has_matched_is_not_named():
-    limits = made({"openai/gpt-5": "60 requests/min"})
-    limits.model("openai", "gpt-5")
-    limits.model("openrouter", "openai/gpt-5")
 
 
 def test_a_slip_in_the_name_of_a_published_model():
@@ -272,8 +272,3 @@ def test_other_names_are_other_models(provider, given, asked):
 def test_an_account_has_limits_of_its_own_or_those_of_its_provider(given, name, pool, amount):
     resolved = made({limited: f"{requests} requests/min" for limited, requests in given.items()}).resolve(name)
     assert (resolved.pool, resolved.quotas) == (pool, (Quota("requests", amount),))
-
-
-def test_the_limits_of_an_account_say_nothing_about_another():
-    limits = made({"openai@eu/gpt-5": "60 requests/min"})
-    limits.model("openai@us", "gpt-5")

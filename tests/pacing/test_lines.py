@@ -74,10 +74,35 @@ class TestWaits:
             "rate_limit.wait", POOL, "default", "agent-7", 3.2, "30k tokens/min", 27_500, 30_000, 0, 0,
         ]  # fmt: skip
 
-    def test_a_lane(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of({"jobs": "1 requests/min"})
-        wait(limiter, ("jobs", {}), ("jobs", {"lane": "night"}))
-        assert texts(records) == ["Rate limit: waiting 60.0 s for requests/min of jobs (1 of 1 used), lane night"]
+    @pytest.mark.parametrize(
+        ("quotas", "before", "pool", "options", "text"),
+        [
+            ("1 requests/min", lambda it: it.try_acquire("jobs").settle(), "jobs", {"lane": "night"},
+             " 60.0 s for requests/min of jobs (1 of 1 used), lane night"),
+            ("60 requests/min burst 3", lambda it: it.try_acquire("jobs", requests=3).settle(), "jobs", {},
+             " 1.0 s for requests/min of jobs (3 of 3 used)"),
+            ("1 concurrency", lambda it: it.try_acquire("jobs"), "jobs", {"name": "b"},
+             " for concurrency of jobs (1 of 1 used), b"),
+            ("9 requests/s", lambda it: it.try_acquire("openai/a"), "openai/b", {"name": "judge"},
+             " for concurrency of openai/in flight (1 of 1 used), judge"),
+            ("9 requests/s", lambda it: it.try_acquire("openai/a").refused(retry_after_s=20), "openai/a", {},
+             " 20.0 s for the cool-down of openai/a"),
+            ("9 requests/s", lambda it: it.pacer.pools.scheduler("jobs").pause(it.pacer.clock.now_ns() + 20 * NS, NO_ANSWER),
+             "jobs", {}, " 20.0 s for an answer of jobs"),
+        ],
+    )  # fmt: skip
+    @virtual
+    async def test_for_what(self, clock, logged, quotas, before, pool, options, text):
+        records = logged(logging.INFO)
+        limiter = limiter_of({"jobs": quotas, "openai/*": quotas}, concurrency={"openai": 1}, clock=clock)
+        held = before(limiter)
+        waiting = asyncio.create_task(limiter.acquire(pool, **options)._wait_async())
+        await asyncio.sleep(1)
+        if held is not None:
+            held.settle()
+        (await waiting).settle()
+        assert texts(records[-1:]) == [f"Rate limit: waiting{text}"]
+        assert (records[-1].expected_wait_s is None) == (held is not None), "of a slot it is not known how long"
 
     def test_with_the_requests_ahead(self, logged):
         records, limiter = logged(logging.INFO), limiter_of({"starts/gemini": "6 starts/min"})
@@ -88,43 +113,6 @@ class TestWaits:
         )
         assert records[-1].getMessage().endswith("(6 of 6 used), agent_50")
         assert (records[-1].expected_wait_s, records[-1].ahead) == (440, 43)
-
-    def test_for_a_slot_it_is_not_known_how_long(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of({"jobs": "1 concurrency"})
-        self.after(limiter.try_acquire("jobs"), limiter, "jobs", name="b")
-        assert texts(records) == ["Rate limit: waiting for concurrency of jobs (1 of 1 used), b"]
-        assert records[0].expected_wait_s is None
-
-    @staticmethod
-    def after(permit, limiter, pool, **options):
-        """Acquire while ``permit`` is open."""
-
-        async def main():
-            waiting = asyncio.create_task(limiter.acquire(pool, **options)._wait_async())
-            await asyncio.sleep(1)
-            permit.settle()
-            (await waiting).settle()
-
-        run_virtual(main(), limiter.pacer.clock)
-
-    def test_for_a_slot_of_the_provider(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of({"openai/*": "500 requests/min"}, concurrency={"openai": 1})
-        self.after(limiter.try_acquire("openai/a"), limiter, "openai/b", name="judge")
-        assert texts(records) == ["Rate limit: waiting for concurrency of openai/in flight (1 of 1 used), judge"]
-
-    def test_for_a_pause(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of()
-        limiter.try_acquire(POOL).refused(retry_after_s=20)
-        wait(limiter, (POOL, {}))
-        assert [text for text in texts(records)[1:] if POOL in text] == [
-            "Rate limit: waiting 20.0 s for the cool-down of openai/gpt-4o"
-        ]
-
-    def test_for_an_answer_of_a_silent_pool(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of()
-        limiter.pacer.pools.scheduler(POOL).pause(limiter.pacer.clock.now_ns() + 20 * 10**9, NO_ANSWER)
-        wait(limiter, (POOL, {"tokens": 1}))
-        assert texts(records) == ["Rate limit: waiting 20.0 s for an answer of openai/gpt-4o"]
 
     def test_what_a_pool_notices_is_a_line_of_its_own(self, caplog):
         scheduler = limiter_of().pacer.pools.scheduler(POOL)
@@ -138,11 +126,6 @@ class TestWaits:
         page = Path(__file__).parents[2].joinpath("docs", "by_hand.md").read_text("utf-8")
         told = page.partition("`quota` is the quota that binds")[2].partition("\n\n")[0]
         assert set(re.findall(r"`([^`]+)`", told)) == set(NOT_QUOTAS), "docs/by_hand.md names what binds"
-
-    def test_of_a_burst(self, logged):
-        records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 3"})
-        wait(limiter, *(("jobs", {}) for _ in range(4)))
-        assert [(record.used, record.limit) for record in records] == [(3, 3)]
 
     @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
     @virtual
