@@ -145,13 +145,6 @@ def test_any_other_error_goes_up_at_once(error):
     assert call.pool["in_flight"] == 0
 
 
-def test_money_is_not_waited_for():
-    call = Call(answered(429, MONEY))
-    with pytest.raises(paceline.GaveUpError, match="waiting cannot help"):
-        call.run()
-    assert call.pool["stopped"]
-
-
 def test_whoever_met_full_servers_waits_alone():
     call = Call(answered(503, FULL, retry_after="5"))
     assert call.run() == "answer"
