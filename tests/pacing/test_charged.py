@@ -362,14 +362,3 @@ class TestWithoutAmounts:
 
     def test_no_tokens_where_none_are_counted(self, limiter):
         assert limiter.try_acquire("cohere/rerank-v3.5").cost == {"requests": 1, "inputs": 1}
-
-
-class TestForgotten:
-    async def test_there_is_nothing_to_report_of_a_unit_of_your_own(self, limiter):
-        async with limiter.acquire("starts", starts=1):
-            pass
-
-    @pytest.mark.parametrize("unit", ["tokens", "input_tokens", "output_tokens", "usd"])
-    def test_there_is_of_tokens_and_money(self, limiter, unit):
-        with pytest.warns(paceline.PacelineWarning, match="was not settled"), limiter.acquire("jobs", **{unit: 1}):
-            pass

@@ -31,11 +31,3 @@ def test_no_wait_is_longer_than_it_says():
                     inbox.get(timeout_s)
 
     join(started(read))
-
-
-def test_a_reader_that_waits_is_woken():
-    inbox, found = Inbox(), []
-    reader = started(lambda: found.append(inbox.get()))
-    inbox.put("item")
-    join(reader)
-    assert found == ["item"]

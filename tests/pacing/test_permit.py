@@ -16,7 +16,7 @@ from virtual_time import virtual
 
 @pytest.fixture
 def limiter(clock):
-    quotas = {"jobs": ["60 requests/min", "1000 tokens/min"], "other": "60 requests/min"}
+    quotas = {"jobs": ["60 requests/min", "1000 tokens/min"], "other": "60 requests/min", "starts": "7 starts/min"}
     return paceline.Limiter(quotas, clock=clock)
 
 
@@ -37,12 +37,15 @@ class TestSettle:
 
 
 class TestForgotten:
-    def test_charged_in_full_with_a_warning(self, limiter):
+    @pytest.mark.parametrize(
+        ("unit", "tokens"), [("tokens", 500), ("input_tokens", 500), ("output_tokens", 500), ("usd", 800)]
+    )
+    def test_charged_in_full_with_a_warning(self, limiter, unit, tokens):
         said = "jobs: a permit was not settled"
-        with pytest.warns(PacelineWarning, match=said) as caught, limiter.acquire("jobs", tokens=500):
+        with pytest.warns(PacelineWarning, match=said) as caught, limiter.acquire("jobs", **{unit: 500}):
             pass
         assert caught[0].filename == __file__  # the place of the block
-        assert left(limiter) == (500, 59, 0)
+        assert left(limiter) == (1_000 - tokens, 59, 0)
 
     def test_charged_in_full_though_the_warning_is_an_error(self, limiter):
         with pytest.raises(PacelineWarning), limiter.acquire("jobs", tokens=500):  # as pytest is set up here
@@ -50,7 +53,7 @@ class TestForgotten:
         assert left(limiter) == (500, 59, 0)
 
     def test_no_warning_where_nothing_was_left_to_say(self, limiter):
-        with limiter.acquire("jobs", tokens=0):
+        with limiter.acquire("jobs", tokens=0), limiter.acquire("starts"):
             pass
         with pytest.raises(LookupError), limiter.acquire("jobs", tokens=500):
             raise LookupError
