@@ -11,7 +11,7 @@ from http_ways import IN_PARTS, chat_at
 
 import paceline
 from odd_server import SSE, OddServer, sse
-from paceline.http.ahead import Hold, ReadAhead
+from paceline.http.ahead import ReadAhead, held_parts
 from paceline.pacing.sync import run_sync
 from paceline.providers import verdict
 from paceline.providers.base import Call
@@ -192,12 +192,11 @@ def test_the_hold_begins_with_the_first_bytes_and_is_one_second():
     async def main():
         loop, parts = asyncio.get_running_loop(), asyncio.Queue()
         beginning = beginning_of()
-        hold = Hold(beginning)
         loop.call_later(30, parts.put_nowait, EVENTS[0])
         loop.call_later(30.5, parts.put_nowait, EVENTS[0])
         loop.call_later(32, parts.put_nowait, EVENTS[1])
         start_s = loop.time()
-        while (part := await hold.next(parts.get)) is not None:
+        async for part in held_parts(beginning, parts.get):
             assert not beginning.feed(part)
         assert loop.time() - start_s == pytest.approx(30 + verdict.HELD_S)
         assert beginning.judged().verdict is verdict.Verdict.RESULT
@@ -212,6 +211,6 @@ def test_a_timeout_of_the_reader_is_its_own():
 
     async def main():
         with pytest.raises(TimeoutError, match="nothing came"):
-            await Hold(beginning_of()).next(read)
+            await anext(held_parts(beginning_of(), read))
 
     run_virtual(main())

@@ -19,7 +19,7 @@ from paceline.gateway.connection import Headers
 from paceline.gateway.refusals import KEPT_MAX, LastRefusal, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
-from paceline.http.ahead import Hold, in_pieces
+from paceline.http.ahead import held_parts, in_pieces
 from paceline.http.binding import Exchanged
 from paceline.http.tap import Tap
 from paceline.pacing.permit import Permit
@@ -402,16 +402,10 @@ class Relayed:
         return response.status, response.texts
 
     async def peek(self, response: ClientReply, headers: Mapping[str, str], beginning: Beginning) -> None:
-        decode, enough, hold = decoder(headers.get("content-encoding", "")), False, Hold(beginning)
-        while not enough:
-            part = await hold.next(response.more)
-            if part is None:
-                return
-            if not part:
-                beginning.end()
-                return
-            enough = beginning.take_encoded(part, decode)
-            if not enough and decode is None and (idle := beginning.take_idle()):
+        decode = decoder(headers.get("content-encoding", ""))
+        async for part in held_parts(beginning, response.more):
+            beginning.take_encoded(part, decode)
+            if not beginning.enough and decode is None and (idle := beginning.take_idle()):
                 response.keep(bytes(beginning.body))
                 await self.pass_on(response, idle)
 

@@ -3,7 +3,7 @@
 With no further bytes a read blocks, so that the wait for the next part has a bound of its own
 (:class:`~paceline.providers.verdict.Patience`). A read that is under way when it is over must lose nothing:
 
-* :class:`Hold` cancels it. Only for readers that take a part when they return it: aiohttp's, and the gateway's.
+* :func:`held_parts` cancels it. Only for readers that take a part when they return it: aiohttp's, and the gateway's.
 * :class:`ReadAhead` lets it go on, in a task or a thread, and its part is the first that the body's reader gets. httpx closes
   a connection whose read is cancelled, and a sync read cannot be cancelled. A timeout of the socket is no way out: http.client
   does not read from a socket that has timed out. Nor is ``select``: bytes can be in the buffers of TLS, or of the library.
@@ -15,7 +15,7 @@ import asyncio
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent import futures
 from contextlib import suppress
 from typing import Any
@@ -28,26 +28,23 @@ ENCODED_PIECE = 1_024
 """Bytes of an encoded body that are decoded in one step."""
 
 
-class Hold:
-    """The bound on the wait for each further part of a beginning, in async code."""
-
-    def __init__(self, beginning: Beginning) -> None:
-        self._beginning = beginning
-        self._due_s: float | None = None  # by the event loop's clock, once something is held
-
-    async def next(self, read: Callable[[], Awaitable[bytes]]) -> bytes | None:
-        """What ``read`` returns; ``None`` if the hold is over, when ``read`` is cancelled."""
-        if self._due_s is None and self._beginning.held:
-            self._due_s = asyncio.get_running_loop().time() + self._beginning.held_s
-        if self._due_s is None:
-            return await read()
+async def held_parts(beginning: Beginning, read: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+    """What ``read`` returns, until it is enough for ``beginning``, which is fed with it, or until the hold is over."""
+    due_s = None  # by the event loop's clock, once something is held
+    while not beginning.enough:
+        if due_s is None and beginning.held:
+            due_s = asyncio.get_running_loop().time() + beginning.held_s
         try:
-            async with asyncio.timeout_at(self._due_s) as bound:
-                return await read()
+            async with asyncio.timeout_at(due_s) as bound:
+                part = await read()
         except TimeoutError:
             if not bound.expired():
                 raise
-            return None
+            return
+        if not part:
+            beginning.end()
+            return
+        yield part
 
 
 class ReadAhead:
@@ -74,7 +71,6 @@ class ReadAhead:
         self.ended = False
         self._reading: _Task | _Thread | None = None  # until its late part is taken
         self._late: bytes | None = None
-        self._enough = False
         self._over = False  # the hold
         self._lock = threading.RLock()  # made here, and not at import, where gevent may not have patched it yet
 
@@ -97,7 +93,7 @@ class ReadAhead:
             raise
         # Under the lock: a part that comes now is judged before, or is late.
         with self._lock:
-            self._over, judged = True, self._enough
+            self._over, judged = True, self._beginning.enough or self._beginning.ended
         if self._reading.done:  # its error is one of the beginning, and not of the caller's reading
             await self._reading.result()
         if judged:
@@ -118,11 +114,10 @@ class ReadAhead:
                 return True
             if part is None:
                 self._beginning.end()
-                self._enough = True
             else:
                 self.parts.append(part)
-                self._enough = self._beginning.take_encoded(part, self._decode)
-            return self._enough
+                self._beginning.take_encoded(part, self._decode)
+            return self._beginning.enough or self._beginning.ended
 
     @property
     def is_late(self) -> bool:

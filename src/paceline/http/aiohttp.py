@@ -15,7 +15,7 @@ from importlib import import_module
 from types import MethodType
 from typing import Any
 
-from paceline.http.ahead import Hold
+from paceline.http.ahead import held_parts
 from paceline.http.binding import Exchanged
 from paceline.http.paced import exchange
 from paceline.http.tap import Tap
@@ -160,19 +160,13 @@ class _Nothing:
 
 async def peek_stream(stream: Any, beginning: Beginning) -> None:
     """Feed ``beginning`` with what a ``StreamReader`` receives until it is enough, or its hold is over, and put it back."""
-    read, enough, hold = bytearray(), False, Hold(beginning)
+    read = bytearray()
     try:
-        while not enough:
-            # Cancelled, it has taken nothing: it waits for an empty buffer alone. One that went on would be in the way of
-            # the caller's: a second reader is an error.
-            chunk = await hold.next(stream.readany)
-            if chunk is None:
-                return
-            if not chunk:
-                beginning.end()
-                return
+        # Cancelled, a read has taken nothing: it waits for an empty buffer alone. One that went on would be in the way of
+        # the caller's: a second reader is an error.
+        async for chunk in held_parts(beginning, stream.readany):
             read += chunk
-            enough = beginning.feed(chunk)
+            beginning.feed(chunk)
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

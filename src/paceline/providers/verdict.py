@@ -109,6 +109,8 @@ class Beginning:
         body: The decoded bytes so far.
         held_s: For how long a part of a stream is held.
         payload: The JSON value of the body, where it is known already.
+        enough: Whether the bytes so far are enough for a verdict.
+        ended: Whether the body is over.
     """
 
     provider: Provider
@@ -119,10 +121,10 @@ class Beginning:
     held_s: float = field(default=HELD_S, kw_only=True)
     body: bytearray = field(default_factory=bytearray, init=False)
     payload: Any = field(default=None, init=False)
+    enough: bool = field(default=False, init=False)
+    ended: bool = field(default=False, init=False)
     _splitter: Splitter | None = field(default=None, init=False)  # of a stream, once its form is known
     _told: Mapping[str, Any] | None = field(default=None, init=False)  # the error with which a stream begins
-    _enough: bool = field(default=False, init=False)
-    _ended: bool = field(default=False, init=False)
     _accepted: bool = field(default=False, init=False)
 
     @property
@@ -137,7 +139,7 @@ class Beginning:
     @property
     def open(self) -> bool:
         """Whether a stream is passed on without a verdict: its hold is over, and it has begun, and says no more."""
-        return self.held and not (self._enough or self._ended)
+        return self.held and not (self.enough or self.ended)
 
     def feed(self, piece: bytes) -> bool:
         """Take the next decoded bytes of the body; return whether they are enough for a verdict."""
@@ -146,34 +148,33 @@ class Beginning:
         if self._splitter is None and self._streams:
             piece = bytes(self.body)
             self._splitter = splitter_of(self.headers, piece[:4_096], stream=self.call.stream)
-        self._split(piece)
-        may_be_binary = first and self.status < 300 and self._splitter is None and not piece.startswith(b"<")
-        if may_be_binary and _BINARY.search(piece, 0, 64):  # a sound, a picture, or an encoding that is not known
-            self.accept()
-        self._enough = self._enough or (len(self.body) > HELD_MAX and self._is_long())
-        return self._enough
+        if self._splitter is not None:
+            self._split(self._splitter, piece)
+        elif first and self.status < 300 and not piece.startswith(b"<") and _BINARY.search(piece, 0, 64):
+            self.accept()  # a sound, a picture, or an encoding that is not known
+        self.enough = self.enough or (len(self.body) > HELD_MAX and self._is_long())
+        return self.enough
 
-    def _split(self, piece: bytes) -> None:
+    def _split(self, splitter: Splitter, piece: bytes) -> None:
         """Look for the first event in the next bytes of a stream that is content or an error: it is enough."""
-        for event in () if self._splitter is None else self._splitter.feed(piece):
+        for event in splitter.feed(piece):
             if event not in (StreamEventKind.IDLE, StreamEventKind.START):
-                self._told, self._enough = event if isinstance(event, Mapping) else None, True
+                self._told, self.enough = event if isinstance(event, Mapping) else None, True
                 return
 
     def _is_long(self) -> bool:
         """Whether a body above ``HELD_MAX`` is judged without the rest."""
         return len(self.body) > WHOLE_MAX or self.status >= 300 or self._streams or not _is_json(self.body)
 
-    def take_encoded(self, chunk: bytes, decode: Decode | None) -> bool:
-        """The same for bytes that ``decode`` decodes. What cannot be decoded is for the caller's own reader to report."""
+    def take_encoded(self, chunk: bytes, decode: Decode | None) -> None:
+        """Take bytes that ``decode`` decodes. What cannot be decoded is for the caller's own reader to report."""
         try:
             for piece in (chunk,) if decode is None else decode(chunk):
                 if self.feed(piece):
-                    return True
+                    return
         except Exception as error:  # noqa: BLE001  (each library has an error of its own)
             log.debug("an answer cannot be decoded: %s", type(error).__name__)
             self.accept()
-        return self._enough
 
     def take(self, body: bytes, payload: Any = None) -> None:
         """Take a whole body, and its JSON value if that is known."""
@@ -183,13 +184,13 @@ class Beginning:
 
     def accept(self) -> None:
         """Take an answer with a status below 300 for a result, of any body."""
-        self._enough = self._accepted = True
+        self.enough = self._accepted = True
 
     def end(self) -> None:
         """The body is over."""
-        self._ended = True
-        if not self._enough:
-            self._split(b"\n\n")  # the last event may lack its blank line
+        self.ended = True
+        if self._splitter is not None and not self.enough:
+            self._split(self._splitter, b"\n\n")  # the last event may lack its blank line
 
     def take_idle(self) -> bytes:
         """Remove the comments and pings of a stream that have come, and return them: the client may get them now."""
@@ -212,7 +213,7 @@ class Beginning:
             return self._whole(self.body)
         if self._told is not None:
             return self._of_error(json.dumps({"error": dict(self._told)}).encode(), self._told)
-        if self._ended and not self._enough:
+        if self.ended and not self.enough:
             return _unreadable(self.body, f"a stream without content, of {len(self.body):,} bytes")
         return Judged(Verdict.RESULT, self.status)
 
@@ -235,7 +236,7 @@ class Beginning:
 
     def _is_whole(self, body: bytearray) -> bool:
         """Whether a long body is JSON, and ends as JSON does."""
-        return _is_json(body) and (not self._ended or body[-64:].rstrip().endswith((b"}", b"]")))
+        return _is_json(body) and (not self.ended or body[-64:].rstrip().endswith((b"}", b"]")))
 
     def _of_json(self, body: bytearray, payload: Any) -> Judged:
         """The verdict on a JSON object, or a list of them."""
