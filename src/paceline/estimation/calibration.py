@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
@@ -81,35 +80,24 @@ class UsualOutput:
     Attributes:
         recent: The output of those answers, the oldest first.
         answers: How many answers there were.
-        known: Whether enough of them have been seen.
-        usual: The output that nine of ten of them stay within, once enough are known.
     """
 
-    __slots__ = ("_sorted", "answers", "known", "recent", "usual")
+    __slots__ = ("answers", "recent")
 
     def __init__(self) -> None:
-        self.recent: deque[float] = deque()
-        self.answers, self.known, self.usual = 0, False, 0.0
-        self._sorted: list[float] = []
+        self.recent: deque[float] = deque(maxlen=_ANSWERS_MAX)
+        self.answers = 0
 
     def observe(self, tokens: float) -> None:
         """Learn from one answer. Negative numbers, NaN and infinity are ignored."""
-        if not 0 <= tokens < math.inf:
-            return
-        self.answers += 1
-        self.recent.append(tokens)
-        if len(self.recent) > _ANSWERS_MAX:
-            oldest = self.recent.popleft()
-            if oldest == tokens:
-                return
-            self._sorted.remove(oldest)
-        insort(self._sorted, tokens)
-        if self.answers >= _ANSWERS_MIN:
-            self.known, self.usual = True, self._sorted[math.ceil(0.9 * len(self._sorted)) - 1]
+        if 0 <= tokens < math.inf:
+            self.answers += 1
+            self.recent.append(tokens)
 
-    def expected(self, otherwise: float) -> float:
-        """The expected output; before eight answers, the largest of them and ``otherwise``."""
-        return self.usual if self.known else max((otherwise, *self._sorted[-1:]))
+    def usual(self) -> float | None:
+        """The output that nine of ten of them stay within; ``None`` before eight answers."""
+        few = self.answers < _ANSWERS_MIN
+        return None if few else sorted(self.recent)[math.ceil(0.9 * len(self.recent)) - 1]
 
 
 class TokenCalibration:
@@ -137,15 +125,16 @@ class TokenCalibration:
         """The expected output tokens; ``None`` for a request that names no maximum."""
         if self.doubted and max_output_tokens is not None:
             return max_output_tokens
-        usual = self.output.usual
-        if not self.output.known:
-            prior = next((elder.usual for elder in self._elders if elder.known), OUTPUT_TOKENS_EXPECTED)
-            usual = self.output.expected(prior)
+        usual = self.output.usual()
+        if usual is None:  # the largest of its few answers may be larger than what others have shown
+            of_elders = (elder.usual() for elder in self._elders)
+            prior = next((shown for shown in of_elders if shown is not None), OUTPUT_TOKENS_EXPECTED)
+            usual = max((prior, *self.output.recent))
         return usual if max_output_tokens is None or usual <= max_output_tokens else max_output_tokens
 
     def doubt(self) -> None:
         """A refusal for want of output: until the next answer, the maximum is expected where few answers are known."""
-        self.doubted = not self.output.known
+        self.doubted = self.output.usual() is None
 
     def learn(
         self, *, input_estimate: int, input_tokens: int, max_output_tokens: int | None, output_tokens: int
@@ -158,7 +147,7 @@ class TokenCalibration:
 
     def restore(self, outputs: Iterable[float]) -> None:
         """Learn from the output of answers to an earlier process, unless those to this one are enough."""
-        if not self.output.known:
+        if self.output.usual() is None:
             for tokens in outputs:
                 self._observe(tokens)
 
