@@ -17,7 +17,7 @@ from paceline.providers.base import Usage
 from paceline.providers.plan_headers import EVENT
 from paceline.responses.errors import error_in
 from paceline.responses.events import BLANK, MAX_EVENT, data_in, frames, unpacked, values_of
-from paceline.responses.finish import FINISHED, OVER, SIGNS, State, is_last, promises_end, state_in, state_of
+from paceline.responses.finish import FINISHED, SIGNS, State, goes_on, is_last, promises_end, state_in, state_of
 from paceline.responses.values import decode
 
 Found = tuple[Usage | None, Refusal | None, bool]
@@ -96,17 +96,12 @@ class JsonReader(_Reader):
                 line = decode(b"{" + end.rpartition(b"],")[2])
             last = self._usage_of(line) if isinstance(line, Mapping) else None
             self.state = state_in(line) if isinstance(line, Mapping) else None
-            if before and _goes_on(decode(bytes(self._head).partition(b"\n")[0])):  # and the last line is here
-                self.whole = isinstance(line, Mapping) and not _goes_on(line)
+            if before and goes_on(decode(bytes(self._head).partition(b"\n")[0])):  # and the last line is here
+                self.whole = isinstance(line, Mapping) and not goes_on(line)
             pieces = ((bytes(end), name) for name in self._names for end in ends)
             found = (self._usage_of(usage) for end, name in pieces for usage in _usage_objects(end, name))
             self.usage = last or next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
-
-
-def _goes_on(line: Any) -> bool:
-    """Whether an object of a stream with one in each line says that others follow."""
-    return isinstance(line, Mapping) and any(line.get(name) is False for name in OVER)
 
 
 _DURATION: Final = re.compile(rb'"duration"\s*:\s*"?([\d.]{1,20})')

@@ -242,9 +242,8 @@ def _state(body: Any, form: AnswerForm, found: _Read) -> tuple[State, str]:
     state = State.BLOCKED if blocked else _of_reason(reason)
     if state is not None:
         return state, reason
-    for name in OVER:
-        if at(body, name) is False:
-            return State.EMPTY, reason
+    if goes_on(body):
+        return State.EMPTY, reason
     if found.of["words"]:
         return State.DECLINED, reason
     if found.of["call"]:
@@ -289,8 +288,11 @@ _IN_EVENTS: Final = (
 )
 """Where the events of streams have the reason."""
 
-OVER: Final[tuple[str, ...]] = tuple(_ANSWERS["over"])
-"""The fields that are false in each line of a stream of JSON objects but its last one."""
+
+def goes_on(line: Any) -> bool:
+    """Whether an object of a stream with one in each line says that others follow."""
+    return isinstance(line, MAPPING) and False in map(line.get, _ANSWERS["over"])
+
 
 SIGNS: Final = (b'eason":"', b'eason": "', b'"refusal":"', b'"refusal": "')
 """An event of a stream that ends an answer contains one of these."""
