@@ -115,26 +115,29 @@ class TokenCalibration:
         doubted: Whether a refusal has shown that the expected output may be too low, and no answer has come since.
     """
 
-    __slots__ = ("_elders", "booked", "doubted", "input", "output")
+    __slots__ = ("_outputs", "booked", "doubted", "input", "output")
 
     def __init__(self, estimate_factor: float | None = None, elders: tuple[UsualOutput, ...] = ()) -> None:
-        self.input, self.output, self._elders = Correction(estimate_factor), UsualOutput(), elders
+        self.input, self.output = Correction(estimate_factor), UsualOutput()
+        self._outputs = (self.output, *elders)
         self.booked, self.doubted = 0, False
 
     def expected_output(self, max_output_tokens: int | None) -> float:
         """The expected output tokens; ``None`` for a request that names no maximum."""
         if self.doubted and max_output_tokens is not None:
             return max_output_tokens
-        usual = self.output.usual()
-        if usual is None:  # the largest of its few answers may be larger than what others have shown
-            of_elders = (elder.usual() for elder in self._elders)
-            prior = next((shown for shown in of_elders if shown is not None), OUTPUT_TOKENS_EXPECTED)
-            usual = max((prior, *self.output.recent))
+        for one in self._outputs:
+            if (usual := one.usual()) is not None:
+                break
+        else:
+            usual = OUTPUT_TOKENS_EXPECTED
+        if self.output.answers < _ANSWERS_MIN:  # the largest of the few may be larger than what others have shown
+            usual = max((usual, *self.output.recent))
         return usual if max_output_tokens is None or usual <= max_output_tokens else max_output_tokens
 
     def doubt(self) -> None:
         """A refusal for want of output: until the next answer, the maximum is expected where few answers are known."""
-        self.doubted = self.output.usual() is None
+        self.doubted = self.output.answers < _ANSWERS_MIN
 
     def learn(
         self, *, input_estimate: int, input_tokens: int, max_output_tokens: int | None, output_tokens: int
@@ -147,13 +150,13 @@ class TokenCalibration:
 
     def restore(self, outputs: Iterable[float]) -> None:
         """Learn from the output of answers to an earlier process, unless those to this one are enough."""
-        if self.output.usual() is None:
+        if self.output.answers < _ANSWERS_MIN:
             for tokens in outputs:
                 self._observe(tokens)
 
     def _observe(self, output_tokens: float) -> None:
-        for usual in (self.output, *self._elders):
-            usual.observe(output_tokens)
+        for one in self._outputs:
+            one.observe(output_tokens)
 
 
 class Calibrations:
