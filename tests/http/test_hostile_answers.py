@@ -5,6 +5,7 @@ import gc
 import gzip
 import json
 import threading
+from functools import partial
 
 import chats
 import httpx
@@ -15,7 +16,8 @@ from chats import CHAT, PATH, pool_of, spent
 
 import paceline
 from paceline.http import pace_transport
-from paceline.http.httpx import decoder_of
+from paceline.http.ahead import in_pieces
+from paceline.http.httpx import _decode
 
 BODY = {name: CHAT[name] for name in ("model", "messages")}
 ANSWER = json.dumps(chats.ANSWER).encode()
@@ -198,7 +200,7 @@ def test_streams_left_to_the_garbage_collector(paceline_emulator):
 @pytest.mark.parametrize("library", [httpx, httpx2])
 def test_a_body_that_expands_without_end_is_decoded_in_small_pieces(library):
     headers = {"content-encoding": "gzip"}
-    decode = decoder_of(library.Response(200, headers=headers), headers)
+    decode = in_pieces(headers, partial(_decode, library.Response(200, headers=headers)))
     sizes = [len(piece) for piece in decode(gzip.compress(bytes(50 * 2**20), 1))]
     assert sum(sizes) == 50 * 2**20
     assert max(sizes) < 1.1 * 2**20

@@ -18,7 +18,7 @@ from paceline.pacing.permit import Permit
 from paceline.pacing.sync import run_sync
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
-from paceline.providers.verdict import Beginning, Decode
+from paceline.providers.verdict import Beginning
 
 LIBRARIES = ("httpx2", "httpx")
 
@@ -93,7 +93,7 @@ class _Httpx:
         ahead = ReadAhead(
             partial(anext, rest, None) if self.is_async else partial(next, rest, None),
             beginning,
-            decoder_of(response, headers),
+            in_pieces(headers, partial(_decode, response)),
             is_async=self.is_async,
             sock=None if self.is_async else _socket_of(response),
         )
@@ -105,7 +105,7 @@ class _Httpx:
             tap.feed(response.content)
             tap.finish()
         else:
-            tap.decode = decoder_of(response, headers)
+            tap.decode = in_pieces(headers, partial(_decode, response))
             if not self._is_peeked:
                 response.stream = body_of(self._library, response.stream)
             response.stream.tap(tap)
@@ -218,17 +218,10 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def decoder_of(response: Any, headers: Mapping[str, str]) -> Decode | None:
-    """A function that removes the content encoding of a response, chunk by chunk; ``None`` for a plain body.
-
-    It uses the decoders of the library, on a copy of the response, so that the caller's are untouched.
-    """
-
-    def make(_: str) -> Any:
-        copy = type(response)(response.status_code, headers=response.headers)
-        return copy._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
-
-    return in_pieces(headers, make)
+def _decode(response: Any, _: str) -> Any:
+    """The library's decoder of a response's encoding: a copy's, so that the caller's is untouched."""
+    copy = type(response)(response.status_code, headers=response.headers)
+    return copy._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
 
 
 def pace_transport(limiter: BaseLimiter, inner: Any, provider: str | None = None) -> Any:

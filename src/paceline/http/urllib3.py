@@ -30,7 +30,7 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.sync import run_sync
 from paceline.providers.base import Provider
-from paceline.providers.verdict import Beginning, Decode
+from paceline.providers.verdict import Beginning
 
 PEEKED_PIECE = 16_384
 """Bytes of a body that are read ahead in one step, at most."""
@@ -173,7 +173,7 @@ class _Urllib3:
             peek_response(response, headers, beginning)
         else:
             # Read whole by urllib3, which has decoded it then by default.
-            decode = None if self._options.get("decode_content", True) else _decoder(headers)
+            decode = None if self._options.get("decode_content", True) else in_pieces(headers, _decompress)
             beginning.take_encoded(whole, decode)
             beginning.end()
 
@@ -183,7 +183,7 @@ class _Urllib3:
             tap_response(response, headers, tap)
             return
         if not self._options.get("decode_content", True):
-            tap.decode = _decoder(headers)
+            tap.decode = in_pieces(headers, _decompress)
         tap.feed(whole)
         tap.finish()
 
@@ -228,14 +228,14 @@ def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginnin
         return chunk or None
 
     sock = getattr(getattr(source.fp, "raw", None), "_sock", None) if usual else None
-    ahead = ReadAhead(read, beginning, _decoder(headers), is_async=False, sock=sock)
+    ahead = ReadAhead(read, beginning, in_pieces(headers, _decompress), is_async=False, sock=sock)
     run_sync(ahead.run())
     response._fp = (_AheadOfHttpClient if usual else _Ahead)(ahead, source)  # noqa: SLF001
 
 
 def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
     """Feed ``tap`` while the caller reads a response of urllib3."""
-    tap.decode = _decoder(headers)
+    tap.decode = in_pieces(headers, _decompress)
     response._paceline_tap = tap  # noqa: SLF001
     response.__class__ = _tapped(response.__class__)
 
@@ -260,13 +260,9 @@ def _preloaded(response: Any) -> bytes | None:
     return bytes(body) if isinstance(body, bytes | bytearray) else None
 
 
-def _decoder(headers: Mapping[str, str]) -> Decode | None:
-    """urllib3's decoder, chunk by chunk; ``None`` for a plain body."""
-
-    def make(encoding: str) -> Any:
-        return import_module("urllib3.response")._get_decoder(encoding).decompress  # noqa: SLF001  (no public way)
-
-    return in_pieces(headers, make)
+def _decompress(encoding: str) -> Any:
+    """urllib3's decoder of an encoding."""
+    return import_module("urllib3.response")._get_decoder(encoding).decompress  # noqa: SLF001  (no public way)
 
 
 @cache
