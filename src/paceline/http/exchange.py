@@ -191,21 +191,26 @@ class Exchange:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.metered.scheduler) if last is None else None
         if permit is None:
-            self.acquisition = acquisition = self.pacer.acquire_call(
-                self.metered.scheduler,
-                self.metered.estimate,
-                units=self.metered.provider.units,
-                again=last,
-                timeout=self._timeout_s,
-                name=self._name,
-                lane=None if self.metered.payer is None else self.metered.payer.lane,
-            )
-            if last is not None:
-                self.tries.place(waiter_of(acquisition))
+            self.acquisition = acquisition = self._ask(self.metered, self._timeout_s, last)
             permit = await acquisition if self.http.is_async else acquisition.wait()
         self.record.cost, self.record.granted_ns = permit.reservation.cost, permit.reservation.granted_ns
         self.record.waited_s += permit.waited_s
         return permit
+
+    def _ask(self, metered: Metered, timeout_s: float | None, last: Permit | None) -> Acquisition:
+        """The request for a permit of ``metered``; ``last``: the permit that it follows."""
+        acquisition = self.pacer.acquire_call(
+            metered.scheduler,
+            metered.estimate,
+            units=metered.provider.units,
+            again=last,
+            timeout=timeout_s,
+            name=self._name,
+            lane=None if metered.payer is None else metered.payer.lane,
+        )
+        if self.tries.made:
+            self.tries.place(waiter_of(acquisition))
+        return acquisition
 
     async def _attempt(self, permit: Permit) -> Any | None:
         """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""

@@ -13,7 +13,7 @@ from paceline.http.describe import Metered
 from paceline.http.exchange import Exchange
 from paceline.pacing.group import ASIDE_S, Choice
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit, waiter_of
+from paceline.pacing.permit import Permit
 from paceline.providers.refusals import refuses_key
 from paceline.providers.verdict import Judged
 
@@ -71,30 +71,24 @@ class RoutedExchange(Exchange):
 
         async def wait(member: str, timeout_s: float | None) -> Permit:
             nonlocal last
-            # Only the first one follows the last permit, which may be followed once.
-            self.acquisition, last = self._ask(member, timeout_s, last), None
+            # Only the first one follows the last permit, which may be followed once: not at another member.
+            metered = self._ways[member].metered
+            before = last if metered.scheduler is self.metered.scheduler else None
+            self.acquisition, last = self._ask(metered, timeout_s, before), None
             return await self.acquisition if self.http.is_async else self.acquisition.wait()
 
         self.member, permit = await self._choice.permit(
-            self._ask, wait, until_ns, self._sticky, model=self._model, failed=self._failed_at
+            lambda member: self._ask(self._ways[member].metered, None, None),
+            wait,
+            until_ns,
+            self._sticky,
+            model=self._model,
+            failed=self._failed_at,
         )
         self.http, self.metered = self._ways[self.member]
         self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         return permit
-
-    def _ask(self, member: str, timeout_s: float | None = None, last: Permit | None = None) -> Acquisition:
-        metered = self._ways[member].metered
-        acquisition = self.pacer.acquire_call(
-            metered.scheduler,
-            metered.estimate,
-            units=metered.provider.units,
-            again=last if metered.scheduler is self.metered.scheduler else None,
-            timeout=timeout_s,
-            name=self._name,
-        )
-        self.tries.place(waiter_of(acquisition))
-        return acquisition
 
     def _elsewhere(self, refusal: Refusal | None) -> bool:
         if refusal is not None and refusal.scope is RefusalScope.REQUEST:
