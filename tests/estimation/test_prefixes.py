@@ -306,7 +306,7 @@ class TestDoubt:
         provider = provider_named("anthropic")
         for tokens, reserved in ((8_000, 500), (9_000, 500), (10_000, 1_500)):
             call = Call("anthropic", "messages", "m", tokens)
-            found = metered(limiter.pacer, provider, call, scheduler, ASKED)
+            found = metered(limiter.pacer, provider, call, ASKED)
             assert found.estimate().cost["input_tokens"] == pytest.approx(reserved, abs=30)
 
     def test_false_keys_end_the_order_within_twenty_answers(self, cache):

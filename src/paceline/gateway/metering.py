@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -76,10 +75,7 @@ class Metering:
             found = known.get(id(call))
             one = None if found is None else at_account(pacer, found, upstream.provider, payer)
             if one is None:
-                provider = upstream.provider if payer is None else payer.account.provider
-                own = call if call.provider == provider.name else replace(call, provider=provider.name)
-                scheduler = pacer.pools.of_model(provider.name, call.model)
-                one = metered(pacer, provider, own, scheduler, fields, partial(body_of, seen.content), payer)
+                one = metered(pacer, upstream.provider, call, fields, partial(body_of, seen.content), payer)
             known[id(call)] = one
             yield one
 

@@ -163,13 +163,9 @@ def describe(
         payer: Who pays; ``None`` for the account of the provider's name.
         body: The JSON value of the body, if it is read already.
     """
-    provider = provider if payer is None else payer.account.provider
     body = body_of(content) if body is None else body
     call = call_of(provider, path, body)
-    if call is None:
-        return None
-    scheduler = pacer.pools.of_model(provider.name, call.model)
-    return metered(pacer, provider, call, scheduler, body, partial(body_of, content), payer)
+    return None if call is None else metered(pacer, provider, call, body, partial(body_of, content), payer)
 
 
 def call_of(provider: Provider, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -362,15 +358,28 @@ def metered(
     pacer: Pacer,
     provider: Provider,
     call: Call,
-    scheduler: Scheduler,
     body: Mapping[str, Any] | None = None,
     again: Body | None = None,
     payer: Payer | None = None,
+    scheduler: Scheduler | None = None,
 ) -> Metered:
     """The call, with what is known of the tokens of such calls, and of its prompt, if there is a ``body``.
 
-    ``again`` returns the body once more, when the prompt is looked at later.
+    Args:
+        pacer: The pacer.
+        provider: The provider, under its own name.
+        call: The call.
+        body: The JSON value of its body.
+        again: Returns the body once more, when the prompt is looked at later.
+        payer: Who pays; ``None`` for the account of the provider's name.
+        scheduler: Of its pool; ``None`` for the pool of its model.
     """
+    if payer is not None:
+        provider = payer.account.provider
+    if call.provider != provider.name:
+        call = replace(call, provider=provider.name)
+    if scheduler is None:
+        scheduler = pacer.pools.of_model(provider.name, call.model)
     calibration = pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint)
     cache, prompt = scheduler.prompt_cache, None
     if cache is not None and body is not None and call.max_output_tokens != 0:  # an embedding reads no cache
@@ -394,7 +403,7 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     call = call_by_hand(provider, model, _body(model, asked))
     if most is not None:
         call = replace(call, max_output_tokens=most)
-    found = metered(pacer, provider, call, scheduler)
+    found = metered(pacer, provider, call, scheduler=scheduler)
     several = call.units.keys() & {REQUESTS}  # texts, each of them a request
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.entries.units} - {REQUESTS, CONCURRENCY} | several
     # Rounded: 7.7, not 7.7000...01.

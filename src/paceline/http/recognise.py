@@ -85,9 +85,7 @@ def recognised(
     pacer: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool, payer: Payer | None = None
 ) -> Metered:
     """The request with this body, in the dialect of ``provider``, which ``payer`` pays."""
-    provider = provider if payer is None else payer.account.provider
-    call = call_by_hand(provider, body["model"], body)
-    found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model), body, payer=payer)
+    found = metered(pacer, provider, call_by_hand(provider, body["model"], body), body, payer=payer)
     return replace(found, guessed=guessed)
 
 

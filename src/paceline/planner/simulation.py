@@ -104,7 +104,7 @@ class Process:
         route = self.route(request.model)
         sized = route.sized(request)
         body = request.body if request.parts else None
-        found = metered(self.limiter.pacer, route.provider, sized.call, route.scheduler, body)
+        found = metered(self.limiter.pacer, route.provider, sized.call, body, scheduler=route.scheduler)
         http = SimulatedHttp(self._network, route, request, sized)
         exchange = Exchange(self.limiter.pacer, http, found, timeout_s=request.timeout_s, name=request.name)
         sent = Sent(request, route.scheduler.pool.name, self._network.time.now_s)
