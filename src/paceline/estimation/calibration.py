@@ -6,7 +6,7 @@ import math
 import re
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from typing import Any
+from functools import lru_cache
 
 OUTPUT_TOKENS_EXPECTED = 512
 """The expected output before any answer is known. The mean of OpenRouter's requests was about 400 at the end of 2025
@@ -169,7 +169,7 @@ class Calibrations:
     def __init__(self, estimate_factor: float | None = None) -> None:
         self._estimate_factor = estimate_factor
         self._calibrations: OrderedDict[tuple[str, str, str], TokenCalibration] = OrderedDict()
-        self._families: OrderedDict[str, UsualOutput] = OrderedDict()
+        self._families = lru_cache(MODELS_MAX)(lambda _name: UsualOutput())
         self._all = UsualOutput()
 
     def of(self, provider: str, model: str, endpoint: str) -> TokenCalibration:
@@ -178,7 +178,9 @@ class Calibrations:
         calibration = self._calibrations.get(key)
         if calibration is None:
             calibration = TokenCalibration(self._estimate_factor, (self._family(model), self._all))
-            _keep(self._calibrations, key, calibration)
+            self._calibrations[key] = calibration
+            if len(self._calibrations) > MODELS_MAX:
+                self._calibrations.popitem(last=False)
         return calibration
 
     def outputs(self) -> list[tuple[tuple[str, str, str], UsualOutput]]:
@@ -189,15 +191,4 @@ class Calibrations:
     def _family(self, model: str) -> UsualOutput:
         """The usual output of the models whose names begin with the same words: ``claude-opus``, ``gemini``."""
         match = _FAMILY.search(model.lower())
-        name = match[1] if match else model
-        usual = self._families.get(name)
-        if usual is None:
-            usual = UsualOutput()
-            _keep(self._families, name, usual)
-        return usual
-
-
-def _keep(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
-    kept[key] = value
-    if len(kept) > MODELS_MAX:
-        kept.popitem(last=False)
+        return self._families(match[1] if match else model)
