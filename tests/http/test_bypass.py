@@ -169,11 +169,3 @@ print([row["kind"] for row in limiter.status()["unpaced"]])
     assert (
         logged.count("dspy is not paced, because it has another HTTP client than 3.4's; to pace it, use dspy.LM") == 1
     )
-
-
-def test_attach_names_the_way_out():
-    class Boto:
-        pass
-
-    with pytest.raises(TypeError, match=r"paceline.instrument"):
-        paceline.Limiter().attach(Boto())
