@@ -206,7 +206,7 @@ def test_full_servers_teach_each_process_its_slots_beside_a_shared_limit_and_eac
         pool.settle(fleet.now_ns, held.pop(0), {"requests": 1.0})
         if unstated(pool).is_limiting:
             break
-    shedding = pool.capacity.learning.refusals.shedding
+    shedding = pool.capacity.learning.unstated.shedding
     assert pool.ledger.entries[-1].name == "8 concurrency measured"
     assert shedding.lost == refused - 1 == 3  # the last one is explained
 

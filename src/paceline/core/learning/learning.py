@@ -97,7 +97,7 @@ class Learning:
 
     def granted(self, now_ns: int, reservation: Reservation, *, by_store: bool = False) -> None:
         """Take the notes of an attempt that is sent now. If a store has granted it, that has counted the charge."""
-        shedding = self.refusals.shedding
+        shedding = self.unstated.shedding
         shedding.sent += 1
         reservation.number = shedding.sent
         amounts = reservation.amounts

@@ -21,7 +21,6 @@ from paceline.core.results import (
     Reservation,
     within,
 )
-from paceline.core.unstated.chance import Shedding
 
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
@@ -42,23 +41,19 @@ class Refusals:
     Args:
         corrections: Corrects the quotas.
         readings: What the headers of the same answer have shown.
-
-    Attributes:
-        shedding: What the refusals for want of capacity have shown.
     """
 
     def __init__(self, corrections: Corrections, readings: Readings) -> None:
         self._corrections, self._readings = corrections, readings
         self._ledger, self._entries, self._guesses = corrections.ledger, corrections.entries, corrections.guesses
         self._trackers, self._unstated = corrections.trackers, corrections.unstated
-        self.shedding = Shedding()
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from a refusal; whether it has added a quota, or stated another limit.
 
-        One for want of capacity may show an unstated limit; see :meth:`_refused_by_full`. Any other one that is not for
-        rate or growth shows only that no unstated limit was the reason. Else:
+        One for want of capacity may show an unstated limit. Any other one that is not for rate or growth shows only
+        that no unstated limit was the reason. Else:
 
         1. A refusal about an unstated limit is for :class:`~paceline.core.unstated.unstated.Unstated` alone. If that
            finds that refusals come by chance, what they have taught about the stated limit is forgotten.
@@ -72,9 +67,7 @@ class Refusals:
         """
         refusal = _sane_refusal(refusal)
         if refusal.kind is RefusalKind.CAPACITY:
-            before = len(self._entries)
-            self._refused_by_full(now_ns, reservation, refusal)
-            return len(self._entries) > before
+            return self._unstated.refused_by_full(now_ns, reservation, refusal)
         if not refusal.kind.about_rate:
             self._unstated.explained(now_ns, reservation)
             return False
@@ -131,29 +124,6 @@ class Refusals:
             self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
         return self._measure_instead(now_ns, index, tracker, reservation, refusal)
 
-    def _refused_by_full(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
-        """Learn from a refusal for want of capacity, beside a stated limit, too.
-
-        A queue is full, as many are in flight as the servers have slots, or they refuse for a rate. Else it is chance.
-        """
-        shedding, unstated = self.shedding, self._unstated
-        if refusal.unit == CONCURRENCY and unstated.fills_queue(reservation):
-            unstated.refused_by_queue(now_ns, reservation)
-        elif shedding.is_rate or not unstated.refused_by_full(now_ns, reservation):
-            was_rate = shedding.is_rate
-            if rate := shedding.refused(now_ns, reservation.number):
-                unstated.begin(now_ns)
-                unstated.expect(now_ns, rate)
-            elif shedding.is_rate:
-                unstated.refused(now_ns, reservation, refusal)
-                unstated.test_soon(REQUESTS)
-                by_chance = unstated.finds_chance(REQUESTS)
-                if by_chance or unstated.is_blocked(REQUESTS):
-                    shedding.end(now_ns, by_chance=by_chance)
-            if was_rate and not shedding.is_rate:
-                unstated.reopen(now_ns)
-        unstated.explained(now_ns, reservation)
-
     def _refused_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
         """Learn from a refusal about an unstated limit; whether there are more entries."""
         changed = self._unstated.refused(now_ns, reservation, refusal)
@@ -195,9 +165,7 @@ class Refusals:
     def is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether a refusal is about a limit that neither the user nor an answer states."""
         if not refusal.kind.about_rate:
-            by_queue = refusal.unit == CONCURRENCY and self._unstated.fills_queue(reservation)
-            by_number = self._unstated.bounds(reservation)
-            return refusal.kind is RefusalKind.CAPACITY and (by_queue or by_number or self.shedding.is_rate)
+            return refusal.kind is RefusalKind.CAPACITY and self._unstated.explains_full(reservation, refusal)
         return self._is_unstated(now_ns, reservation, refusal, self._index(now_ns, reservation, refusal))
 
     def _is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from paceline.core.meters import TINY, Meter
 from paceline.core.quota import CONCURRENCY, FAR_NS, NS, Quota, Rule
-from paceline.core.results import Reservation
+from paceline.core.results import Refusal, Reservation
 from paceline.core.unstated.in_flight import InFlightBound, InFlightNote
 from paceline.core.unstated.in_time import InTimeBound
 from paceline.core.unstated.rate import MeasuredRate, RateNote, RatePhase
@@ -239,10 +239,10 @@ class InFlightMeter(FoundMeter[InFlightNote]):
         self.bound.ended(now_ns, note, answered=False)  # it was admitted
         return self.in_time.timed_out(now_ns, note)
 
-    def had_others(self, reservation: Reservation) -> bool:
-        """Whether others were in flight when an attempt was sent."""
+    def fills_queue(self, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a full queue has refused an attempt that had others in flight, which fill that queue."""
         note = self._note(reservation)
-        return note is not None and note.most > 0
+        return refusal.unit == CONCURRENCY and note is not None and note.most > 0
 
     def bounds(self, reservation: Reservation) -> bool:
         """Whether the known bound explains the refusal of an attempt by full servers."""
@@ -252,8 +252,13 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     def _note(self, reservation: Reservation) -> InFlightNote | None:
         return self.notes.get(reservation.marks[self.index]) if self.index < len(reservation.marks) else None
 
+    def refused_by_full(self, now_ns: int, reservation: Reservation) -> bool:
+        """Count a refusal of full servers; whether the number in flight is the reason."""
+        note = self.take(reservation)
+        return note is not None and self.bound.refused_by_full(now_ns, note)
+
     def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
-        """Count a refusal because the queue of the server is full, of an attempt that had others in flight."""
+        """Count a refusal because the queue of the server is full; see :meth:`fills_queue`."""
         note = self.notes.pop(reservation.marks[self.index])
         self.in_time.refused(note)
         self.bound.flight.lost(now_ns, note)

@@ -6,6 +6,7 @@ from paceline.core.entry import Entry
 from paceline.core.ledger import Ledger
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
+from paceline.core.unstated.chance import Shedding
 from paceline.core.unstated.in_flight import blame
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.core.unstated.rate import RatePhase
@@ -27,6 +28,7 @@ class Unstated:
 
     Attributes:
         meters: Their meters.
+        shedding: What the refusals for want of capacity have shown.
     """
 
     def __init__(self, ledger: Ledger, notices: list[str]) -> None:
@@ -34,6 +36,7 @@ class Unstated:
         self._rates: dict[str, RateMeter] = {}  # by unit
         self._in_flight: InFlightMeter | None = None
         self.meters: list[RateMeter | InFlightMeter] = []
+        self.shedding = Shedding()
         self._said: set[str] = set()  # the units that a notice has named
 
     def measures(self, unit: str | None) -> bool:
@@ -51,10 +54,6 @@ class Unstated:
     def finds_chance(self, unit: str) -> bool:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
-
-    def is_blocked(self, unit: str) -> bool:
-        """Whether nothing is admitted at the measured rate of ``unit``."""
-        return self._rates[unit].rate.phase is RatePhase.BLOCKED
 
     def begin(
         self,
@@ -88,21 +87,6 @@ class Unstated:
                     meter.rate.expect(now_ns, stated_rate)
                 if before is not None:
                     meter.rate.count_before(*before)
-
-    def expect(self, now_ns: int, rate: float) -> None:
-        """Go on with ``rate`` as the measured one of requests, per second."""
-        meter = self._rates[REQUESTS]
-        meter.rate.expect(now_ns, rate)
-        self._describe(meter)
-
-    def test_soon(self, unit: str) -> None:
-        """Let the next test of the rate of ``unit`` come as soon as if no test had found the same rate."""
-        self._rates[unit].rate.cycle.steady = 1.0
-
-    def reopen(self, now_ns: int) -> None:
-        """Let what was found limit nothing: the refusals have come by chance."""
-        for meter in self.meters:
-            meter.reopen(now_ns)
 
     def _told(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
@@ -164,29 +148,47 @@ class Unstated:
         self._describe(self._in_flight)
         return True
 
-    def fills_queue(self, reservation: Reservation) -> bool:
-        """Whether an attempt that a full queue has refused had others in flight, which fill that queue."""
-        return self._in_flight is not None and self._in_flight.had_others(reservation)
+    def explains_full(self, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether what was found explains a refusal for want of capacity: a number in flight, or a rate."""
+        in_flight = self._in_flight
+        if in_flight is not None and (in_flight.fills_queue(reservation, refusal) or in_flight.bounds(reservation)):
+            return True
+        return self.shedding.is_rate
 
-    def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
-        """Learn from a refusal because the queue of the server is full; see :meth:`fills_queue`."""
-        assert self._in_flight is not None
-        self._in_flight.refused_by_queue(now_ns, reservation)
-        self._describe(self._in_flight)
+    def refused_by_full(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Learn from a refusal for want of capacity, beside a stated limit, too; whether there are more entries.
 
-    def refused_by_full(self, now_ns: int, reservation: Reservation) -> bool:
-        """Learn from a refusal of full servers; whether the number in flight is the reason."""
+        A queue is full, as many are in flight as the servers have slots, or they refuse for a rate. Else it is chance.
+        """
+        before = len(self.meters)
         self.begin(now_ns, CONCURRENCY)
-        assert self._in_flight is not None
-        if (note := self._in_flight.take(reservation)) is None:
-            return False
-        is_reason = self._in_flight.bound.refused_by_full(now_ns, note)
-        self._describe(self._in_flight)
-        return is_reason
+        in_flight = self._in_flight
+        assert in_flight is not None
+        if in_flight.fills_queue(reservation, refusal):
+            in_flight.refused_by_queue(now_ns, reservation)
+        elif self.shedding.is_rate or not in_flight.refused_by_full(now_ns, reservation):
+            self._shed(now_ns, reservation, refusal)
+        self.explained(now_ns, reservation)
+        self._describe(in_flight)
+        return len(self.meters) > before
 
-    def bounds(self, reservation: Reservation) -> bool:
-        """Whether the known bound on the number in flight explains the refusal of an attempt."""
-        return self._in_flight is not None and self._in_flight.bounds(reservation)
+    def _shed(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
+        """Learn from a refusal for want of capacity that the number in flight does not explain: a rate, or chance."""
+        shedding, was_rate = self.shedding, self.shedding.is_rate
+        if rate := shedding.refused(now_ns, reservation.number):
+            self.begin(now_ns)
+            self._rates[REQUESTS].rate.expect(now_ns, rate)
+            self._describe(self._rates[REQUESTS])
+        elif shedding.is_rate:
+            self.refused(now_ns, reservation, refusal)
+            measured = self._rates[REQUESTS].rate
+            measured.cycle.steady = 1.0  # the next test comes as soon as if none had found the same rate
+            by_chance = measured.chance.share > 0
+            if by_chance or measured.phase is RatePhase.BLOCKED:
+                shedding.end(now_ns, by_chance=by_chance)
+        if was_rate and not shedding.is_rate:
+            for meter in self.meters:
+                meter.reopen(now_ns)
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal that has another reason than these limits."""
