@@ -60,6 +60,7 @@ class BucketEntry(Protocol):
     meter: Bucket
     unit: str
     spent: float
+    refused: float
 
 
 class Entries(list[Entry]):

@@ -299,22 +299,16 @@ class Ledger:
         for entry, amount in zip(self.entries, reservation.amounts, strict=False):
             entry.refused += amount
 
-    def give_back(self, now_ns: int, reservation: Reservation, index: int) -> float:
-        """Take a refused attempt off the quota at ``index``, and return what it was charged there.
-
-        The provider has not counted it.
-        """
+    def give_back(self, now_ns: int, reservation: Reservation, index: int) -> None:
+        """Take a refused attempt off the quota at ``index``: the provider has not counted it."""
         amounts, entry = reservation.amounts, self.entries[index]
-        # The quota was added since, so that it has charged nothing.
-        if index >= len(reservation.marks):
-            return 0.0
-        # 0 from now on, so that it is given back once.
-        amount, amounts[index] = amounts[index], 0.0
-        if amount:
+        # Otherwise the quota was added since, so that it has charged nothing.
+        if index < len(reservation.marks) and amounts[index]:
+            # 0 from now on, so that it is given back once.
+            amount, amounts[index] = amounts[index], 0.0
             entry.meter.correct(now_ns, reservation.marks[index], amount, 0.0)
             entry.spent -= amount
             entry.refused -= amount
-        return amount
 
     def _exact_charges(self, reservation: Reservation) -> Iterator[tuple[int, Exact, int]]:
         """What ``reservation`` was charged in exact quotas: the index, the meter and the mark."""

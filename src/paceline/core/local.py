@@ -135,8 +135,6 @@ class LocalCapacity:
     def _learn(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool) -> bool:
         if self.learning is None:
             return False
-        if refusal.kind.about_rate:
-            self.learning.charge_kept(reservation)
         if not teaches:
             self.learning.unstated.explained(now_ns, reservation)
             return False

@@ -103,7 +103,6 @@ class Snapshot:
 
     def _learn(self, now_ns: int, i: int, learned: LearnedState, tracker: QuotaTracker | None) -> None:
         ledger, entry = self.ledger, self.ledger.entries[i]
-        entry.refused = learned.refused
         if tracker is not None:
             tracker.learned_elsewhere(
                 now_ns,
@@ -113,6 +112,7 @@ class Snapshot:
                 epoch=learned.epoch,
                 refused_amount=learned.refused,
             )
+        entry.refused = learned.refused
         m, spread = entry.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
         # The store counts it in another way: one of the two is a bucket, and the other is spread.
         if m.refills and m.bursts is spread:

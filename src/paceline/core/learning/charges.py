@@ -17,12 +17,11 @@ class Charges:
 
     Attributes:
         total: The sum of all charges.
-        refused: The part of it that is of refused attempts.
         slices: When each slice with a charge begins, and the sum of all charges before.
     """
 
     def __init__(self) -> None:
-        self.total = self.refused = 0.0
+        self.total = 0.0
         self.slices: list[tuple[int, float]] = []
 
     def log(self, now_ns: int, total: float) -> None:

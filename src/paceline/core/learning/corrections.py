@@ -121,12 +121,9 @@ class Corrections:
         attempts for it.
         """
         for index, entry in enumerate(self.entries):
-            quota, tracker = entry.meter.quota, self.trackers.get(index)
-            if self.shared or quota.is_long or quota.rule in OWN_RULES:
-                continue
-            amount = self.ledger.give_back(now_ns, reservation, index)
-            if tracker is not None:
-                tracker.charges.refused -= amount
+            quota = entry.meter.quota
+            if not (self.shared or quota.is_long or quota.rule in OWN_RULES):
+                self.ledger.give_back(now_ns, reservation, index)
 
     def in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""

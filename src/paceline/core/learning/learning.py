@@ -112,12 +112,6 @@ class Learning:
         trackers = map(self.trackers.get, range(len(self.corrections.entries)))
         return [None if tracker is None else tracker.note() for tracker in trackers]
 
-    def charge_kept(self, reservation: Reservation) -> None:
-        """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
-        for index, amount in enumerate(reservation.amounts):
-            if index in self.trackers:
-                self.trackers[index].charges.refused += amount
-
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise the guesses that bind, after an attempt that the provider has served at the cost ``true``."""
         if not (self.guesses.tested and reservation.notes):

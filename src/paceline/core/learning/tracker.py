@@ -331,9 +331,9 @@ class QuotaTracker:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
         if self.entry.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
-        if refused_amount > self.charges.refused and self.rate.first is None:
+        if refused_amount > self.entry.refused and self.rate.first is None:
             self.rate.count(now_ns, self.charges.total - refused_amount)
-        self.epoch, self.shifted_ns, self.charges.refused = epoch, shifted_ns, refused_amount
+        self.epoch, self.shifted_ns = epoch, shifted_ns
 
     def read(
         self,
@@ -456,7 +456,7 @@ class QuotaTracker:
 
     def admitted_since(self, since_ns: int) -> float:
         """What this pool has used since an instant: its true costs, without refused attempts."""
-        return self.entry.spent - self.charges.refused - self.charges.before(since_ns)
+        return self.entry.spent - self.entry.refused - self.charges.before(since_ns)
 
     def used_lately(self, now_ns: int) -> tuple[int, float]:
         """Since when this pool has sent attempts, a period ago at most, and what of them was not refused."""
@@ -469,7 +469,7 @@ class QuotaTracker:
 
         In any time it serves no more than a full bucket and its refill.
         """
-        period_s, served = self.entry.meter.quota.period_s, self.charges.until(sent_ns) - self.charges.refused
+        period_s, served = self.entry.meter.quota.period_s, self.charges.until(sent_ns) - self.entry.refused
         begun = [(since_ns, 0.0), *(one for one in self.charges.slices if one[0] <= sent_ns)]
         return max((served - before) / ((sent_ns - at_ns) / NS + period_s) for at_ns, before in begun) * period_s
 
@@ -570,7 +570,7 @@ class QuotaTracker:
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
-        admitted = note.charged - self.charges.refused
+        admitted = note.charged - self.entry.refused
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
         share = self.rate.share(sent_ns, admitted, true, self.entry.meter.quota.rate)
         if share is not None and share < self.entry.meter.ceiling:
