@@ -186,13 +186,13 @@ class Headroom:
 class Note(NamedTuple):
     """The state of a meter and of its tracker when an attempt was sent.
 
-    The meter's are ``full_at_ns`` and ``held_ns``, the tracker's the other fields.
+    The meter's are ``full_at_ns``, without the corrections of the level within the epoch, and ``held_ns``. The other
+    fields are the tracker's.
 
     Its own charge is included. ``refunded``: the sum of all refunds, less the debts.
     """
 
     full_at_ns: int
-    shifted_ns: int
     charged: float
     refunded: float
     epoch: int
@@ -206,18 +206,15 @@ class KeptReading(NamedTuple):
 
     Attributes:
         sent_ns: When its attempt was sent.
-        now_ns: When the reading came.
-        lack_ns: What the server's bucket lacked from full.
+        full_at_ns: When the server's bucket is full at the latest: it lacked what it states when the reading came, and
+            counted the charges shortly before the attempt later.
         note: The note of its attempt.
-        earlier_ns: The charges shortly before the attempt, which the server may have counted after it.
         wrong_ns: By how much the reading may be wrong.
     """
 
     sent_ns: int
-    now_ns: int
-    lack_ns: int
+    full_at_ns: int
     note: Note
-    earlier_ns: int
     wrong_ns: int
 
 
@@ -272,7 +269,7 @@ class QuotaTracker:
     def note(self) -> Note:
         """The note of an attempt that is sent now."""
         m, charged = self.entry.meter, self.charges.total
-        return Note(m.full_at_ns, self.shifted_ns, charged, charged - self.entry.spent, self.epoch, m.held_ns)
+        return Note(m.full_at_ns - self.shifted_ns, charged, charged - self.entry.spent, self.epoch, m.held_ns)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
@@ -365,7 +362,7 @@ class QuotaTracker:
         unit_ns = ns_per_unit(bucket.quota)  # without the ceiling
         if holds_more:
             lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
-            if lack_ns and note.epoch == self.epoch:
+            if lack_ns:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
             return False
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
@@ -384,9 +381,8 @@ class QuotaTracker:
                 self._cap_burst(now_ns, low if is_smaller else math.inf)
             if is_smaller:
                 self._lack_at_most(now_ns, sent_ns, note, size_ns + rough_ns)
-        if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
-            lack_ns, wrong_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
-            self._compare(now_ns, sent_ns, note, lack_ns, wrong_ns, lower_only=lower_only)
+        lack_ns = round(lack_ns / bucket.ceiling)  # it takes longer to refill below a ceiling
+        self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns + rough_ns, lower_only=lower_only)
         return False
 
     def _lack_at_most(self, now_ns: int, sent_ns: int, note: Note, size_ns: float) -> None:
@@ -403,15 +399,17 @@ class QuotaTracker:
 
         It must be by more than ``wrong_ns``.
         """
-        noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-        if sent_ns + lack_ns <= noted_ns + wrong_ns and now_ns + lack_ns >= noted_ns - wrong_ns:
-            return  # nearly always: neither holds, with any charges in between
+        noted_ns = note.full_at_ns + self.shifted_ns  # with the corrections since
+        fits = sent_ns + lack_ns <= noted_ns + wrong_ns and now_ns + lack_ns >= noted_ns - wrong_ns
+        if fits or note.epoch != self.epoch:
+            return  # nearly always: it fits, with any charges in between
         later, earlier = self._charged_about(sent_ns, note)
         later += note.held_ns  # some of it may have been charged
+        latest_ns = now_ns + lack_ns + earlier
         if sent_ns + lack_ns > noted_ns + later + wrong_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif not lower_only and self.kept is None and now_ns + lack_ns < noted_ns - earlier - wrong_ns:
-            self.kept = KeptReading(sent_ns, now_ns, lack_ns, note, earlier, wrong_ns)  # even if it was taken just now
+        elif not lower_only and self.kept is None and latest_ns < noted_ns - wrong_ns:
+            self.kept = KeptReading(sent_ns, latest_ns, note, wrong_ns)  # even if it was taken just now
 
     def look_at_kept(self, now_ns: int, kept: KeptReading, open_before: Callable[[int], float]) -> None:
         """Raise the level if the charges were too high at the reading that is ``kept`` for it.
@@ -429,8 +427,7 @@ class QuotaTracker:
         if note.epoch == self.epoch and kept.sent_ns >= self._as_of_ns:
             open_charges = open_before(kept.sent_ns)
             refunds = max(self.charges.total - self.entry.spent - note.refunded, 0.0) + open_charges
-            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * unit_ns)
-            by_ns = kept.now_ns + kept.lack_ns - noted_ns + kept.earlier_ns
+            by_ns = kept.full_at_ns - note.full_at_ns - self.shifted_ns + math.ceil(refunds * unit_ns)
         if by_ns < -kept.wrong_ns:
             self._shift(now_ns, kept.sent_ns, by_ns)
         if by_ns < -kept.wrong_ns or not open_charges:
@@ -540,7 +537,7 @@ class QuotaTracker:
         """
         bucket = self.entry.meter
         learned_unit_ns = bucket.ns_per_unit
-        noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+        noted_ns = note.full_at_ns + self.shifted_ns  # with the corrections since
         used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
         if note.epoch != self.epoch or used >= bucket.size:
             return
