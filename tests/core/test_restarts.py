@@ -11,7 +11,7 @@ from core_worlds import T0, quota
 
 from paceline.core.changes import What
 from paceline.core.learning.learning import Learning
-from paceline.core.learning.resets import Restarts, Written
+from paceline.core.learning.resets import Restarts
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import OPENING_NS, Bucket, Named, Restarting, Spread
@@ -70,9 +70,9 @@ class TestRestarts:
         assert self.read(restarts, 36, 54.0, lack=1.0) is Named.NEXT
         assert restarts.high_ns == at(36 + 54 + 1 + 4.8)
 
-    @pytest.mark.parametrize(("written", "bounds"), [(Written.FIRST, (9, 11.25)), (Written.LAST, (28.75, 31))])
-    def test_a_slow_answer_bounds_the_instant_by_the_time_of_its_writing(self, written, bounds):
-        restarts = Restarts(written)
+    @pytest.mark.parametrize(("first", "bounds"), [(True, (9, 11.25)), (False, (28.75, 31))])
+    def test_a_slow_answer_bounds_the_instant_by_the_time_of_its_writing(self, first, bounds):
+        restarts = Restarts(written_first=first)
         assert self.read(restarts, 20, 10.0, took_s=20) is Named.NEXT
         assert (restarts.low_ns, restarts.high_ns) == tuple(map(at, bounds))
 

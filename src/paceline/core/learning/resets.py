@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from paceline.core.learning.charges import Charges
 from paceline.core.meters import Named
@@ -211,13 +210,6 @@ def usual(low_s: float, high_s: float) -> float:
     return usual[0] if usual else (low_s + high_s) / 2
 
 
-class Written(Enum):
-    """When a server writes the reset of an answer that takes long."""
-
-    FIRST = "first"  # when it admits the attempt
-    LAST = "last"  # when it answers
-
-
 class Restarts:
     """The instant of the next restart of a counter, as bounds.
 
@@ -234,8 +226,9 @@ class Restarts:
         refuted: Whether the quota does not restart at the stated instants.
     """
 
-    def __init__(self, written: Written | None = None) -> None:
-        self._written = written  # when resets are written, if that is known
+    def __init__(self, *, written_first: bool | None = None) -> None:
+        # Whether resets are written when an attempt is admitted, or else when it is answered, if that is known.
+        self._written_first = written_first
         self._both: tuple[Restarts, ...] = ()  # both possibilities, while it is not
         self.low_ns = self.high_ns = 0
         self.period_s: float | None = None
@@ -261,7 +254,7 @@ class Restarts:
         Returns:
             ``None``: the answer took so long, or the reset is so short, that it names no restart.
         """
-        if self._written is not None:
+        if self._written_first is not None:
             sent_ns, now_ns = self._written_between(sent_ns, now_ns)
         reset_ns, written_ns = round(reset_s * NS), now_ns if instant else sent_ns
         self._longest_ns = max(self._longest_ns, reset_ns + written_ns - sent_ns)
@@ -289,7 +282,7 @@ class Restarts:
 
     def _written_between(self, sent_ns: int, now_ns: int) -> tuple[int, int]:
         """When the reset of an answer was written, at the earliest and at the latest."""
-        if self._written is Written.FIRST:
+        if self._written_first:
             return sent_ns, min(now_ns, sent_ns + TRANSIT_NS)
         return max(sent_ns, now_ns - TRANSIT_NS), now_ns
 
@@ -315,7 +308,7 @@ class Restarts:
         """Take the reset of an answer that took long: it was written first or last, and one of the two is refuted."""
         if self.period_s:
             return None
-        self._both = self._both or tuple(map(Restarts, Written))
+        self._both = self._both or tuple(Restarts(written_first=one) for one in (True, False))
         read = {one: one.read(sent_ns, now_ns, reset_s, lack) for one in self._both if not one.refuted}
         left = [one for one in read if not one.refuted]
         if len(left) != 1 or not left[0].period_s:
